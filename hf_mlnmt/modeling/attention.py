@@ -1,0 +1,126 @@
+"""Multi-head attention of the baseline: `SelfAttention`, `CrossAttention`, and the call that both end in, `attend`.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1; thesis on joint attention, section 2.3.2.
+
+(1) head_h = softmax(Q_h K_h^T / sqrt(d_h)) V_h        (2) output = concat(head_1 .. head_H) W_o
+
+Projections that read the same input are one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
+Departs: no bias in the four projections unless `attention_bias` (the parameter counts of the papers fit that).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, Tensor]:
+    """Equation 1, written out; the only implementation that also returns the weights.
+
+    Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); additive mask
+    (batch, 1, target or 1, source). Returns (batch, target, heads, d_h) and weights (batch, heads, target, source).
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    weights = nn.functional.dropout(weights.to(value.dtype), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+def split_heads(states: Tensor, heads: int) -> Tensor:
+    """(batch, time, heads * d_h) -> (batch, heads, time, d_h), a view."""
+    return states.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """What every attention shares: sizes, the output projection and the dispatch to eager, SDPA or flash."""
+
+    def __init__(self, config, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.heads = heads
+        self.layer_idx = layer_idx  # the slot in the key/value cache
+        self.is_causal = is_causal  # SDPA and flash read it when there is no mask; cross-attention must say False
+        self.scaling = (config.d_model // heads) ** -0.5
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        """Equation 1 by the implementation chosen in the config: (batch, target, heads * d_h) and weights or None."""
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        return output.reshape(*output.shape[:2], -1), weights
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values from one sequence; `is_causal` in the decoder, where keys and values are cached."""
+
+    def __init__(self, config, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+        super().__init__(config, heads, layer_idx, is_causal)
+        self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, past_key_values: Cache | None = None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
+        query, key, value = (split_heads(x, self.heads) for x in self.qkv_proj(hidden_states).chunk(3, dim=-1))
+        if past_key_values is not None:
+            if isinstance(past_key_values, EncoderDecoderCache):
+                past_key_values = past_key_values.self_attention_cache
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
+        return self.out_proj(output), weights
+
+
+class CrossAttention(Attention):
+    """Queries from the target, keys and values from the source: projected once per sentence, then read from the cache."""
+
+    def __init__(self, config, heads: int, layer_idx: int | None = None):
+        super().__init__(config, heads, layer_idx, is_causal=False)
+        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.kv_proj = nn.Linear(config.d_model, 2 * config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model) and weights if eager."""
+        query = split_heads(self.q_proj(hidden_states), self.heads)
+        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
+        return self.out_proj(output), weights
+
+    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, each (batch, heads, source, d_h)."""
+        key, value = (split_heads(x, self.heads) for x in self.kv_proj(memory).chunk(2, dim=-1))
+        return key, value
+
+
+def cached_source(past_key_values: EncoderDecoderCache | None, slot: int, project) -> tuple[Tensor, Tensor]:
+    """The source's keys and values: from slot `slot` of the cross-attention cache, or `project()` the first time."""
+    if past_key_values is None:
+        return project()
+    cache = past_key_values.cross_attention_cache
+    if past_key_values.is_updated.get(slot):
+        return cache.layers[slot].keys, cache.layers[slot].values
+    key, value = cache.update(*project(), slot)
+    past_key_values.is_updated[slot] = True
+    return key, value

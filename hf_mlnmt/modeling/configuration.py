@@ -1,0 +1,101 @@
+"""What every architecture's config has: Marian's field names, plus where the layer norm stands.
+
+A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
+"""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+
+@strict
+class TransformerConfig(PreTrainedConfig):
+    """The baseline's config; the defaults are the base shape of Vaswani et al. 2017.
+
+    Args:
+        vocab_size: entries of the source vocabulary, and of the target's unless `decoder_vocab_size` is given.
+        decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
+        d_model: width of every layer (the papers' d).
+        encoder_layers, decoder_layers: numbers of layers (L and L_d).
+        encoder_attention_heads, decoder_attention_heads: heads (H); d_model must be a multiple.
+        encoder_ffn_dim, decoder_ffn_dim: inner width of the feed-forward sublayer (d_ff).
+        norm_position: "post" LN(x + f(x)) as in the papers on joint attention; "pre" x + f(LN(x)), with one more layer
+            norm after each stack, as in the thesis on monolingual data.
+        dropout: on the embeddings and on every sublayer's output. attention_dropout: on the attention weights.
+            activation_dropout: inside the feed-forward sublayer.
+        activation_function: of the feed-forward sublayer, a name that Transformers knows.
+        attention_bias: biases in the four attention projections.
+        scale_embedding: multiply embeddings by sqrt(d_model).
+        max_position_embeddings: the longest sequence, in subwords.
+        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
+        tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
+            source embedding too, as Transformers does.
+        init_std: None: Xavier-uniform matrices and embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
+    """
+
+    model_type = "mlnmt-transformer"
+    keys_to_ignore_at_inference = ["past_key_values", "losses"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    vocab_size: int = 32768
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    norm_position: Literal["post", "pre"] = "post"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    attention_bias: bool = False
+    scale_embedding: bool = True
+    max_position_embeddings: int = 1024
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    init_std: float | None = None
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
+    bos_token_id: int | None = 3
+    decoder_start_token_id: int = 3
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs):
+        # Transformers reads `decoder_vocab_size` as the decoder's vocab_size, so it must be a number.
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def validate_sizes(self):
+        """Refuse sizes that cannot be built, naming the field."""
+        for field in ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        for side in ("encoder", "decoder"):
+            heads = getattr(self, f"{side}_attention_heads")
+            if heads < 1 or self.d_model % heads:
+                raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
+
+    def validate_rates(self):
+        """Dropout rates are probabilities."""
+        for field in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
+
+    def validate_vocabularies(self):
+        """One shared embedding needs one vocabulary."""
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "
+                "set share_encoder_decoder_embeddings=False, or use one joint vocabulary"
+            )

@@ -1,0 +1,90 @@
+"""Label-smoothed cross-entropy, with the output projection inside: the training loss of every model.
+
+Reference: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7; thesis on joint attention, section 3.3.
+
+(1) loss = sum over target positions of  lse(z) - (1 - eps) z_y - eps mean_v z_v,   z = h E^T
+
+That is (1 - eps) times the negative log-likelihood plus eps times the cross-entropy with the uniform distribution
+(as Trainer's LabelSmoother). Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the gradient
+of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term gives rank-one gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+ROWS = 256  # target positions projected at once: their logits stay in the processor's cache, whatever the batch
+
+
+def projected_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Equation 1, summed over the positions whose label is not -100; no (positions, vocabulary) tensor is kept.
+
+    Args:
+        states: (..., d_model), what the output projection reads.
+        weight: (vocabulary, d_model), the output projection.
+        labels: (...), int64; -100 marks positions that count nothing.
+        label_smoothing: eps in [0, 1).
+
+    Returns: a float32 (float64 for float64 states) scalar.
+    """
+    states, labels = states.flatten(0, -2), labels.flatten()
+    if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
+        return cross_entropy(states @ weight.t(), labels, label_smoothing)
+    real = labels != -100
+    states, labels = states[real], labels[real]
+    if torch.is_autocast_enabled(states.device.type):
+        dtype = torch.get_autocast_dtype(states.device.type)
+        states, weight = states.to(dtype), weight.to(dtype)
+    return _ProjectedCrossEntropy.apply(states, weight, labels, label_smoothing)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
+    real = labels != -100
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    target = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    loss = logits.logsumexp(-1) - (1.0 - label_smoothing) * target
+    if label_smoothing:
+        loss = loss - label_smoothing * logits.mean(-1)
+    return torch.where(real, loss, 0.0).sum()
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Equation 1 with its gradients computed on the way forward, `ROWS` positions at a time."""
+
+    @staticmethod
+    def forward(ctx, states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad[:2])
+        exact = torch.promote_types(states.dtype, torch.float32)
+        gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
+        total = torch.zeros((), dtype=exact, device=states.device)
+        for start in range(0, states.shape[0], ROWS):
+            rows, target = states[start : start + ROWS], labels[start : start + ROWS].unsqueeze(1)
+            logits = (rows @ weight.t()).to(exact)
+            chosen = logits.gather(1, target)
+            largest = logits.amax(1, keepdim=True)
+            probabilities = torch.softmax(logits, 1, out=logits)
+            # The largest probability is at least 1 / V, so its logarithm is safe where that of the target's is not.
+            lse = largest - probabilities.amax(1, keepdim=True).log()
+            total += (lse - (1.0 - label_smoothing) * chosen).sum()
+            if needs_gradient:
+                probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
+                by_logits = probabilities.to(weight.dtype)
+                torch.mm(by_logits, weight, out=gradient[0][start : start + ROWS])
+                gradient[1].add_(by_logits.t() @ rows) if exact != weight.dtype else gradient[1].addmm_(by_logits.t(), rows)
+        if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
+            mean_weight, sum_states = weight.to(exact).mean(0), states.to(exact).sum(0)
+            total -= label_smoothing * (mean_weight @ sum_states)
+            gradient[0].sub_((label_smoothing * mean_weight).to(states.dtype))
+            gradient[1].sub_(label_smoothing / weight.shape[0] * sum_states)
+        if needs_gradient:
+            ctx.save_for_backward(*gradient)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        by_states, by_weight = ctx.saved_tensors
+        return by_states * gradient.to(by_states.dtype), by_weight * gradient, None, None

@@ -1,0 +1,490 @@
+"""The Transformer baseline, to be read from top to bottom; every other architecture is its difference to this file.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need"; thesis on joint attention, chapters 2-3; thesis on
+monolingual data, section 3.2.3 (norm_position="pre").
+
+| symbol in the papers | here | shape |
+| --- | --- | --- |
+| x, y: source and target tokens | input_ids, decoder_input_ids | (batch, source), (batch, target) |
+| f^0 .. f^L: embedding output and encoder layers | states | L + 1 of (batch, source, d_model) |
+| what the decoder reads (f^L here) | memory | (batch, source, d_model) |
+| s: decoder states | hidden_states | (batch, target, d_model) |
+| E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
+
+(1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2) PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(...)
+(3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))        (4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
+(5) p(y_t | y_<t, x) = softmax(E s_t)
+
+Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.fuse`,
+`DecoderLayer.attend_self`, `DecoderLayer.attend_source`, `TransformerForConditionalGeneration.supervise`, and
+`layer_class`, `encoder_class`, `decoder_class`, `model_class`. Keyword arguments flow from the model through encoder and
+decoder to every layer, so a family may hand its layers more than the baseline needs.
+Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention import CrossAttention, SelfAttention
+from .configuration import TransformerConfig
+from .loss import cross_entropy, projected_cross_entropy
+
+
+@dataclass
+class EncoderOutput(BaseModelOutput):
+    """`memory` is what the decoder reads when it is not the last state: batch first, so that beams can repeat it."""
+
+    memory: Tensor | None = None
+
+
+@dataclass
+class TranslationOutput(Seq2SeqLMOutput):
+    """`losses` names the parts of `loss` (scalars), for logging, when there is more than one."""
+
+    losses: dict[str, Tensor] | None = None
+
+
+class SinusoidalPositions(nn.Module):
+    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved."""
+
+    def __init__(self, positions: int, width: int):
+        super().__init__()
+        self.register_buffer("table", self.compute(positions, width), persistent=False)
+
+    @staticmethod
+    def compute(positions: int, width: int) -> Tensor:
+        """Equation 2, computed in float64."""
+        rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+        angles = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * rates
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+    def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
+        """Rows past .. past + length - 1: (length, d_model)."""
+        if isinstance(past, Tensor):  # a static cache counts on the device
+            return self.table[torch.arange(length, device=self.table.device) + past]
+        if past + length > len(self.table):
+            raise ValueError(
+                f"a sequence of {past + length} subwords is longer than max_position_embeddings={len(self.table)}: "
+                "split or truncate it"
+            )
+        return self.table[past : past + length]
+
+
+class Sublayer(nn.Module):
+    """Equation 3: the residual connection, dropout and layer norm around one computation."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.pre = config.norm_position == "pre"
+
+    def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return hidden_states + self.dropout(compute(self.layer_norm(hidden_states)))
+        return self.layer_norm(hidden_states + self.dropout(compute(hidden_states)))
+
+
+class FeedForward(nn.Module):
+    """Equation 4."""
+
+    def __init__(self, config: TransformerConfig, width: int):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, width)
+        self.fc2 = nn.Linear(width, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward."""
+
+    attention_class = SelfAttention
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = self.attention_class(config, config.encoder_attention_heads, layer_idx)
+        self.self_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.encoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """(batch, source, d_model) -> the same."""
+        hidden_states = self.attend_self(hidden_states, mask, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, attention over the source (none in a language model), then feed-forward."""
+
+    attention_class = SelfAttention
+    source_attention_class: type[nn.Module] = CrossAttention
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        heads = config.decoder_attention_heads
+        self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
+        self.self_attn_sublayer = Sublayer(config)
+        self.source_attn = self.source_attention_class(config, heads, layer_idx)
+        self.source_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """hidden_states (batch, target, d_model), memory (batch, source, ...) -> (batch, target, d_model)."""
+        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
+        if memory is not None:
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, past_key_values, **kwargs)[0])
+
+    def attend_source(
+        self, hidden_states: Tensor, memory: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs
+    ) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.source_attn_sublayer(
+            hidden_states, lambda x: self.source_attn(x, memory, mask, past_key_values, **kwargs)[0]
+        )
+
+
+class TransformerPreTrainedModel(PreTrainedModel):
+    """What Transformers must know of all models of this family, and how weights begin."""
+
+    config: TransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        if self.config.init_std is not None:
+            super()._init_weights(module)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        if isinstance(module, SinusoidalPositions):
+            init.copy_(module.table, module.compute(*module.table.shape))
+
+
+class Stack(TransformerPreTrainedModel):
+    """What encoder and decoder share: equation 1, and the layer norm that ends a pre-norm stack."""
+
+    layer_class: type[nn.Module]
+
+    def __init__(self, config: TransformerConfig, vocab_size: int, layers: int):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.positions = SinusoidalPositions(config.max_position_embeddings, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
+        self.layer_norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
+        self.gradient_checkpointing = False
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, past: int | Tensor = 0) -> Tensor:
+        """Equation 1: (batch, time, d_model)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, not both and not neither")
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
+        return self.dropout(torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale))
+
+
+class Encoder(Stack):
+    """L layers over the source."""
+
+    main_input_name = "input_ids"
+    layer_class = EncoderLayer
+    _can_record_outputs = {"hidden_states": EncoderLayer, "attentions": SelfAttention}
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config, config.vocab_size, config.encoder_layers)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs,
+    ) -> EncoderOutput:
+        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model)."""
+        hidden_states = self.embed(input_ids, inputs_embeds)
+        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        states = [hidden_states]
+        for layer in self.layers:
+            states.append(layer(states[-1], mask, **kwargs))
+        states[-1] = self.layer_norm(states[-1])
+        return EncoderOutput(last_hidden_state=states[-1], memory=self.fuse(states))
+
+    def fuse(self, states: list[Tensor]) -> Tensor | None:
+        """What the decoder reads, from all L + 1 states; None is the last state."""
+        return None
+
+
+class Decoder(Stack):
+    """L_d layers over the target, each reading the source."""
+
+    layer_class = DecoderLayer
+    _can_record_outputs = {
+        "hidden_states": DecoderLayer,
+        "attentions": SelfAttention,
+        "cross_attentions": CrossAttention,
+    }
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config, config.decoder_vocab_size, config.decoder_layers)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """input_ids (batch, target), encoder_hidden_states: the memory (batch, source, ...) -> (batch, target, d_model)."""
+        if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        hidden_states = self.embed(input_ids, inputs_embeds, past)
+        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
+        source_mask = None
+        if encoder_hidden_states is not None:
+            source_mask = create_bidirectional_mask(
+                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+            )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states, encoder_hidden_states, mask, source_mask, past_key_values=past_key_values, **kwargs
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+class TransformerModel(TransformerPreTrainedModel):
+    """Encoder and decoder, without the output projection."""
+
+    encoder_class = Encoder
+    decoder_class = Decoder
+    _tied_weights_keys = {"encoder.embed_tokens.weight": "decoder.embed_tokens.weight"}
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
+        if not config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module):
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> Seq2SeqModelOutput:
+        """Tokens (batch, source) and (batch, target) -> decoder states (batch, target, d_model)."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = EncoderOutput(*encoder_outputs)
+        memory = getattr(encoder_outputs, "memory", None)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state if memory is None else memory,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class TransformerForConditionalGeneration(TransformerPreTrainedModel, GenerationMixin):
+    """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
+
+    model_class = TransformerModel
+    citation = """@inproceedings{vaswani2017attention,
+  title = {Attention Is All You Need},
+  author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
+            Gomez, Aidan N. and Kaiser, Lukasz and Polosukhin, Illia},
+  booktitle = {Advances in Neural Information Processing Systems 30},
+  year = {2017}
+}"""
+    _tied_weights_keys = {
+        "lm_head.weight": "model.decoder.embed_tokens.weight",
+        "model.encoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
+    }
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        if not config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        label_smoothing: float = 0.0,
+        loss_only: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs,
+    ) -> TranslationOutput:
+        """Score or train: logits (batch, target, vocabulary), and with `labels` (batch, target) the loss.
+
+        Args:
+            labels: target tokens ending in </s>, -100 where nothing counts; `decoder_input_ids` default to them shifted.
+            logits_to_keep: only the last so many positions' logits (0: all).
+            label_smoothing: eps of the loss (see loss.py).
+            loss_only: no logits are returned, nor kept in memory: the way to train.
+            num_items_in_batch: target tokens the loss is divided by (None: those of this batch).
+        """
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if labels is not None and use_cache is None:
+            use_cache = False
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            past_key_values,
+            inputs_embeds,
+            decoder_inputs_embeds,
+            use_cache,
+            **kwargs,
+        )
+        logits = loss = losses = None
+        if not loss_only:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        if labels is not None:
+            losses = self.supervise(outputs, logits, labels, label_smoothing)
+            items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+            losses = {name: value / items for name, value in losses.items()}
+            loss = torch.stack(list(losses.values())).sum()
+        return TranslationOutput(
+            loss=loss,
+            losses=losses if losses and len(losses) > 1 else None,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def supervise(
+        self, outputs: Seq2SeqModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
+    ) -> dict[str, Tensor]:
+        """The parts of the loss, each summed over the target tokens; here one, of the decoder's last state."""
+        if logits is None:
+            states, weight = outputs.last_hidden_state, self.lm_head.weight
+            return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing)}
+        return {"translation": cross_entropy(logits, labels, label_smoothing)}
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
