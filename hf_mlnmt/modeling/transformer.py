@@ -45,6 +45,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import CrossAttention, SelfAttention
 from .configuration import TransformerConfig
+from .dropout import Dropout
 from .loss import cross_entropy, projected_cross_entropy
 
 
@@ -94,7 +95,7 @@ class Sublayer(nn.Module):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.layer_norm = nn.LayerNorm(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.pre = config.norm_position == "pre"
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
@@ -111,7 +112,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(config.d_model, width)
         self.fc2 = nn.Linear(width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
@@ -223,7 +224,7 @@ class Stack(TransformerPreTrainedModel):
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.positions = SinusoidalPositions(config.max_position_embeddings, config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
