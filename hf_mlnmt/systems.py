@@ -44,7 +44,6 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> Transforme
         if name not in known:
             raise UserError(f"{config_class.__name__} has no field '{name}'{suggest(name, known)}")
     size = SHAPES[shape]
-    sides = {
-        f"{side}_{name}": size[name] for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
-    }
+    per_side = ("layers", "attention_heads", "ffn_dim")
+    sides = {f"{side}_{name}": size[name] for side in ("encoder", "decoder") for name in per_side}
     return config_class(**{"d_model": size["d_model"], **sides, **fields, **overrides})

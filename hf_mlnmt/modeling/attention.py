@@ -74,7 +74,11 @@ class SelfAttention(Attention):
         self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, past_key_values: Cache | None = None, **kwargs
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
         query, key, value = (split_heads(x, self.heads) for x in self.qkv_proj(hidden_states).chunk(3, dim=-1))
@@ -87,7 +91,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Queries from the target, keys and values from the source: projected once per sentence, then read from the cache."""
+    """Queries from the target, keys and values from the source: projected once per sentence, then cached."""
 
     def __init__(self, config, heads: int, layer_idx: int | None = None):
         super().__init__(config, heads, layer_idx, is_causal=False)
@@ -102,7 +106,7 @@ class CrossAttention(Attention):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model) and weights if eager."""
+        """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
         key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)

@@ -31,7 +31,7 @@ class TransformerConfig(PreTrainedConfig):
         share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
         tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
             source embedding too, as Transformers does.
-        init_std: None: Xavier-uniform matrices and embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
+        init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
     """
 
     model_type = "mlnmt-transformer"

@@ -1,12 +1,12 @@
 """Label-smoothed cross-entropy, with the output projection inside: the training loss of every model.
 
-Reference: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7; thesis on joint attention, section 3.3.
+Reference: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7; thesis on joint attention, s. 3.3.
 
 (1) loss = sum over target positions of  lse(z) - (1 - eps) z_y - eps mean_v z_v,   z = h E^T
 
 That is (1 - eps) times the negative log-likelihood plus eps times the cross-entropy with the uniform distribution
-(as Trainer's LabelSmoother). Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the gradient
-of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term gives rank-one gradients.
+(as Trainer's LabelSmoother). Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the
+gradient of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term gives rank-one gradients.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
                 by_logits = probabilities.to(weight.dtype)
                 torch.mm(by_logits, weight, out=gradient[0][start : start + ROWS])
-                gradient[1].add_(by_logits.t() @ rows) if exact != weight.dtype else gradient[1].addmm_(by_logits.t(), rows)
+                if weight.dtype == exact:
+                    gradient[1].addmm_(by_logits.t(), rows)
+                else:  # products in half precision, their sum over the chunks not
+                    gradient[1].add_(by_logits.t() @ rows)
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
             mean_weight, sum_states = weight.to(exact).mean(0), states.to(exact).sum(0)
             total -= label_smoothing * (mean_weight @ sum_states)

@@ -11,29 +11,24 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
-(1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2) PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(...)
-(3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))        (4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
+(1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2)-(4) positions, sublayer, feed-forward: layers.py
 (5) p(y_t | y_<t, x) = softmax(E s_t)
 
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.fuse`,
 `DecoderLayer.attend_self`, `DecoderLayer.attend_source`, `TransformerForConditionalGeneration.supervise`, and
-`layer_class`, `encoder_class`, `decoder_class`, `model_class`. Keyword arguments flow from the model through encoder and
-decoder to every layer, so a family may hand its layers more than the baseline needs.
+`layer_class`, `encoder_class`, `decoder_class`, `model_class`. Keyword arguments flow from the model through encoder
+and decoder to every layer, so a family may hand its layers more than the baseline needs.
 Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -46,6 +41,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention import CrossAttention, SelfAttention
 from .configuration import TransformerConfig
 from .dropout import Dropout
+from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
 from .loss import cross_entropy, projected_cross_entropy
 
 
@@ -61,127 +57,6 @@ class TranslationOutput(Seq2SeqLMOutput):
     """`losses` names the parts of `loss` (scalars), for logging, when there is more than one."""
 
     losses: dict[str, Tensor] | None = None
-
-
-class SinusoidalPositions(nn.Module):
-    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved."""
-
-    def __init__(self, positions: int, width: int):
-        super().__init__()
-        self.register_buffer("table", self.compute(positions, width), persistent=False)
-
-    @staticmethod
-    def compute(positions: int, width: int) -> Tensor:
-        """Equation 2, computed in float64."""
-        rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
-        angles = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * rates
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
-
-    def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
-        """Rows past .. past + length - 1: (length, d_model)."""
-        if isinstance(past, Tensor):  # a static cache counts on the device
-            return self.table[torch.arange(length, device=self.table.device) + past]
-        if past + length > len(self.table):
-            raise ValueError(
-                f"a sequence of {past + length} subwords is longer than max_position_embeddings={len(self.table)}: "
-                "split or truncate it"
-            )
-        return self.table[past : past + length]
-
-
-class Sublayer(nn.Module):
-    """Equation 3: the residual connection, dropout and layer norm around one computation."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.layer_norm = nn.LayerNorm(config.d_model)
-        self.dropout = Dropout(config.dropout)
-        self.pre = config.norm_position == "pre"
-
-    def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            return hidden_states + self.dropout(compute(self.layer_norm(hidden_states)))
-        return self.layer_norm(hidden_states + self.dropout(compute(hidden_states)))
-
-
-class FeedForward(nn.Module):
-    """Equation 4."""
-
-    def __init__(self, config: TransformerConfig, width: int):
-        super().__init__()
-        self.fc1 = nn.Linear(config.d_model, width)
-        self.fc2 = nn.Linear(width, config.d_model)
-        self.activation = ACT2FN[config.activation_function]
-        self.dropout = Dropout(config.activation_dropout)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
-
-
-class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then feed-forward."""
-
-    attention_class = SelfAttention
-
-    def __init__(self, config: TransformerConfig, layer_idx: int):
-        super().__init__()
-        self.self_attn = self.attention_class(config, config.encoder_attention_heads, layer_idx)
-        self.self_attn_sublayer = Sublayer(config)
-        self.feed_forward = FeedForward(config, config.encoder_ffn_dim)
-        self.feed_forward_sublayer = Sublayer(config)
-
-    def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """(batch, source, d_model) -> the same."""
-        hidden_states = self.attend_self(hidden_states, mask, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
-
-    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """The whole sublayer, residual and norm included."""
-        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
-
-
-class DecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, attention over the source (none in a language model), then feed-forward."""
-
-    attention_class = SelfAttention
-    source_attention_class: type[nn.Module] = CrossAttention
-
-    def __init__(self, config: TransformerConfig, layer_idx: int):
-        super().__init__()
-        heads = config.decoder_attention_heads
-        self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
-        self.self_attn_sublayer = Sublayer(config)
-        self.source_attn = self.source_attention_class(config, heads, layer_idx)
-        self.source_attn_sublayer = Sublayer(config)
-        self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
-        self.feed_forward_sublayer = Sublayer(config)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        memory: Tensor | None,
-        mask: Tensor | None,
-        source_mask: Tensor | None,
-        past_key_values: Cache | None = None,
-        **kwargs,
-    ) -> Tensor:
-        """hidden_states (batch, target, d_model), memory (batch, source, ...) -> (batch, target, d_model)."""
-        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
-        if memory is not None:
-            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
-
-    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs) -> Tensor:
-        """The whole sublayer, residual and norm included."""
-        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, past_key_values, **kwargs)[0])
-
-    def attend_source(
-        self, hidden_states: Tensor, memory: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs
-    ) -> Tensor:
-        """The whole sublayer, residual and norm included."""
-        return self.source_attn_sublayer(
-            hidden_states, lambda x: self.source_attn(x, memory, mask, past_key_values, **kwargs)[0]
-        )
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -299,7 +174,7 @@ class Decoder(Stack):
         use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target), encoder_hidden_states: the memory (batch, source, ...) -> (batch, target, d_model)."""
+        """input_ids (batch, target), encoder_hidden_states = memory (batch, source, ...) -> (batch, target, d_model)."""
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -431,7 +306,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         """Score or train: logits (batch, target, vocabulary), and with `labels` (batch, target) the loss.
 
         Args:
-            labels: target tokens ending in </s>, -100 where nothing counts; `decoder_input_ids` default to them shifted.
+            labels: target tokens ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
             logits_to_keep: only the last so many positions' logits (0: all).
             label_smoothing: eps of the loss (see loss.py).
             loss_only: no logits are returned, nor kept in memory: the way to train.

@@ -1,0 +1,144 @@
+"""The baseline's layers: positions, the residual sublayer, feed-forward, encoder layer and decoder layer.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The notation table is in transformer.py.
+
+(2) PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d))
+(3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))
+(4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import CrossAttention, SelfAttention
+from .configuration import TransformerConfig
+from .dropout import Dropout
+
+
+class SinusoidalPositions(nn.Module):
+    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved."""
+
+    def __init__(self, positions: int, width: int):
+        super().__init__()
+        self.register_buffer("table", self.compute(positions, width), persistent=False)
+
+    @staticmethod
+    def compute(positions: int, width: int) -> Tensor:
+        """Equation 2, computed in float64."""
+        rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+        angles = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * rates
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+    def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
+        """Rows past .. past + length - 1: (length, d_model)."""
+        if isinstance(past, Tensor):  # a static cache counts on the device
+            return self.table[torch.arange(length, device=self.table.device) + past]
+        if past + length > len(self.table):
+            raise ValueError(
+                f"a sequence of {past + length} subwords is longer than max_position_embeddings={len(self.table)}: "
+                "split or truncate it"
+            )
+        return self.table[past : past + length]
+
+
+class Sublayer(nn.Module):
+    """Equation 3: the residual connection, dropout and layer norm around one computation."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm_position == "pre"
+
+    def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return hidden_states + self.dropout(compute(self.layer_norm(hidden_states)))
+        return self.layer_norm(hidden_states + self.dropout(compute(hidden_states)))
+
+
+class FeedForward(nn.Module):
+    """Equation 4."""
+
+    def __init__(self, config: TransformerConfig, width: int):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, width)
+        self.fc2 = nn.Linear(width, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward."""
+
+    attention_class = SelfAttention
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = self.attention_class(config, config.encoder_attention_heads, layer_idx)
+        self.self_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.encoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """(batch, source, d_model) -> the same."""
+        hidden_states = self.attend_self(hidden_states, mask, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+    def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, attention over the source (none in a language model), then feed-forward."""
+
+    attention_class = SelfAttention
+    source_attention_class: type[nn.Module] = CrossAttention
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        heads = config.decoder_attention_heads
+        self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
+        self.self_attn_sublayer = Sublayer(config)
+        self.source_attn = self.source_attention_class(config, heads, layer_idx)
+        self.source_attn_sublayer = Sublayer(config)
+        self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
+        self.feed_forward_sublayer = Sublayer(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """hidden_states (batch, target, d_model), memory (batch, source, ...) -> (batch, target, d_model)."""
+        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
+        if memory is not None:
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+    def attend_self(
+        self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs
+    ) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, past_key_values, **kwargs)[0])
+
+    def attend_source(
+        self, hidden_states: Tensor, memory: Tensor, mask: Tensor | None, past_key_values: Cache | None, **kwargs
+    ) -> Tensor:
+        """The whole sublayer, residual and norm included."""
+        return self.source_attn_sublayer(
+            hidden_states, lambda x: self.source_attn(x, memory, mask, past_key_values, **kwargs)[0]
+        )
