@@ -69,7 +69,10 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 def _explain(error: OSError, path: Path) -> Exception:
     if error.errno == errno.ENOSPC:
-        return UserError(f"{path}: no space left on the device; what was there before is untouched. Free some space and run the same command again.")
+        return UserError(
+            f"{path}: no space left on the device; what was there before is untouched. "
+            "Free some space and run the same command again."
+        )
     if error.errno in (errno.EACCES, errno.EROFS):
-        return UserError(f"{path}: cannot be written ({error.strerror}). Choose another folder or change its permissions.")
+        return UserError(f"{path}: cannot be written ({error.strerror}). Choose another folder.")
     return error

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.modeling import TransformerConfig
+from hf_mlnmt.modeling import (
+    AggregationConfig,
+    DualContextConfig,
+    MultiLayerAttentionConfig,
+    MultiLevelSupervisionConfig,
+    TransformerConfig,
+)
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"layers": 4, "d_model": 128, "attention_heads": 4, "ffn_dim": 256},
@@ -16,29 +23,53 @@ SHAPES: dict[str, dict[str, int]] = {
 # Canonical name -> config class and the fields that make the system what it is.
 SYSTEMS: dict[str, tuple[type[TransformerConfig], dict[str, Any]]] = {
     "transformer": (TransformerConfig, {}),
+    "s-agg": (AggregationConfig, {"aggregation": "S-Agg"}),
+    "iter-s-agg": (AggregationConfig, {"aggregation": "Iter-S-Agg"}),
+    "c-agg": (AggregationConfig, {"aggregation": "C-Agg"}),
+    "iter-c-agg": (AggregationConfig, {"aggregation": "Iter-C-Agg"}),
+    "transparent": (AggregationConfig, {"aggregation": "Transparent"}),
+    "m-00": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-00"}),
+    "m-01": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-01"}),
+    "m-10": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-10"}),
+    "m-11": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-11"}),
+    "ms-1": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1]}),
+    "ms-123": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1, 2, 3]}),
+    "ms-1-aif": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1], "information_fusion": True}),
+    "ms-123-aif": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1, 2, 3], "information_fusion": True}),
+    "enc-dc": (DualContextConfig, {"dual_context": "Enc-DC"}),
+    "dec-dc": (DualContextConfig, {"dual_context": "Dec-DC"}),
+    "full-dc": (DualContextConfig, {"dual_context": "Full-DC"}),
 }
 
 
 def list_systems() -> list[str]:
-    """The canonical names of all systems, in the order of the documentation."""
+    """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection."""
     return list(SYSTEMS)
+
+
+def find_system(system: str) -> tuple[type[TransformerConfig], dict[str, Any]]:
+    """Config class and fields of a canonical name; ms-<layers> and ms-<layers>-aif for any layers, a digit each."""
+    if system in SYSTEMS:
+        return SYSTEMS[system]
+    if match := re.fullmatch(r"ms-([1-9]+)(-aif)?", system):
+        layers = [int(digit) for digit in match[1]]
+        return MultiLevelSupervisionConfig, {"auxiliary_layers": layers, "information_fusion": match[2] is not None}
+    raise UserError(f"system '{system}' is unknown{suggest(system, SYSTEMS)}; known: {', '.join(SYSTEMS)}, ms-<layers>")
 
 
 def config_for(system: str, shape: str = "base", **overrides: Any) -> TransformerConfig:
     """The config of a system at a shape.
 
     Args:
-        system: a canonical name, see `list_systems()`.
+        system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion.
         shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048).
         overrides: config fields that replace the shape's and the system's.
 
     Raises: UserError for an unknown system, shape or field.
     """
-    if system not in SYSTEMS:
-        raise UserError(f"system '{system}' is unknown{suggest(system, SYSTEMS)}; known: {', '.join(SYSTEMS)}")
+    config_class, fields = find_system(system)
     if shape not in SHAPES:
         raise UserError(f"shape '{shape}' is unknown{suggest(shape, SHAPES)}; known: {', '.join(SHAPES)}")
-    config_class, fields = SYSTEMS[system]
     known = set(config_class.__dataclass_fields__)
     for name in overrides:
         if name not in known:

@@ -2,12 +2,46 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
+from .aggregation import AggregationConfig, AggregationForConditionalGeneration, AggregationModel
 from .configuration import TransformerConfig
+from .dual_context import DualContextConfig, DualContextForConditionalGeneration, DualContextModel
+from .multi_layer_attention import (
+    MultiLayerAttentionConfig,
+    MultiLayerAttentionForConditionalGeneration,
+    MultiLayerAttentionModel,
+)
+from .multi_level_supervision import (
+    MultiLevelSupervisionConfig,
+    MultiLevelSupervisionForConditionalGeneration,
+    MultiLevelSupervisionModel,
+)
 from .transformer import TransformerForConditionalGeneration, TransformerModel
 
-__all__ = ["TransformerConfig", "TransformerForConditionalGeneration", "TransformerModel"]
+__all__ = [
+    "AggregationConfig",
+    "AggregationForConditionalGeneration",
+    "AggregationModel",
+    "DualContextConfig",
+    "DualContextForConditionalGeneration",
+    "DualContextModel",
+    "MultiLayerAttentionConfig",
+    "MultiLayerAttentionForConditionalGeneration",
+    "MultiLayerAttentionModel",
+    "MultiLevelSupervisionConfig",
+    "MultiLevelSupervisionForConditionalGeneration",
+    "MultiLevelSupervisionModel",
+    "TransformerConfig",
+    "TransformerForConditionalGeneration",
+    "TransformerModel",
+]
 
-for _config, _base, _translation in [(TransformerConfig, TransformerModel, TransformerForConditionalGeneration)]:
+for _config, _base, _translation in [
+    (TransformerConfig, TransformerModel, TransformerForConditionalGeneration),
+    (AggregationConfig, AggregationModel, AggregationForConditionalGeneration),
+    (MultiLayerAttentionConfig, MultiLayerAttentionModel, MultiLayerAttentionForConditionalGeneration),
+    (MultiLevelSupervisionConfig, MultiLevelSupervisionModel, MultiLevelSupervisionForConditionalGeneration),
+    (DualContextConfig, DualContextModel, DualContextForConditionalGeneration),
+]:
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     AutoModel.register(_config, _base, exist_ok=True)
     AutoModelForSeq2SeqLM.register(_config, _translation, exist_ok=True)

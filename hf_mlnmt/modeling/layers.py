@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
 class EncoderLayer(GradientCheckpointingLayer):
     """Self-attention, then feed-forward."""
 
-    attention_class = SelfAttention
+    attention_class: type[nn.Module] = SelfAttention
 
     def __init__(self, config: TransformerConfig, layer_idx: int):
         super().__init__()
@@ -101,7 +101,7 @@ class EncoderLayer(GradientCheckpointingLayer):
 class DecoderLayer(GradientCheckpointingLayer):
     """Causal self-attention, attention over the source (none in a language model), then feed-forward."""
 
-    attention_class = SelfAttention
+    attention_class: type[nn.Module] = SelfAttention
     source_attention_class: type[nn.Module] = CrossAttention
 
     def __init__(self, config: TransformerConfig, layer_idx: int):

@@ -35,6 +35,8 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -50,6 +52,12 @@ class EncoderOutput(BaseModelOutput):
     """`memory` is what the decoder reads when it is not the last state: batch first, so that beams can repeat it."""
 
     memory: Tensor | None = None
+
+    @classmethod
+    def from_tuple(cls, outputs: tuple) -> "EncoderOutput":
+        """The inverse of `to_tuple`, which leaves out what is None: only the last state and `memory` are tensors."""
+        last, *others = outputs
+        return cls(last_hidden_state=last, memory=next((x for x in others if isinstance(x, Tensor)), None))
 
 
 @dataclass
@@ -87,6 +95,20 @@ class TransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, SinusoidalPositions):
             init.copy_(module.table, module.compute(*module.table.shape))
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Resize the one vocabulary, on both sides (Transformers knows one side only)."""
+        if not self.config.share_encoder_decoder_embeddings:
+            raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        size, target = embeddings.num_embeddings, self.get_decoder().embed_tokens
+        if target.num_embeddings != size:  # untied
+            target = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
+            self.get_decoder().embed_tokens = target
+        self.config.decoder_vocab_size = size
+        return embeddings
 
 
 class Stack(TransformerPreTrainedModel):
@@ -174,7 +196,7 @@ class Decoder(Stack):
         use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target), encoder_hidden_states = memory (batch, source, ...) -> (batch, target, d_model)."""
+        """input_ids (batch, target), encoder_hidden_states: memory (batch, source, ...) -> states of the target."""
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -215,7 +237,7 @@ class TransformerModel(TransformerPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module):
         self.encoder.embed_tokens = value
-        if self.config.share_encoder_decoder_embeddings:
+        if self.config.share_encoder_decoder_embeddings and self.config.tie_word_embeddings:
             self.decoder.embed_tokens = value
 
     @can_return_tuple
@@ -230,13 +252,13 @@ class TransformerModel(TransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Tokens (batch, source) and (batch, target) -> decoder states (batch, target, d_model)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = EncoderOutput(*encoder_outputs)
+            encoder_outputs = EncoderOutput.from_tuple(encoder_outputs)
         memory = getattr(encoder_outputs, "memory", None)
         decoder_outputs = self.decoder(
             decoder_input_ids,
@@ -301,7 +323,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         label_smoothing: float = 0.0,
         loss_only: bool = False,
         num_items_in_batch: int | Tensor | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> TranslationOutput:
         """Score or train: logits (batch, target, vocabulary), and with `labels` (batch, target) the loss.
 

@@ -1,0 +1,34 @@
+# The two commands of the README, `make demo` and `make test`, and what developers use besides.
+VENV ?= .venv
+OUTPUT ?= demo
+# The first Python that runs and is new enough (a version manager may offer names that do not run).
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE ?= 1
+export HF_HUB_DISABLE_TELEMETRY ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help demo test lint install clean
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed  ## virtual environment with the package and the developers' tools
+
+demo: install  ## train, score, publish and reload a small English-German model (minutes, two cores)
+	$(BIN)/hf-mlnmt demo --output $(OUTPUT)
+
+test: install  ## the whole test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: install  ## formatting, style and types
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,33 @@
+"""`hf-mlnmt average`: one model from the mean weights of several checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def average(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(help="Model or checkpoint folders; or one run's folder, with --last.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model folder to write.")],
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", min=1, help="Take the last N checkpoints of the run's folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is there.")] = False,
+) -> None:
+    """Average the weights of checkpoints of one architecture.
+
+    Config, tokenizers and generation settings are those of the last one named.
+    """
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.training.checkpoints import checkpoints_to_average
+    from hf_mlnmt.training.finishing import write_model
+
+    if output.exists() and not force:
+        raise UserError(f"{output}: is there already. Choose another --output, or replace it with --force.")
+    folders = checkpoints_to_average(checkpoints, last)
+    write_model(output, folders[-1], folders)
+    typer.echo(f"{output}: the average of {', '.join(map(str, folders))}", err=True)

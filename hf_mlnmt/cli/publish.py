@@ -1,0 +1,120 @@
+"""`hf-mlnmt publish`: a complete Hub-style folder from a trained model, and its upload."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_CARD = "Model card"
+_HUB = "Upload"
+
+
+def publish(
+    model: Annotated[Path, typer.Argument(help="Model folder: a run's average/ or best/.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Folder to make. An earlier publication there is replaced; anything else is refused."),
+    ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Upload to this Hub repository.", rich_help_panel=_HUB),
+    ] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--public",
+            help="Of a new repository. Default: as its owner has set it.",
+            rich_help_panel=_HUB,
+        ),
+    ] = None,
+    create_pr: Annotated[
+        bool, typer.Option("--create-pr", help="Upload into a pull request.", rich_help_panel=_HUB)
+    ] = False,
+    revision: Annotated[
+        str | None, typer.Option(help="Upload to this branch; made if it is not there.", rich_help_panel=_HUB)
+    ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            "--licence",
+            "--license",
+            help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0 ...",
+            rich_help_panel=_CARD,
+        ),
+    ] = None,
+    source_language: Annotated[
+        str | None,
+        typer.Option("--source-language", "-s", help="Code. Default: as the results say.", rich_help_panel=_CARD),
+    ] = None,
+    target_language: Annotated[
+        str | None,
+        typer.Option("--target-language", "-t", help="Code. Default: as the results say.", rich_help_panel=_CARD),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Results file. Default: results.json in the model folder.", rich_help_panel=_CARD),
+    ] = None,
+) -> None:
+    """Make everything a Hub repository of the model needs, check it, and upload it.
+
+    Weights as safetensors, config, clean generation config, tokenizers, the model's code, a model card with the
+    scores and facts of results.json. Before anything goes out, the folder is loaded again in fresh processes, with
+    this package and without it, and must compute what the model computes; it may hold no pickle, no path of this
+    machine and no token.
+
+    An upload that was interrupted goes on when the same command is run again.
+    """
+    from hf_mlnmt.errors import UserError
+
+    if to is None and push is None:
+        raise UserError("nothing to do: give --to FOLDER, --push OWNER/NAME, or both.")
+    if push is None and (create_pr or revision or private is not None):
+        raise UserError("--create-pr, --revision and --private say how to upload: add --push OWNER/NAME.")
+    if (source_language is None) != (target_language is None):
+        raise UserError("give both --source-language and --target-language, or neither.")
+    if create_pr and revision:
+        raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
+    languages = (source_language, target_language) if source_language and target_language else None
+    _run(model, to, push, private, create_pr, revision, licence, languages, results)
+
+
+def _run(
+    model: Path,
+    to: Path | None,
+    push: str | None,
+    private: bool | None,
+    create_pr: bool,
+    revision: str | None,
+    licence: str | None,
+    languages: tuple[str, str] | None,
+    results: Path | None,
+) -> None:
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from hf_mlnmt.hub.publish import build_folder
+    from hf_mlnmt.hub.upload import check_ready
+    from hf_mlnmt.hub.upload import push as upload
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if push:
+        check_ready(push)
+    with tempfile.TemporaryDirectory() as scratch:
+        name = push or None
+        target = to or Path(scratch) / "model"
+        built = build_folder(
+            model, target, name=name, licence=licence, languages=languages, results=results, tell=console.print
+        )
+        for warning in built.warnings:
+            console.print(f"warning: {warning}", style="yellow")
+        if to:
+            console.print(f"published in {to}")
+        if push:
+            console.print(f"uploading to {push}")
+            address = upload(target, push, private=private, create_pr=create_pr, revision=revision, tell=console.print)
+            print(address)

@@ -1,0 +1,52 @@
+"""`hf-mlnmt train`: a whole training from a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[
+        Path, typer.Argument(help="The recipe, a YAML file such as training/transformer.multi30k-ende.yaml.")
+    ],
+    data: Annotated[
+        Path, typer.Option("--data", "-d", help="Folder that the recipe's file names are relative to.")
+    ] = Path(),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder of this run. Unless given: runs/<recipe>, with the seed if --seed is."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print sizes, batches, steps and an estimate of time and memory; leave nothing."
+        ),
+    ] = False,
+) -> None:
+    """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
+
+    Stopped at any moment (Ctrl-C, SIGTERM, kill) and started again with the same command, it goes on from the
+    last checkpoint and ends with the same weights. Several processes: `accelerate launch --num_processes 2 -m hf_mlnmt
+    train ...`. The run's folder then holds average/ and best/ (models to translate with or to publish), results.json
+    and checkpoints/.
+    """
+    from hf_mlnmt.training import run_recipe
+    from hf_mlnmt.training.callbacks import Interrupted
+
+    try:
+        run_recipe(recipe, data, output, set_ or [], seed, dry_run)
+    except Interrupted as interrupted:
+        typer.echo(str(interrupted), err=True)
+        raise typer.Exit(128 + interrupted.signum) from interrupted

@@ -1,0 +1,255 @@
+"""`hf-mlnmt translate`: text files or standard input through a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation import Hypothesis
+
+_SEARCH = "Search"
+_SAMPLING = "Sampling"
+_OUTPUT = "Output"
+_MACHINE = "Speed and machine"
+
+
+def translate(
+    model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text files, one text a line, plain or .gz. None, or -: standard input, as lines come."),
+    ] = None,
+    source_language: Annotated[
+        str | None, typer.Option("--source-language", "-s", help="Source language code, where the model needs one.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option("--target-language", "-t", help="Target language code, where the model needs one.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help='Put before every source as it is (T5: "translate English to German: ").')
+    ] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            "--beams", "-b", help="Beam size; 1 is greedy. Default: the model's own.", rich_help_panel=_SEARCH
+        ),
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Exponent a of the length normalisation.", rich_help_panel=_SEARCH)
+    ] = None,
+    length_normalization: Annotated[
+        str | None,
+        typer.Option(
+            help="What a score is divided by, Z target subwords: generate (Transformers' own), length Z^a, "
+            "length+1 (1+Z)^a, gnmt ((5+Z)/6)^a. See docs/decoding.md.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    early_stopping: Annotated[
+        str | None,
+        typer.Option(
+            help="When a sentence's search ends: true (enough finished), false (a guess that no better one will come), "
+            "never (certain of it).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest translation in tokens.", rich_help_panel=_SEARCH)
+    ] = None,
+    max_source_tokens: Annotated[
+        int | None,
+        typer.Option(help="Split longer lines into sentences. Default: what the model takes.", rich_help_panel=_SEARCH),
+    ] = None,
+    split_long: Annotated[
+        bool, typer.Option(help="Split lines that are too long; otherwise cut them off.", rich_help_panel=_SEARCH)
+    ] = True,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample instead of searching the best.", rich_help_panel=_SAMPLING)
+    ] = False,
+    temperature: Annotated[float | None, typer.Option(help="Above 1: more varied.", rich_help_panel=_SAMPLING)] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Sample from the k likeliest tokens; default: from all.", rich_help_panel=_SAMPLING),
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens of this total.", rich_help_panel=_SAMPLING)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write here when all is done, .gz compressed; default: standard output.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            "--n-best",
+            "-n",
+            help="n translations a line, as 'line ||| translation ||| score'.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help="A JSON object a line: source, translation; n_best.", rich_help_panel=_OUTPUT),
+    ] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="With --jsonl: score, log probability and length.", rich_help_panel=_OUTPUT)
+    ] = False,
+    progress: Annotated[
+        bool, typer.Option(help="Progress bar on stderr, where that is a terminal.", rich_help_panel=_OUTPUT)
+    ] = True,
+    batch_tokens: Annotated[
+        int, typer.Option(help="Source tokens in a batch, padding included.", rich_help_panel=_MACHINE)
+    ] = 4096,
+    window: Annotated[
+        int, typer.Option(help="Lines of a file that are sorted by length together.", rich_help_panel=_MACHINE)
+    ] = 2048,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=_MACHINE),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="auto (as saved), float32, bfloat16, float16.", rich_help_panel=_MACHINE)
+    ] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=_MACHINE)] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run code from the model's repository.", rich_help_panel=_MACHINE),
+    ] = False,
+) -> None:
+    """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
+
+    **Examples:**
+    `hf-mlnmt translate runs/demo/average test.en.gz -o test.de` ·
+    `echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M -s eng_Latn -t deu_Latn` ·
+    `hf-mlnmt translate MODEL test.en --beams 6 --length-penalty 0.6 --length-normalization gnmt --n-best 6 --jsonl`
+    """
+    from hf_mlnmt.errors import UserError
+
+    if scores and not jsonl:
+        raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
+    options: dict[str, Any] = {
+        "source_language": source_language, "target_language": target_language, "prefix": prefix, "num_beams": beams,
+        "length_penalty": length_penalty, "length_normalization": length_normalization, "seed": seed,
+        "max_new_tokens": max_new_tokens, "max_source_tokens": max_source_tokens, "split_long": split_long,
+        "do_sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p, "batch_tokens": batch_tokens,
+        "num_return_sequences": n_best or (1 if scores else None),
+        "progress": progress,
+    }  # fmt: skip
+    if early_stopping is not None:
+        options["early_stopping"] = _early_stopping(early_stopping)
+    inputs = list(files or ["-"])
+    translator = _load(model, device, dtype, threads, revision, trust_remote_code)
+    total = _count(inputs) if progress and sys.stderr.isatty() else None
+    sources: list[str] = []
+    results = translator.stream_groups(_remembering(_groups(inputs, window), sources), total=total, **options)
+    with _opened(output) as stream:
+        for number, result in enumerate(results):
+            print(_line(number, sources.pop(0), result, jsonl, scores), file=stream)
+            if not sources:  # the end of what was translated together
+                stream.flush()
+
+
+def _load(model: str, device: str | None, dtype: str, threads: int | None, revision: str | None, trust: bool) -> Any:
+    from hf_mlnmt.errors import UserError
+
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads {threads}: at least 1.")
+    import torch
+    from transformers.utils import logging
+
+    from hf_mlnmt.generation import TranslationPipeline
+
+    logging.disable_progress_bar()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    remote: dict[str, Any] = {"revision": revision} if revision else {}
+    if trust:
+        remote["trust_remote_code"] = True
+    return TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **remote)
+
+
+def _early_stopping(value: str) -> bool | str:
+    from hf_mlnmt.errors import UserError
+
+    values: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+    if value.lower() not in values:
+        raise UserError(f"--early-stopping {value}: choose true, false or never.")
+    return values[value.lower()]
+
+
+def _groups(inputs: list[str], window: int) -> Iterator[list[str]]:
+    from hf_mlnmt.generation.reading import file_groups, pipe_groups
+
+    for name in inputs:
+        yield from pipe_groups() if name == "-" else file_groups(name, window)
+
+
+def _count(inputs: list[str]) -> int | None:
+    from hf_mlnmt.generation.reading import count_lines
+
+    return None if "-" in inputs else sum(count_lines(name) for name in inputs)
+
+
+def _remembering(groups: Iterable[list[str]], sources: list[str]) -> Iterator[list[str]]:
+    for group in groups:
+        sources += group
+        yield group
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears only when everything is written."""
+    if output is None:
+        yield sys.stdout
+        return
+    import gzip
+
+    from hf_mlnmt.files import atomic_path
+
+    with atomic_path(output) as temporary:
+        opener: Any = gzip.open if output.suffix == ".gz" else open
+        with opener(temporary, "wt", encoding="utf-8", newline="\n") as stream:
+            yield stream
+
+
+def _line(number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool) -> str:
+    if not jsonl:
+        if isinstance(result, str):
+            return result
+        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
+    import json
+
+    record: dict[str, Any] = {"source": source}
+    if isinstance(result, str):
+        record["translation"] = result
+    else:
+        record |= _record(result[0], scores)
+        if len(result) > 1:
+            record["n_best"] = [_record(hypothesis, scores=True) for hypothesis in result]
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _record(hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {"translation": hypothesis.text}
+    if scores:
+        record |= {
+            "score": hypothesis.score,
+            "log_probability": hypothesis.log_probability,
+            "length": hypothesis.length,
+        }
+    return record

@@ -1,0 +1,91 @@
+"""Corpora, filters, tokenizers, text processing, mixtures, encoded data, and the demo corpus.
+
+spec = CorpusSpec(files={"source": "train.en.gz", "target": "train.de.gz"})
+pairs = PairFilter(max_ratio=3, drop_duplicates=True)(read_pairs(spec, "data"), report := FilterReport())
+tokenizer = train_tokenizer((text for pair in pairs for text in pair), "bpe", vocab_size=8000)
+save_tokenizers("run/tokenizer", tokenizer)
+tokenizers = load_tokenizers("run/tokenizer")                    # .source, .target, .processing
+data = encode_corpus(spec, "data", tokenizers, "run/train", PairFilter(max_ratio=3), max_length=256)
+data[0], data.source_lengths, data.target_lengths, data.report   # on disk, memory-mapped, made once
+mixture = Mixture([data, more], weights=[1, 2], seed=1)          # or temperature=5; mixture.set_epoch(3)
+write_demo_corpus("demo", seed=1)                                # train, val, test .en.gz and .de.gz
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+    from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
+    from hf_mlnmt.data.filters import FilterReport, PairFilter
+    from hf_mlnmt.data.grammar import write_demo_corpus
+    from hf_mlnmt.data.lines import read_lines
+    from hf_mlnmt.data.mixture import draw, epoch_counts
+    from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
+    from hf_mlnmt.data.processing import TextProcessing
+    from hf_mlnmt.data.tokenizer import (
+        Tokenizers,
+        encode,
+        language_code,
+        languages_of,
+        load_tokenizers,
+        save_tokenizers,
+        statistics,
+        train_tokenizer,
+        unknown_rate,
+    )
+
+# Imported when first used: reading lines must not cost the second that transformers takes.
+_HOMES = {
+    "corpus": ("CorpusSpec", "read_pairs"),
+    "encoded": ("EncodedPairs", "fingerprint_of"),
+    "filters": ("FilterReport", "PairFilter"),
+    "grammar": ("write_demo_corpus",),
+    "lines": ("read_lines",),
+    "mixture": ("draw", "epoch_counts"),
+    "prepare": ("encode_corpus", "filtered_pairs"),
+    "processing": ("TextProcessing",),
+    "tokenizer": (
+        "Tokenizers",
+        "encode",
+        "language_code",
+        "languages_of",
+        "load_tokenizers",
+        "save_tokenizers",
+        "statistics",
+        "train_tokenizer",
+        "unknown_rate",
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CorpusSpec",
+    "EncodedPairs",
+    "FilterReport",
+    "PairFilter",
+    "TextProcessing",
+    "Tokenizers",
+    "draw",
+    "encode",
+    "encode_corpus",
+    "epoch_counts",
+    "filtered_pairs",
+    "fingerprint_of",
+    "language_code",
+    "languages_of",
+    "load_tokenizers",
+    "read_lines",
+    "read_pairs",
+    "save_tokenizers",
+    "statistics",
+    "train_tokenizer",
+    "unknown_rate",
+    "write_demo_corpus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -1,0 +1,259 @@
+"""Parallel corpora as streams of text pairs: plain or gz text, tsv, jsonl, parquet, data sets (Hub or folder)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_mlnmt.data.filters import FilterReport, Pair
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, reason_of
+from hf_mlnmt.errors import UserError, suggest
+
+_SIDES = ("source", "target")
+
+
+@dataclass
+class CorpusSpec:
+    """Where a corpus is; one of `files`, `path` and `dataset`. Paths are relative to the data folder.
+
+    files: {source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other.
+    path: one file of pairs: .tsv, .jsonl (both also .gz) or .parquet.
+    dataset: a name on the Hub, or a folder: saved by `save_to_disk`, or of data files that `load_dataset` knows;
+        with `config`, `split`, and `streaming` (nothing is downloaded ahead).
+    columns: {source: en, target: de}: the fields of `path` or `dataset`; for tsv names of a header line or numbers
+        from 1 (1 and 2 unless told). Unless told, a record's "source" and "target", or its fields named as `languages`,
+        are taken; so is a "translation" field that holds these.
+    languages: {source: en, target: de}.
+    weight: how often an epoch shows each pair, see mixture.py.
+    bad_lines: at invalid UTF-8, control characters, overlong lines: stop with an "error", or "drop" the pair and count.
+    """
+
+    files: dict[str, str] | None = None
+    path: str | None = None
+    dataset: str | None = None
+    config: str | None = None
+    split: str = "train"
+    streaming: bool = False
+    columns: dict[str, Any] | None = None
+    languages: dict[str, str] | None = None
+    weight: float = 1.0
+    bad_lines: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("files", "path", "dataset") if getattr(self, name)]
+        if len(given) != 1:
+            raise UserError(f"corpus: give one of files, path and dataset, not {' and '.join(given) or 'none'}.")
+        for name in ("files", "columns", "languages"):
+            value = getattr(self, name)
+            if value is not None and not _has_sides(value, int if name == "columns" else str):
+                raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
+        if self.bad_lines not in ("error", "drop"):
+            raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
+        if not self.weight > 0:
+            raise UserError(f"corpus: weight must be above 0, not {self.weight}. Leave the corpus out instead.")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "corpus") -> CorpusSpec:
+        """From a recipe's mapping; an unknown key is a UserError that suggests the right one."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UserError(f"{where}: unknown key '{key}'{suggest(key, known)}; known: {', '.join(known)}.")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        if self.files:
+            return f"{self.files['source']} + {self.files['target']}"
+        if self.path:
+            return self.path
+        return " ".join(filter(None, [self.dataset, self.config, self.split]))
+
+    def local_files(self, root: str | Path = ".") -> list[Path]:
+        """The files that are read; none for a data set."""
+        names = self.files.values() if self.files else [self.path] if self.path else []
+        return [Path(root) / name for name in names]
+
+
+def _has_sides(value: Any, *types: type) -> bool:
+    """Whether this is a mapping of both sides to text (or another type)."""
+    return (
+        isinstance(value, Mapping)
+        and set(value) == set(_SIDES)
+        and all(isinstance(side, (str, *types)) for side in value.values())
+    )
+
+
+def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[Pair]:
+    """Yield (source, target) texts in order, a pair at a time, empty sides included.
+
+    `report`, if given, counts what `bad_lines: drop` drops. Raises UserError naming file and line, or field and what
+    the record has.
+    """
+    report = report if report is not None else FilterReport()
+    if spec.files:
+        return _read_files(spec, Path(root), report)
+    if spec.dataset:
+        return _records(_dataset(spec, Path(root)), spec, f"{spec}, record", report)
+    assert spec.path
+    path = Path(root) / spec.path
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix != ".gz"]
+    readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl, ".parquet": _read_parquet}
+    if not suffixes or suffixes[-1] not in readers:
+        raise UserError(
+            f"{path}: expected .tsv, .jsonl (or these with .gz) or .parquet; for two text files use 'files'."
+        )
+    return readers[suffixes[-1]](spec, path, report)
+
+
+class _BadLines:
+    """Collects what read_lines reports of the current line."""
+
+    def __init__(self, spec: CorpusSpec, report: FilterReport) -> None:
+        self.report = report
+        self.current: str | None = None
+        self.callback = self._note if spec.bad_lines == "drop" else None
+
+    def _note(self, reason: str, number: int, text: str) -> None:
+        self.current = self.current or reason
+
+    def drop(self, example: str) -> bool:
+        """Whether the current pair goes; counts it."""
+        if self.current is None:
+            return False
+        self.report.drop(self.current, example)
+        self.current = None
+        return True
+
+
+def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
+    paths = spec.local_files(root)
+    bad = _BadLines(spec, report)
+    sides = [read_lines(path, bad.callback) for path in paths]
+    for number, (source, target) in enumerate(zip_longest(*sides), start=1):
+        if source is None or target is None:
+            raise _unequal(paths, number, short=0 if source is None else 1, rest=sides)
+        if not bad.drop(f"{source} ||| {target}"):
+            yield source, target
+
+
+def _unequal(paths: list[Path], number: int, short: int, rest: list[Iterator[str]]) -> UserError:
+    counts = [number - 1, number - 1]
+    counts[1 - short] = number + sum(1 for _ in rest[1 - short])
+    return UserError(
+        f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by line. "
+        "Check that both are of one corpus and that no tool split lines at other characters."
+    )
+
+
+def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
+    columns = [(spec.columns or {"source": 1, "target": 2})[side] for side in _SIDES]
+    numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
+    if numbers and min(numbers) < 0:
+        raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
+    bad = _BadLines(spec, report)
+    for number, line in enumerate(read_lines(path, bad.callback), start=1):
+        cells = line.split("\t")
+        if numbers is None:
+            numbers = [_position(str(column), cells, path) for column in columns]
+            continue
+        if bad.drop(line):
+            continue
+        if len(cells) <= max(numbers):
+            expected = f"at least {max(numbers) + 1} columns separated by tabs"
+            raise UserError(f"{path}, line {number}: {expected} expected, {len(cells)} found. Mend the line.")
+        yield cells[numbers[0]], cells[numbers[1]]
+
+
+def _position(column: str, header: list[str], path: Path) -> int:
+    if column not in header:
+        raise UserError(f"{path}, line 1: no column '{column}'{suggest(column, header)} in the header: {header}.")
+    return header.index(column)
+
+
+def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
+    lines = read_lines(path, max_characters=20 * MAX_CHARACTERS)
+    return _records(_objects(lines, path), spec, f"{path}, line", report)
+
+
+def _objects(lines: Iterator[str], path: Path) -> Iterator[Any]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise UserError(
+                f"{path}, line {number}: not valid JSON ({error}). One object a line is expected."
+            ) from error
+
+
+def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
+    from pyarrow import ArrowException, parquet
+
+    if not path.is_file():
+        raise UserError(f"{path}: no such file. Check the path.")
+    try:
+        with parquet.ParquetFile(path) as file:
+            records = (record for batch in file.iter_batches() for record in batch.to_pylist())
+            yield from _records(records, spec, f"{path}, record", report)
+    except ArrowException as error:
+        raise UserError(f"{path}: cannot be read as parquet ({error}). Copy or download it again.") from error
+
+
+def _dataset(spec: CorpusSpec, root: Path) -> Any:
+    """The records of a data set on the Hub, or in a folder under `root` or anywhere."""
+    import datasets
+
+    assert spec.dataset
+    folder = next((path for path in (root / spec.dataset, Path(spec.dataset)) if path.is_dir()), None)
+    try:
+        if folder and any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
+            loaded = datasets.load_from_disk(str(folder))
+            return loaded[spec.split] if isinstance(loaded, datasets.DatasetDict) else loaded
+        name = str(folder) if folder else spec.dataset
+        return datasets.load_dataset(name, spec.config, split=spec.split, streaming=spec.streaming)
+    except Exception as error:  # the library raises many kinds: no network, no such name, split or config
+        raise UserError(
+            f"data set '{spec}': cannot be loaded ({type(error).__name__}: {str(error).strip().splitlines()[0]}). "
+            "Check name, config and split; offline, give a local folder or files."
+        ) from error
+
+
+def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
+    """The pairs of records; what read_lines minds in a line is minded in a field."""
+    for number, record in enumerate(records, start=1):
+        pair = _pair(record, spec, f"{where} {number}")
+        problem = problem_in(pair[0]) or problem_in(pair[1])
+        if problem and spec.bad_lines == "error":
+            raise UserError(f"{where} {number}: {problem}. {REMEDY}")
+        if problem:
+            report.drop(reason_of(problem), " ||| ".join(pair))
+        else:
+            yield pair
+
+
+def _pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
+    """Source and target of a record, see CorpusSpec.columns."""
+    if not isinstance(record, Mapping):
+        raise UserError(f"{where}: an object with fields is expected, not {type(record).__name__}.")
+    inner = record.get("translation")
+    places = [record] + ([inner] if isinstance(inner, Mapping) else [])
+    names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]
+    for place in places:
+        for columns in filter(None, names):
+            if all(columns[side] in place for side in _SIDES):
+                return _text(place, columns["source"], where), _text(place, columns["target"], where)
+    wanted = " or ".join(f"'{columns['source']}' and '{columns['target']}'" for columns in names if columns)
+    has = ", ".join(map(str, places[-1]))
+    raise UserError(
+        f"{where}: fields {wanted} expected, found {has}. Name them: columns: {{source: ..., target: ...}}."
+    )
+
+
+def _text(record: Mapping[str, Any], name: str, where: str) -> str:
+    value = record[name]
+    if not isinstance(value, str):
+        raise UserError(f"{where}: field '{name}' must be text, not {type(value).__name__} ({value!r:.40}).")
+    return value.replace("\r\n", " ").replace("\n", " ")

@@ -1,0 +1,185 @@
+"""Encoded sentence pairs on disk, memory-mapped: corpora larger than memory, encoded once and used again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.filters import FilterReport, Pair
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder, write_json
+
+log = logging.getLogger(__name__)
+_CHUNK = 2000
+_FORMAT = 1
+
+
+class EncodedPairs:
+    """Pairs of int32 ids in a folder: source.bin and target.bin, their offsets, meta.json. Make it with `build`.
+
+    Item i is {"input_ids": (source,), "labels": (target,)}, arrays of their own, both ending with </s>.
+    `source_lengths` and `target_lengths` are int32 arrays (pairs,). `report` says what was dropped. Safe to send to
+    worker processes.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
+            self.report = FilterReport.from_dict(self.meta["report"])
+            self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in ("source", "target")}
+            self._open()
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"{folder}: not a folder of encoded pairs ({error}). Delete it and run again.") from error
+        self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
+        self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
+
+    def _open(self) -> None:
+        self._ids = {}
+        for side, offsets in self._offsets.items():
+            path, size = self.folder / f"{side}.bin", int(offsets[-1])
+            if path.stat().st_size != 4 * size:
+                raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes, {4 * size:,} expected")
+            self._ids[side] = np.memmap(path, np.int32, "r") if size else np.zeros(0, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        index = int(index) % len(self)
+        return {"input_ids": self._side("source", index), "labels": self._side("target", index)}
+
+    def _side(self, side: str, index: int) -> np.ndarray:
+        start, end = self._offsets[side][index : index + 2]
+        return np.array(self._ids[side][start:end])
+
+    # A memory map would be pickled with all its content: the other process maps the file itself.
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_ids"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    @classmethod
+    def build(
+        cls,
+        pairs: Iterable[Pair],
+        tokenizers: Tokenizers,
+        folder: str | Path,
+        max_length: int | None = None,
+        language: str | None = None,
+        fingerprint: str | None = None,
+        report: FilterReport | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> EncodedPairs:
+        """Encode raw text pairs into `folder`, a chunk at a time, and open it.
+
+        max_length: subwords with </s> and language code; a pair with a longer side is dropped and counted.
+        language: of the target; its code `<2de>` is put before every source.
+        fingerprint: what the result depends on (see `fingerprint_of`). When `folder` holds the same already,
+            `pairs` is not read at all. Without one, it is always built anew.
+        report: of the filter that `pairs` come through; it is completed, and stored with the data.
+        progress: called with the number of pairs done.
+        Nothing is left behind by an interrupted build: the folder appears when it is complete.
+        """
+        if fingerprint is not None and (found := cls._reuse(folder, fingerprint)):
+            return found
+        report = report if report is not None else FilterReport()
+        with atomic_folder(folder) as temporary:
+            chunks = _encode(pairs, tokenizers, max_length, language, report)
+            _write(chunks, temporary, progress)
+            meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
+            write_json(temporary / "meta.json", meta)
+        return cls(folder)
+
+    @classmethod
+    def _reuse(cls, folder: str | Path, fingerprint: str) -> EncodedPairs | None:
+        if not (Path(folder) / "meta.json").is_file():
+            return None
+        try:
+            found = cls(folder)
+        except UserError as error:
+            log.warning("%s Encoding again.", error)
+            return None
+        same = found.meta.get("fingerprint") == fingerprint and found.meta.get("format") == _FORMAT
+        return found if same else None
+
+
+Sentences = list[np.ndarray]
+
+
+def _encode(
+    pairs: Iterable[Pair],
+    tokenizers: Tokenizers,
+    max_length: int | None,
+    language: str | None,
+    report: FilterReport,
+) -> Iterator[tuple[Sentences, Sentences]]:
+    """Chunks of encoded sources and targets; completes the report."""
+    iterator, kept = iter(pairs), 0
+    while chunk := list(islice(iterator, _CHUNK)):
+        sources = tokenizers.encode_source([source for source, _ in chunk], language)
+        targets = tokenizers.encode_target([target for _, target in chunk])
+        longest = [max(len(source), len(target)) for source, target in zip(sources, targets)]
+        stays = [max_length is None or length <= max_length for length in longest]
+        for pair, stay in zip(chunk, stays):
+            if not stay:
+                report.drop(f"longer than {max_length} subwords", " ||| ".join(pair))
+        kept += sum(stays)
+        yield [ids for ids, stay in zip(sources, stays) if stay], [ids for ids, stay in zip(targets, stays) if stay]
+    report.kept = kept
+
+
+def _write(chunks: Iterable[tuple[Sentences, Sentences]], folder: Path, progress: Callable[[int], Any] | None) -> None:
+    """The ids of each side in one file, and where each sentence begins and the last one ends."""
+    sides, done = ("source", "target"), 0
+    lengths: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.int64)] for side in sides}
+    with (folder / "source.bin").open("wb") as source, (folder / "target.bin").open("wb") as target:
+        for chunk in chunks:
+            for side, file, sentences in zip(sides, (source, target), chunk):
+                lengths[side].append(np.array([len(ids) for ids in sentences], np.int64))
+                if sentences:
+                    file.write(np.concatenate(sentences).astype(np.int32).tobytes())
+            done += len(chunk[0])
+            if progress:
+                progress(done)
+    for side in sides:
+        np.save(folder / f"{side}_offsets.npy", np.cumsum(np.concatenate(lengths[side])))
+
+
+def fingerprint_of(spec: CorpusSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
+    """A hash of what encoded data depends on: the files' content, how they are read, tokenizers, processing, settings.
+
+    A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
+    """
+    digest = blake2b(digest_size=16)
+    for path in spec.local_files(root):
+        if path.is_file():
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        digest.update(b"\0")
+    reading = (spec.dataset, spec.config, spec.split, spec.columns, spec.languages, spec.bad_lines)
+    processing = {side: value.to_dict() for side, value in tokenizers.processing.items()}
+    parts = [reading, processing, settings, _identity(tokenizers.source), _identity(tokenizers.target)]
+    digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def _identity(tokenizer: Any) -> str:
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer.backend_tokenizer.to_str()
+    return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)

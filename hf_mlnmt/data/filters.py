@@ -1,0 +1,123 @@
+"""Filters for sentence pairs: length, ratio, duplicates, empty and copied sides, each counted and reported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+
+Pair = tuple[str, str]
+_EXAMPLE_WIDTH = 60
+
+
+@dataclass
+class FilterReport:
+    """How many pairs were read and kept, and why the others were dropped, with the first pair of each reason."""
+
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def read(self) -> int:
+        """Pairs kept and dropped."""
+        return self.kept + self.dropped.total()
+
+    def drop(self, reason: str, example: str = "") -> None:
+        """Count one dropped pair."""
+        if reason not in self.dropped:
+            self.examples[reason] = _shorten(example)
+        self.dropped[reason] += 1
+
+    def table(self) -> str:
+        """The report as lines of text: counts, shares, the first example of each reason."""
+        rows = [("pairs read", self.read, ""), ("pairs kept", self.kept, "")]
+        rows += [(f"dropped: {reason}", count, self.examples[reason]) for reason, count in self.dropped.most_common()]
+        width = max(len(row[0]) for row in rows)
+        lines = []
+        for name, count, example in rows:
+            share = f"{count / max(self.read, 1):7.2%}"
+            lines.append(f"{name:<{width}} {count:>12,} {share}  {example}".rstrip())
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON records: counts without the examples' text."""
+        return {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> FilterReport:
+        """Back from `to_dict` (the examples are gone)."""
+        dropped = Counter(values["dropped"])
+        return cls(values["kept"], dropped, dict.fromkeys(dropped, ""))
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """What to drop from a training corpus. Call it with pairs: it yields those that stay, one by one, in order.
+
+    min_length, max_length: words (separated by white space) of either side; None sets no limit.
+    max_ratio: the longer side's words over the shorter's (both counted plus one, so that short sentences are spared).
+    max_word: characters of the longest word, against links and binary junk.
+    drop_empty, drop_duplicates (the same pair again), drop_identical (target is the source).
+    Duplicates are known by a 16-byte hash: about 100 bytes of memory for each distinct pair.
+    Never use it on a development or test set: the score would be of another set.
+    """
+
+    min_length: int = 1
+    max_length: int | None = None
+    max_ratio: float | None = None
+    max_word: int | None = None
+    drop_empty: bool = True
+    drop_duplicates: bool = False
+    drop_identical: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise UserError(f"filter: max_length {self.max_length} is below min_length {self.min_length}.")
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise UserError(f"filter: max_ratio (longer side over shorter) must be at least 1, not {self.max_ratio}.")
+
+    def __call__(self, pairs: Iterable[Pair], report: FilterReport | None = None) -> Iterator[Pair]:
+        """Yield the pairs that stay; `report` is filled on the way and is complete after the last pair."""
+        report = report if report is not None else FilterReport()
+        seen: set[bytes] = set()
+        for pair in pairs:
+            reason = self.reason(*pair) or (self.drop_duplicates and _again(pair, seen) and "duplicate")
+            if reason:
+                report.drop(reason, " ||| ".join(pair))
+                continue
+            report.kept += 1
+            yield pair
+
+    def reason(self, source: str, target: str) -> str | None:
+        """Why this pair goes, or None; duplicates apart."""
+        lengths = sorted((len(source.split()), len(target.split())))
+        if self.drop_empty and lengths[0] == 0:
+            return "empty side" if lengths[1] else "both sides empty"
+        if lengths[0] < self.min_length and lengths[0] > 0:
+            return f"shorter than {self.min_length} words"
+        if self.max_length is not None and lengths[1] > self.max_length:
+            return f"longer than {self.max_length} words"
+        if self.max_ratio is not None and (lengths[1] + 1) / (lengths[0] + 1) > self.max_ratio:
+            return f"length ratio above {self.max_ratio:g}"
+        if self.max_word is not None and max(map(len, (source + " " + target).split()), default=0) > self.max_word:
+            return f"a word above {self.max_word} characters"
+        return "target is a copy of the source" if self.drop_identical and source.strip() == target.strip() else None
+
+
+def _again(pair: Pair, seen: set[bytes]) -> bool:
+    text = f"{len(pair[0])} {pair[0]}{pair[1]}"
+    key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    if key in seen:
+        return True
+    seen.add(key)
+    return False
+
+
+def _shorten(text: str) -> str:
+    text = text.encode("unicode_escape", "backslashreplace").decode() if not text.isprintable() else text
+    return text if len(text) <= _EXAMPLE_WIDTH else text[: _EXAMPLE_WIDTH - 3] + "..."

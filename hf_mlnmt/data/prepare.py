@@ -1,0 +1,52 @@
+"""From a recipe's corpora to encoded pairs on disk: reading, filtering, encoding, in one call that is done once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
+from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
+from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
+from hf_mlnmt.errors import UserError
+
+
+def encode_corpus(
+    spec: CorpusSpec,
+    root: str | Path,
+    tokenizers: Tokenizers,
+    folder: str | Path,
+    pair_filter: PairFilter | None = None,
+    max_length: int | None = None,
+    progress: Callable[[int], Any] | None = None,
+) -> EncodedPairs:
+    """Read, filter and encode a corpus into `folder`; with the same files and settings there already, use that.
+
+    Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
+    The language code of `spec.languages`' target is put before the source when the tokenizer has codes.
+    Raises UserError when nothing is left.
+    """
+    language = (spec.languages or {}).get("target") if _has_codes(tokenizers) else None
+    key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
+    report = FilterReport()
+    encoded = EncodedPairs.build(
+        filtered_pairs(spec, root, pair_filter, report), tokenizers, folder, max_length, language, key, report, progress
+    )
+    if len(encoded) == 0:
+        raise UserError(f"{spec}: no pair is left. Relax the filters.\n{encoded.report.table()}")
+    return encoded
+
+
+def filtered_pairs(
+    spec: CorpusSpec, root: str | Path, pair_filter: PairFilter | None = None, report: FilterReport | None = None
+) -> Iterator[Pair]:
+    """The raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
+    report = report if report is not None else FilterReport()
+    pairs = read_pairs(spec, root, report)
+    yield from pair_filter(pairs, report) if pair_filter else pairs
+
+
+def _has_codes(tokenizers: Tokenizers) -> bool:
+    return bool(languages_of(tokenizers.source))

@@ -1,0 +1,111 @@
+"""Text before the tokenizer and after decoding: Moses tokens, normal punctuation, lower case; recorded as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import write_json
+
+PROCESSING_FILE = "text_processing.json"
+
+
+@dataclass(frozen=True)
+class TextProcessing:
+    """What is done to one language's text before the tokenizer, and undone after decoding.
+
+    `apply` normalises punctuation (Moses), tokenises (Moses, without XML escapes), lower-cases, in this order; `undo`
+    detokenises. Normalisation and lower-casing lose information that `undo` cannot bring back.
+    """
+
+    language: str = "en"
+    moses: bool = False
+    normalize: bool = False
+    lowercase: bool = False
+
+    @property
+    def identity(self) -> bool:
+        """True when text is left as it is."""
+        return not (self.moses or self.normalize or self.lowercase)
+
+    def apply(self, text: str) -> str:
+        """Raw text to what the tokenizer reads."""
+        if self.normalize:
+            text = self._normalizer.normalize(text)
+        if self.moses:
+            # Escapes (&apos; for ') serve phrase-table files; for subwords they are noise.
+            text = self._tokenizer.tokenize(text, return_str=True, escape=False)
+        return text.lower() if self.lowercase else text
+
+    def undo(self, text: str) -> str:
+        """Decoded text to raw text."""
+        return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "text processing") -> TextProcessing:
+        """From `to_dict`'s or a recipe's mapping; an unknown key or a value of the wrong type is a UserError."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where} must be a mapping of {', '.join(field.name for field in fields(cls))}.")
+        types = {field_.name: type(field_.default) for field_ in fields(cls)}
+        for key, value in values.items():
+            if key not in types:
+                raise UserError(f"{where}: unknown key '{key}'{suggest(key, types)}; known: {', '.join(types)}.")
+            if not isinstance(value, types[key]):
+                raise UserError(f"{where}: {key} must be {types[key].__name__}, not {value!r}.")
+        return cls(**values)
+
+    # sacremoses compiles many expressions: once a process, and not for text that is left alone.
+    @cached_property
+    def _normalizer(self) -> Any:
+        return _sacremoses().MosesPunctNormalizer(lang=self.language)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return _sacremoses().MosesTokenizer(lang=self.language)
+
+    @cached_property
+    def _detokenizer(self) -> Any:
+        return _sacremoses().MosesDetokenizer(lang=self.language)
+
+
+def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing] | None) -> None:
+    """Write text_processing.json into a model folder, or remove an old one when there is nothing to record."""
+    path = Path(folder) / PROCESSING_FILE
+    if all(side.identity for side in (processing or {}).values()):
+        path.unlink(missing_ok=True)
+    else:
+        write_json(path, {side: value.to_dict() for side, value in (processing or {}).items()})
+
+
+def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
+    """Read text_processing.json into {"source": ..., "target": ...}; without that file text is left alone."""
+    path = Path(folder) / PROCESSING_FILE
+    if not path.exists():
+        return {"source": TextProcessing(), "target": TextProcessing()}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}). Copy the file again from the model's source.") from error
+    return processing_from_dict(values, str(path))
+
+
+def processing_from_dict(values: Mapping[str, Any], where: str = "text processing") -> dict[str, TextProcessing]:
+    """Both sides from {"source": {...}, "target": {...}}; a missing side is left alone."""
+    for key in values:
+        if key not in ("source", "target"):
+            raise UserError(f"{where}: unknown key '{key}'; expected 'source' and 'target'.")
+    return {side: TextProcessing.from_dict(values.get(side) or {}, f"{where}, {side}") for side in ("source", "target")}
+
+
+def _sacremoses() -> Any:
+    import sacremoses
+
+    return sacremoses

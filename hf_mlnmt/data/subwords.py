@@ -1,0 +1,169 @@
+"""Training a BPE or unigram tokenizer that plain AutoTokenizer loads.
+
+What normalisation does (and so what decoding cannot bring back): Unicode NFC; every run of white space (tabs, newlines,
+no-break and other Unicode spaces) and of U+2581, the mark of a word's beginning, becomes one space; none is kept at the
+ends. With byte fallback everything else comes back as it was; without it, characters never seen in training are <unk>.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_mlnmt.errors import UserError
+
+PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+MAX_LENGTH = 512
+# Pieces never join letters or digits with punctuation, so "house." and "house" share one.
+_PUNCTUATION = r"▁?[^▁\p{L}\p{M}\p{N}]+"
+
+Kind = Literal["bpe", "unigram"]
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: Kind = "bpe",
+    vocab_size: int = 8000,
+    languages: Sequence[str] = (),
+    byte_fallback: bool = True,
+    max_length: int = MAX_LENGTH,
+    alphabet_limit: int | None = None,
+    progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer from an iterable of lines (read once, never held).
+
+    `vocab_size` counts everything: 5 special tokens, a code `<2xx>` for each of `languages`, the 256 bytes when
+    `byte_fallback`, the alphabet and the learnt pieces; less comes out when the text is too small for more.
+    `alphabet_limit` keeps only the most frequent characters (BPE), the rest becomes bytes or <unk>.
+    Ids: <pad> 0, </s> 1, <unk> 2, <s> 3, <mask> 4, then language codes. "text" is encoded as "text </s>".
+    The same text gives the same BPE each time; unigram differs a little from run to run.
+    Raises UserError when there is no text or the vocabulary cannot hold the alphabet.
+    """
+    codes = [code_of(language) for language in languages]
+    if len(set(codes)) < len(codes):
+        raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
+    if kind not in ("bpe", "unigram"):
+        raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
+    reserved = [*SPECIAL_TOKENS, *codes, *(BYTES if byte_fallback else [])]
+    if vocab_size <= len(reserved):
+        raise UserError(
+            f"vocab_size: {vocab_size} leaves no room beside {len(reserved)} reserved entries "
+            f"(special tokens, language codes{', 256 bytes' if byte_fallback else ''}); take at least "
+            f"{len(reserved) + 100}{', or byte_fallback=False' if byte_fallback else ''}."
+        )
+    train = _train_bpe if kind == "bpe" else _train_unigram
+    model = train(_some(texts), vocab_size, reserved, byte_fallback, alphabet_limit, progress)
+    backend = _backend(model, [*SPECIAL_TOKENS, *codes])
+    size = backend.get_vocab_size()
+    if size > vocab_size:
+        raise UserError(
+            f"vocab_size: {vocab_size} cannot hold the {size} entries needed for {len(reserved)} reserved ones and "
+            f"every character of the text; take at least {size}, or limit the alphabet (alphabet_limit, BPE only)."
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNK,
+        bos_token=BOS,
+        mask_token=MASK,
+        extra_special_tokens=codes,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def code_of(language: str) -> str:
+    """The code token of a language: "de" -> "<2de>"."""
+    if not re.fullmatch(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*", language):
+        raise UserError(
+            f"language '{language}': a code of letters, digits, '-' and '_' is expected, such as de or pt-BR."
+        )
+    return f"<2{language}>"
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    """The texts that are not empty; a UserError when there is none."""
+    iterator = (text for text in texts if text.strip())
+    first = next(iterator, None)
+    if first is None:
+        raise UserError("No text to train a tokenizer on: every line is empty. Check the files.")
+    return itertools.chain([first], iterator)
+
+
+def _prepare(model: Any) -> Tokenizer:
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"[\s▁]+"), " "), normalizers.Strip()]
+    )
+    # "always": text after a language code begins a word like any other.
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Split(Regex(_PUNCTUATION), "isolated")]
+    )
+    return backend
+
+
+def _backend(model: Any, special: list[str]) -> Tokenizer:
+    """The finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
+    backend = _prepare(model)
+    backend.add_special_tokens(special)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, SPECIAL_TOKENS.index(EOS))]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return backend
+
+
+def _train_bpe(
+    texts: Iterable[str], size: int, reserved: list[str], byte_fallback: bool, limit: int | None, progress: bool
+) -> Any:
+    from tokenizers.models import BPE
+    from tokenizers.trainers import BpeTrainer
+
+    trained = _prepare(BPE(unk_token=UNK))
+    options: dict[str, Any] = {} if limit is None else {"limit_alphabet": limit}
+    trainer = BpeTrainer(vocab_size=size, special_tokens=reserved, min_frequency=2, show_progress=progress, **options)  # type: ignore[call-arg]
+    trained.train_from_iterator(texts, trainer)
+    learnt = json.loads(trained.to_str())["model"]
+    # Rebuilt, because as special tokens the bytes would be skipped in decoding and found in raw text.
+    merges = [tuple(merge) for merge in learnt["merges"]]
+    return BPE(learnt["vocab"], merges, unk_token=UNK, byte_fallback=byte_fallback, fuse_unk=False)
+
+
+def _train_unigram(
+    texts: Iterable[str], size: int, reserved: list[str], byte_fallback: bool, limit: int | None, progress: bool
+) -> Any:
+    from tokenizers.models import Unigram
+    from tokenizers.trainers import UnigramTrainer
+
+    if limit is not None:
+        raise UserError("alphabet_limit: only BPE knows it; leave it out or take kind 'bpe'.")
+    trained = _prepare(Unigram())
+    trainer = UnigramTrainer(
+        vocab_size=size - len(reserved) + 1,
+        special_tokens=[UNK],
+        unk_token=UNK,
+        show_progress=progress,
+    )  # type: ignore[call-arg]
+    try:
+        trained.train_from_iterator(texts, trainer)
+    except BaseException as error:  # a panic of the Rust side derives from BaseException alone
+        if isinstance(error, (KeyboardInterrupt, SystemExit, UserError)):
+            raise
+        raise UserError(
+            f"Unigram training failed ({error}); the text may be too small: add text or take 'bpe'."
+        ) from error
+    learnt = json.loads(trained.to_str())["model"]["vocab"]
+    pieces = [(piece, score) for piece, score in learnt if piece != UNK]
+    # No text reaches the reserved entries: the pre-tokenizer cuts it at "<" and ">".
+    vocabulary = [(token, 0.0) for token in reserved] + pieces
+    return Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=byte_fallback)

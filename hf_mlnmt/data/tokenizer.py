@@ -1,0 +1,220 @@
+"""The tokenizers of a model folder: training (see subwords.py), saving, loading, language codes, ids, statistics."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
+from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS, code_of, train_tokenizer
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import atomic_path
+
+__all__ = [
+    "SPECIAL_TOKENS",
+    "Tokenizers",
+    "encode",
+    "language_code",
+    "languages_of",
+    "load_tokenizers",
+    "save_tokenizers",
+    "statistics",
+    "train_tokenizer",
+    "unknown_rate",
+]
+
+TARGET_FOLDER = "target_tokenizer"
+_BATCH = 1000
+
+
+@dataclass
+class Tokenizers:
+    """What turns text into ids and back: `target` is `source` when the vocabulary is joint.
+
+    `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
+    """
+
+    source: PreTrainedTokenizerBase
+    target: PreTrainedTokenizerBase
+    processing: dict[str, TextProcessing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.processing = {side: self.processing.get(side) or TextProcessing() for side in ("source", "target")}
+
+    @property
+    def joint(self) -> bool:
+        """True when both sides share one vocabulary."""
+        return self.source is self.target
+
+    def save(self, folder: str | Path) -> None:
+        """Write everything into a model folder."""
+        save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
+
+    def encode_source(self, texts: Sequence[str], language: str | None = None) -> list[np.ndarray]:
+        """Raw source texts to int32 ids with </s>; `language` (the target's) puts its code in front."""
+        ids = encode(self.source, [self.processing["source"].apply(text) for text in texts])
+        if language is None:
+            return ids
+        code = np.array([self.source.convert_tokens_to_ids(language_code(language, self.source))], np.int32)
+        return [np.concatenate([code, sentence]) for sentence in ids]
+
+    def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Raw target texts to int32 ids with </s>, as labels."""
+        return encode(self.target, [self.processing["target"].apply(text) for text in texts], target=True)
+
+    def decode_target(self, ids: Any) -> list[str]:
+        """A batch of generated ids to raw text, the processing undone."""
+        undo = self.processing["target"].undo
+        return [undo(text) for text in self.target.batch_decode(ids, skip_special_tokens=True)]
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
+    """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated.
+
+    With a tokenizer of ours, a "</s>" or "<2de>" standing in the text is text, not the token: a corpus cannot smuggle
+    one in. Another model's tokenizer is called as it is, with `text_target` for targets.
+    """
+    if type(tokenizer) is PreTrainedTokenizerFast:
+        backend = tokenizer.backend_tokenizer
+        before, backend.encode_special_tokens = backend.encode_special_tokens, True
+        try:
+            found = backend.encode_batch_fast(list(texts))
+        finally:
+            backend.encode_special_tokens = before
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+    options = {"text_target": list(texts)} if target else {"text": list(texts)}
+    return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
+
+
+def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+    """The code token of a language: "de" -> "<2de>". UserError when the tokenizer, if given, lacks it."""
+    code = code_of(language)
+    if tokenizer is not None and code not in tokenizer.get_added_vocab():
+        known = languages_of(tokenizer)
+        has = f"it has {', '.join(known)}{suggest(language, known)}" if known else "it has no language codes at all"
+        raise UserError(f"language '{language}': the tokenizer lacks it; {has}. Name one of these, or train a new one.")
+    return code
+
+
+def languages_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The languages that a tokenizer of ours has codes for, in the order of their ids."""
+    added = sorted(tokenizer.get_added_vocab().items(), key=lambda item: item[1])
+    return [match[1] for token, _ in added if (match := re.fullmatch(r"<2([\w-]+)>", token))]
+
+
+def save_tokenizers(
+    folder: str | Path,
+    source: PreTrainedTokenizerBase,
+    target: PreTrainedTokenizerBase | None = None,
+    processing: dict[str, TextProcessing] | None = None,
+) -> None:
+    """Write tokenizers and text processing into a model folder, beside what is there.
+
+    `source` (or the joint one) lies in the folder itself, `target` in target_tokenizer/. Files of an earlier call that
+    no longer apply are removed.
+    """
+    folder = Path(folder)
+    _save(folder, source)
+    if target is None or target is source:
+        shutil.rmtree(folder / TARGET_FOLDER, ignore_errors=True)
+    else:
+        _save(folder / TARGET_FOLDER, target)
+    save_processing(folder, processing)
+
+
+def _save(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save_pretrained(temporary)
+        for file in sorted(path for path in Path(temporary).rglob("*") if path.is_file()):
+            with atomic_path(folder / file.relative_to(temporary)) as path:
+                shutil.copyfile(file, path)
+
+
+def load_tokenizers(folder: str | Path) -> Tokenizers:
+    """Read what `save_tokenizers` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
+
+    Raises UserError when there is none, or when a file is broken.
+    """
+    source, other = _load(folder), Path(folder) / TARGET_FOLDER
+    return Tokenizers(source, _load(other) if other.is_dir() else source, load_processing(folder))
+
+
+def _load(folder: str | Path) -> PreTrainedTokenizerBase:
+    if Path(folder).is_dir() and not any(Path(folder).glob("*token*")) and not any(Path(folder).glob("*.spm")):
+        raise UserError(
+            f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
+        )
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # the Rust side raises bare Exception for a broken file
+        raise UserError(
+            f"{folder}: the tokenizer cannot be loaded ({error}). Give a model folder or a Hub name."
+        ) from error
+
+
+@dataclass
+class Statistics:
+    """Counts over a text; special tokens (</s>) are not counted. Words are what white space separates."""
+
+    lines: int = 0
+    words: int = 0
+    subwords: int = 0
+    unknown: int = 0
+    bytes: int = 0
+    longest: int = 0
+
+    @property
+    def unknown_rate(self) -> float:
+        """Share of <unk> among the subwords."""
+        return self.unknown / max(self.subwords, 1)
+
+    @property
+    def byte_rate(self) -> float:
+        """Share of byte pieces among the subwords."""
+        return self.bytes / max(self.subwords, 1)
+
+    @property
+    def subwords_per_word(self) -> float:
+        return self.subwords / max(self.words, 1)
+
+    def to_dict(self) -> dict[str, float]:
+        rates = ("unknown_rate", "byte_rate", "subwords_per_word")
+        return {**asdict(self), **{name: round(getattr(self, name), 6) for name in rates}}
+
+
+def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Statistics:
+    """Count words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
+    counts = Statistics()
+    vocabulary = tokenizer.get_vocab()
+    byte_ids = np.array(sorted(vocabulary[byte] for byte in BYTES if byte in vocabulary), np.int32)
+    special = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}), np.int32)
+    for batch in _batches(texts):
+        for text, ids in zip(batch, encode(tokenizer, batch), strict=True):
+            ids = ids[~np.isin(ids, special)]
+            counts.lines += 1
+            counts.words += len(text.split())
+            counts.subwords += len(ids)
+            counts.unknown += int((ids == tokenizer.unk_token_id).sum())
+            counts.bytes += int(np.isin(ids, byte_ids).sum())
+            counts.longest = max(counts.longest, len(ids))
+    return counts
+
+
+def unknown_rate(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> float:
+    """Share of <unk> among the subwords of the texts (0 with byte fallback)."""
+    return statistics(tokenizer, texts).unknown_rate
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch

@@ -1,0 +1,88 @@
+"""hf_mlnmt's scores as an `evaluate` module: `evaluate.load(str(hf_mlnmt.evaluation.METRIC_PATH))`, offline too."""
+
+import datasets
+import evaluate
+
+from hf_mlnmt.evaluation.scores import score
+
+_DESCRIPTION = """\
+BLEU, chrF and TER by sacreBLEU under one of two protocols, never mixed: 'cased' (detokenised, 13a) or
+'classic' (lower-cased, Moses-normalised and -tokenised by the module itself). Raw text on both sides.
+"""
+
+_INPUTS = """
+Args:
+    predictions (list of str): raw, detokenised outputs.
+    references (list of str, or list of lists of str): one raw reference a sentence, or a list of any number of them.
+    protocol (str): 'cased' (default) or 'classic'.
+    language (str): two-letter code of the target language, for 'classic'.
+    metrics (list of str): any of 'BLEU', 'chrF', 'TER' (default: all).
+    bootstrap (int): resamples for 95 % confidence intervals; 0 (default): none.
+    seed (int): seed of the resampling, sacreBLEU's 12345 unless told.
+Returns:
+    bleu, chrf, ter (float), length_ratio (float), empty_outputs (int), protocol (str),
+    signatures ({metric: str}) and ci ({metric: (low, high)}, empty without bootstrap).
+"""
+
+_CITATION = """\
+@inproceedings{post-2018-call,
+    title = "A Call for Clarity in Reporting {BLEU} Scores",
+    author = "Post, Matt",
+    booktitle = "Proceedings of the Third Conference on Machine Translation: Research Papers",
+    year = "2018",
+    url = "https://aclanthology.org/W18-6319",
+    pages = "186--191",
+}
+"""
+
+
+class MlnmtScores(evaluate.Metric):
+    """BLEU, chrF, TER with the protocol in the result."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_INPUTS,
+            features=[
+                datasets.Features({"predictions": text, "references": datasets.Sequence(text)}),
+                datasets.Features({"predictions": text, "references": text}),
+            ],
+        )
+
+    def _compute(
+        self,
+        predictions,
+        references,
+        protocol="cased",
+        language=None,
+        metrics=("BLEU", "chrF", "TER"),
+        bootstrap=0,
+        seed=12345,
+    ):  # type: ignore[no-untyped-def]
+        scores = score(
+            predictions,
+            _by_reference(references),
+            protocol=protocol,
+            language=language,
+            metrics=metrics,
+            bootstrap=bootstrap,
+            seed=seed,
+        )
+        return {
+            **{name.lower(): metric.score for name, metric in scores.metrics.items()},
+            "length_ratio": scores.length_ratio,
+            "empty_outputs": scores.empty_outputs,
+            "protocol": scores.protocol,
+            "signatures": {name: metric.signature for name, metric in scores.metrics.items()},
+            "ci": {name: metric.ci for name, metric in scores.metrics.items() if metric.ci},
+        }
+
+
+def _by_reference(references):  # type: ignore[no-untyped-def]
+    """`evaluate` groups references by sentence, score() by reference; None fills up sentences that have fewer."""
+    if not references or isinstance(references[0], str):
+        return references
+    longest = max(len(group) for group in references)
+    return [[group[i] if i < len(group) else None for group in references] for i in range(longest)]

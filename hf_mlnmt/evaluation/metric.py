@@ -1,0 +1,107 @@
+"""Metrics of the `evaluate` library by name, as callables for evaluation during training; ours needs no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+
+METRIC_PATH = Path(__file__).resolve().parent / "hf_metric"
+"""Our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""
+OWN_NAME = "hf_mlnmt"
+
+TextMetric = Callable[..., dict[str, float]]
+
+
+def load_metric(name: str, **options: Any) -> TextMetric:
+    """A metric as `metric(predictions, references, sources=None) -> {name: number}`.
+
+    name: 'hf_mlnmt' (ours, offline), any metric of `evaluate` ('sacrebleu', 'meteor', 'comet', ...), a Hub module
+    'owner/name', or a folder or script of one. options: passed to every computation (`protocol="classic"`).
+    The call takes lists of raw text; references may be one string a sentence or a list of them. The result holds the
+    module's numbers as '<name>_<key>', its main one ('score', '<name>') as '<name>'; ours are 'bleu', 'chrf', 'ter'.
+    Raises UserError when the module cannot be had, saying whether the network or a package is missing.
+    """
+    module = _load(str(METRIC_PATH) if name == OWN_NAME else name)
+    label = "" if name == OWN_NAME else Path(name).stem
+
+    def metric(
+        predictions: Sequence[str], references: Sequence[Any], sources: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        inputs: dict[str, Any] = {"predictions": list(predictions), "references": _shape(module, references)}
+        if _takes(module, "sources"):
+            if sources is None:
+                raise UserError(f"metric {name!r} reads the source sentences too: give sources=.")
+            inputs["sources"] = list(sources)
+        return _numbers(label, module.compute(**inputs, **options) or {}, len(predictions))
+
+    return metric
+
+
+def _load(name: str) -> Any:
+    try:
+        import evaluate
+    except ImportError as error:
+        raise UserError(f"metric {name!r} needs the package `evaluate`: pip install evaluate.") from error
+    try:
+        return evaluate.load(name)
+    except ImportError as error:
+        raise UserError(f"metric {name!r} needs a package that is not installed: {error}") from error
+    except (OSError, TypeError) as error:
+        raise UserError(
+            f"metric {name!r} could not be loaded: no such file or folder, not in `evaluate`'s cache, "
+            f"and {_network()}. Load it once where there is a network (it is kept in the cache), give the folder of a "
+            f"copy, or use {OWN_NAME!r} (BLEU, chrF, TER), which needs none."
+        ) from error
+
+
+def _network() -> str:
+    switches = [
+        key
+        for key in ("HF_HUB_OFFLINE", "HF_EVALUATE_OFFLINE")
+        if os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE")
+    ]
+    return (
+        f"the Hub is switched off ({', '.join(switches)})"
+        if switches
+        else "the Hub has no such module or cannot be reached"
+    )
+
+
+def _formats(module: Any) -> list[Any]:
+    return module.features if isinstance(module.features, list) else [module.features]
+
+
+def _takes(module: Any, column: str) -> bool:
+    return any(column in features for features in _formats(module))
+
+
+def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
+    """Lists of references where the module takes them; for the others single ones are unpacked, several refused."""
+    import datasets
+
+    single = all(isinstance(group, str) for group in references)
+    if any(not isinstance(features.get("references"), datasets.Value) for features in _formats(module)):
+        return [[line] for line in references] if single else list(references)
+    if single:
+        return list(references)
+    if any(len(group) != 1 for group in references):
+        raise UserError(f"metric {module.name!r} takes one reference a sentence; these have several.")
+    return [group[0] for group in references]
+
+
+def _numbers(name: str, result: dict[str, Any], sentences: int) -> dict[str, float]:
+    """The numbers of a result; where it has none, the means of its per-sentence lists (BERTScore)."""
+    numbers = {key: float(value) for key, value in result.items() if isinstance(value, Real)}
+    if not numbers:
+        lists = {
+            key: value for key, value in result.items() if isinstance(value, (list, tuple)) and len(value) == sentences
+        }
+        numbers = {key: sum(map(float, value)) / sentences for key, value in lists.items() if value}
+    if not name:
+        return numbers
+    return {name if key in ("score", name) else f"{name}_{key}": value for key, value in numbers.items()}

@@ -1,0 +1,112 @@
+"""Scores as tables for the terminal: one table per protocol, so that no row holds numbers of two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hf_mlnmt.evaluation.compare import Comparison
+from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
+from hf_mlnmt.evaluation.scores import Scores
+from hf_mlnmt.evaluation.significance import PairedResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TITLES: dict[ProtocolName, str] = {
+    "cased": "cased: detokenised text as it is, sacreBLEU 13a",
+    "classic": "classic: lower-cased, Moses-normalised and -tokenised",
+}
+
+
+def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
+    """One table per protocol: a row per metric with score, 95 % interval and signature."""
+    from rich.table import Table
+
+    tables = []
+    for protocol, value in scores.items():
+        table = Table(title=TITLES[protocol], title_justify="left", caption=_counts(value), caption_justify="left")
+        table.add_column("metric")
+        table.add_column("score", justify="right")
+        table.add_column("95 % interval", justify="right")
+        table.add_column("signature", overflow="fold")
+        for name, metric in value.metrics.items():
+            interval = "" if metric.ci is None else f"{metric.ci[0]:.1f} to {metric.ci[1]:.1f}"
+            table.add_row(_arrow(name), f"{metric.score:.2f}", interval, metric.signature)
+        tables.append(table)
+    return tables
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """One table per protocol: a row per system, under each score its difference and both p-values."""
+    from rich.table import Table
+
+    tables = []
+    for protocol, systems in comparison.scores.items():
+        first = next(iter(systems.values()))
+        table = Table(
+            title=TITLES[protocol],
+            title_justify="left",
+            caption=_legend(comparison, protocol),
+            caption_justify="left",
+            show_lines=True,
+        )
+        table.add_column("system", overflow="fold")
+        for name in first.metrics:
+            table.add_column(_arrow(name), justify="right")
+        table.add_column("length\nratio", justify="right")
+        table.add_column("empty", justify="right")
+        tested = comparison.tests[protocol].results
+        for system, scores in systems.items():
+            cells = [_cell(scores, name, tested.get(system, {}).get(name)) for name in scores.metrics]
+            table.add_row(system, *cells, f"{scores.length_ratio:.3f}", str(scores.empty_outputs))
+        tables.append(table)
+    return tables
+
+
+def _cell(scores: Scores, name: MetricName, paired: PairedResult | None) -> str:
+    metric = scores.metrics[name]
+    text = f"{metric.score:.2f}"
+    if metric.ci is not None:
+        text += f" ± {(metric.ci[1] - metric.ci[0]) / 2:.2f}"
+    if paired is None:
+        return text
+    if paired.difference == 0:
+        return f"{text}\nequal"
+    p_values = f"p {_p(paired.paired_bootstrap)}/{_p(paired.approximate_randomisation)}"
+    return f"{text}\n{paired.difference:+.2f}{mark(paired)}\n{p_values}"
+
+
+def mark(paired: PairedResult) -> str:
+    """The papers' signs, by the paired bootstrap as they do it: ‡ for p < 0.01, † for p < 0.05."""
+    if paired.difference == 0:  # sacreBLEU gives equal outputs the smallest p there is (significance.py says why)
+        return ""
+    return "‡" if paired.paired_bootstrap < 0.01 else "†" if paired.paired_bootstrap < 0.05 else ""
+
+
+def _p(value: float) -> str:
+    return "<.001" if value < 0.0005 else f"{value:.3f}".removeprefix("0")
+
+
+def _arrow(name: MetricName) -> str:
+    return name + (" ↓" if name == "TER" else " ↑")
+
+
+def _size(scores: Scores) -> str:
+    return f"{scores.sentences} sentences, {scores.references} reference{'s' if scores.references > 1 else ''}"
+
+
+def _counts(scores: Scores) -> str:
+    text = f"{_size(scores)}, length ratio {scores.length_ratio:.3f}, {scores.empty_outputs} empty outputs"
+    return text + (f", {scores.empty_references} empty references" if scores.empty_references else "")
+
+
+def _legend(comparison: Comparison, protocol: ProtocolName) -> str:
+    first = next(iter(comparison.scores[protocol].values()))
+    lines = [
+        f"{_size(first)}. Score ± half of the 95 % interval; difference to {comparison.tests[protocol].baseline};",
+        f"p of paired bootstrap ({comparison.bootstrap}) / of approximate randomisation ({comparison.trials} trials);",
+        "† p < 0.05, ‡ p < 0.01 in the former.",
+        *(f"{name}: {metric.signature}" for name, metric in first.metrics.items()),
+    ]
+    return "\n".join(lines)

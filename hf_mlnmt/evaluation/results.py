@@ -1,0 +1,104 @@
+"""A results file, `results/<stem>.json`: what a system is, how it was made, its scores. Schema `hf_mlnmt.results/1`.
+
+    {"schema", "system", "data", "seed", "budget", "command", "versions", "parameters", "steps_per_second", "decoding",
+     "scores":       {test set: {protocol: {metric: {"score", "signature", "ci": [low, high] or null}}}},
+     "outputs":      {test set: {protocol: {"sentences", "references", "empty_outputs", "empty_references",
+                                            "length_ratio"}}},
+     "significance": {test set: {protocol: {"baseline", "signatures",
+                                            "systems": {name: {metric: {"difference", "paired_bootstrap",
+                                                                        "approximate_randomisation"}}}}}}}
+
+Stable: a key keeps its meaning for good, new keys may come, and keys that this version does not know are kept when a
+file is read and written again. The number in the schema rises only if an old reader would misread a file.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.protocols import ProtocolName
+from hf_mlnmt.evaluation.scores import Scores
+from hf_mlnmt.evaluation.significance import PairedTests
+from hf_mlnmt.files import write_json
+
+SCHEMA = "hf_mlnmt.results/1"
+PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
+
+
+@dataclass
+class Results:
+    """One system's results file. Fields that nobody has measured stay None and are written as null."""
+
+    system: str
+    data: Any = None
+    seed: int | None = None
+    budget: Any = None
+    command: str | None = None
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    parameters: Any = None
+    steps_per_second: float | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    significance: dict[str, dict[str, Any]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Keys that this version does not know."""
+
+    def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
+        """Take in one test set's scores; what was there of the same test set and protocol is replaced."""
+        for protocol, value in scores.items():
+            if value.protocol != protocol:
+                raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
+            self.scores.setdefault(test_set, {})[protocol] = value.to_dict()
+            self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
+
+    def add_significance(self, test_set: str, tests: Mapping[ProtocolName, PairedTests]) -> None:
+        """Take in one test set's paired tests."""
+        for protocol, value in tests.items():
+            self.significance.setdefault(test_set, {})[protocol] = value.to_dict()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's content, keys in the documented order."""
+        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        return {"schema": SCHEMA, **known, **self.extra}
+
+    def write(self, path: str | Path) -> Path:
+        """Write the file atomically."""
+        return write_json(path, self.to_dict())
+
+
+def read_results(path: str | Path) -> Results:
+    """Read a results file. UserError when it is missing, is no JSON, or has another schema."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a JSON file ({error}).") from error
+    schema = content.pop("schema", None) if isinstance(content, dict) else None
+    if schema != SCHEMA or not isinstance(content.get("system"), str):
+        raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
+    known = {f.name for f in fields(Results)} - {"extra"}
+    extra = {key: content.pop(key) for key in list(content) if key not in known}
+    return Results(**content, extra=extra)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that can change a number."""
+    from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed
+
+    found = {"python": platform.python_version(), "hf_mlnmt": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

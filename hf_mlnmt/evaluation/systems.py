@@ -1,0 +1,100 @@
+"""Outputs to score: lines read from a hypothesis file, or translated by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.scores import Lines, check_counts
+
+
+@dataclass(frozen=True)
+class SystemOutput:
+    """One system's outputs, and for a model how they were decoded and how many parameters it has."""
+
+    name: str
+    lines: list[str]
+    parameters: int | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 text file, plain or gz, trailing white space cut off as sacreBLEU does; empty lines stay.
+
+    Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
+    """
+
+    def report(reason: str, number: int, text: str) -> None:
+        # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
+        if "UTF" in reason:
+            raise UserError(f"{path}, line {number}: {reason}. Convert the file to UTF-8, for example with iconv.")
+
+    return [line.rstrip() for line in read_lines(path, report, max_characters=10**9)]
+
+
+def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
+    """One list of lines per file, all of the same length. UserError naming files and counts when they differ."""
+    references = [read_texts(path) for path in paths]
+    check_counts(references[0], references[1:], [str(path) for path in paths])
+    return references
+
+
+def read_hypotheses(
+    path: str | Path, references: Sequence[Lines], reference_names: Iterable[str | Path]
+) -> SystemOutput:
+    """The lines of a hypothesis file, checked to be as many as every reference's."""
+    lines = read_texts(path)
+    check_counts(lines, references, [str(path), *map(str, reference_names)])
+    return SystemOutput(str(path), lines)
+
+
+def load_system(
+    path: str | Path,
+    source: str | Path | None,
+    references: Sequence[Lines],
+    reference_names: Iterable[str | Path],
+    *,
+    device: str | None = None,
+    **decoding: Any,
+) -> SystemOutput:
+    """The outputs of a model (a folder, or a name on the Hub) or of a hypothesis file, as many as there are references.
+
+    A model translates the file `source`; numbers of lines are compared before it starts.
+    """
+    if Path(path).is_file():
+        return read_hypotheses(path, references, reference_names)
+    if source is None:
+        if not Path(path).exists():
+            raise UserError(f"{path}: no such file or model folder.")
+        raise UserError(f"{path}: a model needs the source sentences (--source).")
+    check_counts(sources := read_texts(source), references, [str(source), *map(str, reference_names)])
+    return translate(path, sources, device=device, **decoding)
+
+
+def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
+    """Translate with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
+    from hf_mlnmt.generation import TranslationPipeline
+
+    options = {key: value for key, value in decoding.items() if value is not None}
+    pipeline = TranslationPipeline.from_pretrained(str(model), **({"device": device} if device else {}))
+    lines = list(pipeline(list(sources), progress=True, **options))
+    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), {**_defaults(pipeline.model), **options})
+
+
+def _defaults(model: Any) -> dict[str, Any]:
+    """What the model's own generation_config says about the search."""
+    keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
+    values = {key: getattr(model.generation_config, key, None) for key in keys}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def language_of(path: str | Path) -> str | None:
+    """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = set(NonbreakingPrefixes().available_langs.values())
+    return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in known), None)

@@ -1,0 +1,118 @@
+"""How each family of models is told its languages: a token before the source, a forced first token, or a phrase.
+
+family                  | source                       | target
+ours, multilingual      | -                            | `<2de>` before the source
+Marian, multilingual    | -                            | `>>deu<<` before the source
+NLLB, M2M100, mBART-50  | the tokenizer's src_lang     | first token of the translation is forced
+mBART-25                | the tokenizer's src_lang     | the decoder starts with the code
+T5, mT5                 | "translate English to German: " before the source
+one pair                | -                            | -
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_mlnmt.data.tokenizer import language_code, languages_of
+from hf_mlnmt.errors import UserError, suggest
+
+_MARIAN_CODE = re.compile(r">>(.+)<<")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What to put before each source and what to tell generate(); `source` is set as the tokenizer's src_lang."""
+
+    prefix_ids: tuple[int, ...] = ()
+    prefix_text: str = ""
+    source: str | None = None
+    generate: dict[str, Any] = field(default_factory=dict)
+
+
+def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
+    """The direction for these languages; raises UserError with the available codes when one is lacking."""
+    if hasattr(tokenizer, "src_lang"):
+        return _coded(model, tokenizer, source, target, name)
+    if model.config.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5"):
+        return Direction(prefix_text=_phrase(model, source, target, name))
+    if languages := languages_of(tokenizer):
+        token = language_code(_choose("target_language", target, languages, name))
+        return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
+    if codes := _marian_codes(tokenizer):
+        token = codes[_choose("target_language", target, codes, name)]
+        return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
+    for option, value in (("source_language", source), ("target_language", target)):
+        if value is not None:
+            raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
+    return Direction()
+
+
+def language_codes(tokenizer: Any) -> list[str]:
+    """The codes a tokenizer knows, as source_language and target_language take them; empty for one pair."""
+    if hasattr(tokenizer, "src_lang"):
+        return list(_code_ids(tokenizer))
+    return languages_of(tokenizer) or list(_marian_codes(tokenizer))
+
+
+def _coded(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str) -> Direction:
+    codes = _code_ids(tokenizer)
+    # The tokenizer's own src_lang is no help: these classes default to English and save that as if it were chosen.
+    source = _choose("source_language", source, codes, name)
+    if target is None and model.generation_config.forced_bos_token_id is not None:
+        return Direction(source=source)
+    identifier = codes[_choose("target_language", target, codes, name)]
+    starts = type(tokenizer).__name__ in ("MBartTokenizer", "MBartTokenizerFast")
+    option = "decoder_start_token_id" if starts else "forced_bos_token_id"
+    return Direction(source=source, generate={option: identifier})
+
+
+def _code_ids(tokenizer: Any) -> dict[str, int]:
+    if hasattr(tokenizer, "lang_code_to_token"):
+        return {code: tokenizer.get_lang_id(code) for code in tokenizer.lang_code_to_token}
+    if hasattr(tokenizer, "lang_code_to_id"):
+        return dict(tokenizer.lang_code_to_id)
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+    named = {getattr(tokenizer, f"{name}_token", None) for name in names}
+    codes = [token for token in tokenizer.all_special_tokens if token not in named]
+    return dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
+
+
+def _marian_codes(tokenizer: Any) -> dict[str, str]:
+    tokens = getattr(tokenizer, "supported_language_codes", ())
+    return {match[1]: token for token in sorted(tokens) if (match := _MARIAN_CODE.fullmatch(token))}
+
+
+def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> str:
+    known = list(codes)
+    if code in known:
+        return code
+    if code is None and len(known) == 1:
+        return known[0]
+    problem = f"unknown code {code!r}{_near(code, known)}" if code else "needed by this model"
+    raise UserError(f"{option}: {problem}. {name or 'The model'} knows: {', '.join(known)}.")
+
+
+def _near(code: str, known: list[str]) -> str:
+    alike = suggest(code, known)
+    beginning = [other for other in known if other[:2] == code[:2]]
+    return alike or (f" (did you mean '{beginning[0]}'?)" if beginning else "")
+
+
+def _phrase(model: Any, source: str | None, target: str | None, name: str) -> str:
+    """T5's instruction, from the model's own list of tasks where it has one."""
+    if source is None and target is None:
+        return ""
+    if source is None or target is None:
+        raise UserError(f"{name or 'this model'} needs both source_language and target_language, or neither.")
+    tasks = getattr(model.config, "task_specific_params", None) or {}
+    prefixes = [task["prefix"] for task in tasks.values() if task.get("prefix", "").startswith("translate ")]
+    if f"translation_{source}_to_{target}" in tasks:
+        return tasks[f"translation_{source}_to_{target}"]["prefix"]
+    phrase = f"translate {source} to {target}: "
+    if not prefixes or phrase in prefixes:
+        return phrase
+    pairs = ", ".join(key.removeprefix("translation_") for key in tasks if key.startswith("translation_"))
+    raise UserError(f"{name or 'the model'} was not taught {source!r} to {target!r}; it knows: {pairs}.")

@@ -1,0 +1,107 @@
+"""Load what translation needs from a folder or Hub name: model, tokenizers, the text processing to apply and undo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.errors import UserError
+
+_TOKENIZER_FILES = ["*.json", "*.spm", "*.model", "*.txt", "target_tokenizer/*"]
+
+
+class Parts(NamedTuple):
+    """A loaded translation system; `target` is `source` when there is one tokenizer for both sides."""
+
+    model: Any
+    source: Any
+    target: Any
+    source_processing: TextProcessing | None = None
+    target_processing: TextProcessing | None = None
+
+
+def load(name: str, device: str | None = None, dtype: str = "auto", **options: Any) -> Parts:
+    """Load a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
+
+    Raises UserError when it is not there, is not a translation model, or its vocabulary does not fit.
+    """
+    model = _model(name, dtype, options)
+    folder = _folder(name, options)
+    source, target, processing = _tokenizers(name, folder, options)
+    parts = Parts(model, source, target, processing.get("source"), processing.get("target"))
+    _check_vocabulary(name, parts)
+    try:
+        model.to(choose_device(device)).eval()
+    except RuntimeError as error:
+        raise UserError(f"device {device!r}: {error}") from error
+    return parts
+
+
+def choose_device(device: str | None) -> torch.device:
+    """The device asked for, or a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device {device!r} is not known: use cpu, cuda, cuda:0, mps...") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r}: no CUDA device is usable here. Leave the option out or say cpu.")
+    return chosen
+
+
+def _model(name: str, dtype: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoModelForSeq2SeqLM
+
+    if Path(name).exists() and not (Path(name) / "config.json").is_file():
+        raise UserError(f"{name}: no config.json there. Give a model folder (a run's best/ or average/) or a Hub name.")
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16 or float16.")
+    try:
+        return AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, **options)
+    except ValueError as error:
+        if "Unrecognized configuration class" in str(error):
+            raise UserError(f"{name}: not an encoder-decoder (translation) model.") from error
+        raise UserError(f"{name}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{name}: cannot be loaded. Give a model folder or a Hub name. {error}") from error
+
+
+def _folder(name: str, options: dict[str, Any]) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    revision = {key: options[key] for key in ("revision", "token", "cache_dir") if key in options}
+    return Path(snapshot_download(name, allow_patterns=_TOKENIZER_FILES, **revision))
+
+
+def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Any, Any, dict[str, TextProcessing]]:
+    if not options.get("trust_remote_code"):
+        loaded = load_tokenizers(folder)
+        return loaded.source, loaded.target, {side: p for side, p in loaded.processing.items() if not p.identity}
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: its tokenizer cannot be loaded. {error}") from error
+    return tokenizer, tokenizer, {}
+
+
+def _check_vocabulary(name: str, parts: Parts) -> None:
+    config = parts.model.config
+    sides = [(parts.source, config.vocab_size, "source")]
+    if parts.target is not parts.source:
+        sides.append((parts.target, getattr(config, "decoder_vocab_size", None) or config.vocab_size, "target"))
+    for tokenizer, rows, side in sides:
+        if len(tokenizer) > rows:
+            raise UserError(
+                f"{name}: the {side} tokenizer has {len(tokenizer)} entries, the model {rows} embeddings. "
+                "They are not of one model: train or download both together."
+            )

@@ -1,0 +1,106 @@
+"""Decoding options: what a caller may set, checked, and the keyword arguments that generate() gets from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.languages import Direction
+from hf_mlnmt.generation.normalization import LengthPenalty
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """Options of one translation call. None means: as the model's generation_config.json says."""
+
+    source_language: str | None = None  # a code that the model knows, where it needs one
+    target_language: str | None = None
+    prefix: str | None = None  # put before every source as it is (T5: "translate English to German: ")
+    num_beams: int | None = None
+    num_return_sequences: int | None = None  # n-best; given, the result is lists of Hypothesis, with scores
+    length_penalty: float | None = None  # the exponent
+    length_normalization: str | None = None  # "generate", "length", "length+1" or "gnmt", see normalization.py
+    max_new_tokens: int | None = None
+    max_source_tokens: int | None = None  # longer texts are split; default: what the model takes
+    split_long: bool = True  # False: cut the text off instead, with a warning
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None  # None samples from the whole distribution
+    top_p: float | None = None
+    seed: int | None = None
+    batch_tokens: int = 4096  # source tokens in a batch, padding included
+    progress: bool = False  # a bar on stderr, where that is a terminal
+    generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
+
+    @classmethod
+    def of(cls, keywords: dict[str, Any]) -> DecodingOptions:
+        """From keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
+        known = {option.name for option in fields(cls)}
+        own = {key: value for key, value in keywords.items() if key in known}
+        rest = {key: value for key, value in keywords.items() if key not in known}
+        return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
+
+    def __post_init__(self) -> None:
+        for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_source_tokens", "batch_tokens"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"{name}: {value!r} is not a whole number of at least 1.")
+        sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+        if sampling and not self.do_sample:
+            raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
+        if self.temperature is not None and self.temperature <= 0:
+            raise UserError(f"temperature: {self.temperature!r} must be above 0.")
+
+    def beams(self, model: Any) -> int:
+        """Beam size: as asked, else the model's own; 1 when sampling."""
+        default = 1 if self.do_sample else model.generation_config.num_beams or 1
+        return self.num_beams or max(default, 1 if self.do_sample else self.num_return_sequences or 1)
+
+    def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
+        """The length penalty with its formula."""
+        config = model.generation_config
+        exponent = self.length_penalty if self.length_penalty is not None else config.length_penalty
+        formula = self.length_normalization or getattr(config, "length_normalization", None) or "generate"
+        return LengthPenalty(1.0 if exponent is None else exponent, formula, int(forced_first(model, direction)))
+
+    def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
+        """Keyword arguments for model.generate()."""
+        beams = self.beams(model)
+        n = self.num_return_sequences or 1
+        if n > beams and not self.do_sample:
+            raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
+        arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": self.do_sample}
+        if beams > 1:
+            arguments["length_penalty"] = self.penalty(model, direction)
+        if self.do_sample and model.generation_config.top_k is None:
+            arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
+        for name in ("temperature", "top_k", "top_p"):
+            if getattr(self, name) is not None:
+                arguments[name] = getattr(self, name)
+        return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
+
+    def _length_limit(self, model: Any) -> dict[str, int]:
+        """Transformers stops at 20 tokens unless told otherwise: never rely on that default."""
+        config = model.generation_config
+        if self.max_new_tokens is not None:
+            return {"max_new_tokens": self.max_new_tokens}
+        if config.max_new_tokens is not None or config.max_length is not None:
+            return {}
+        positions = getattr(model.config, "max_position_embeddings", None) or 513
+        return {"max_new_tokens": positions - 1}
+
+
+def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
+    """The generated length at which the model forces the end of sentence, if it does."""
+    config = model.generation_config
+    if config.forced_eos_token_id is None:
+        return None
+    limit = arguments.get("max_new_tokens") or config.max_new_tokens
+    return limit or arguments.get("max_length", config.max_length) - 1
+
+
+def forced_first(model: Any, direction: Direction) -> bool:
+    """Whether the first generated token is a forced one (a language code), which is no part of the translation."""
+    forced = direction.generate.get("forced_bos_token_id", model.generation_config.forced_bos_token_id)
+    return forced is not None

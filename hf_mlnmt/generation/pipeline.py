@@ -1,0 +1,218 @@
+"""TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
+
+It prepares batches and calls model.generate(), nothing else decodes: whatever makes generate() faster serves it too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.languages import Direction, direction, language_codes
+from hf_mlnmt.generation.loading import Parts, load
+from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
+from hf_mlnmt.generation.scoring import generated_lengths, log_probabilities
+from hf_mlnmt.generation.segments import Encoder, source_limit
+from hf_mlnmt.generation.splitting import Piece, join
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of an n-best list.
+
+    `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); `score`: that,
+    divided by the length normalisation.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    length: int
+
+
+class TranslationPipeline:
+    """Translates texts with one loaded model.
+
+    >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
+    >>> translate(["A man rides a bicycle."], num_beams=5)
+    ['Ein Mann fährt Fahrrad.']
+    """
+
+    def __init__(self, parts: Parts, name: str = ""):
+        self.parts = parts
+        self.model = parts.model
+        self.name = name
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, device: str | None = None, dtype: str = "auto", **options: Any
+    ) -> TranslationPipeline:
+        """From a local folder or a Hub name; `options` go to Transformers (revision, trust_remote_code...).
+
+        Without `device`, a GPU is used where there is one. Raises UserError when it cannot be loaded.
+        """
+        return cls(load(str(name), device, dtype, **options), str(name))
+
+    @property
+    def languages(self) -> list[str]:
+        """Language codes that the model takes as source_language and target_language; empty for one pair."""
+        return language_codes(self.parts.source)
+
+    def __call__(self, texts: str | Iterable[str], **options: Any) -> Any:
+        """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
+
+        Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
+        Hypothesis for each text instead, best first. Empty texts stay empty; order is kept.
+        """
+        if isinstance(texts, str):
+            return self([texts], **options)[0]
+        texts = list(texts)
+        return list(self._groups([texts], DecodingOptions.of(options), len(texts)))
+
+    def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
+        """Translate without holding everything in memory: results come in order, after every `window` texts.
+
+        `window=1` gives each translation before the next text is read; larger windows fill batches better.
+        """
+        iterator = iter(texts)
+        groups = iter(lambda: list(islice(iterator, window)), [])
+        return self._groups(groups, DecodingOptions.of(options))
+
+    def stream_groups(self, groups: Iterable[Sequence[str]], total: int | None = None, **options: Any) -> Iterator[Any]:
+        """As `stream`, but the caller says which texts to translate together, such as all that have arrived by now.
+
+        `total` is only for the progress bar.
+        """
+        return self._groups(groups, DecodingOptions.of(options), total)
+
+    def _groups(
+        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
+    ) -> Iterator[Any]:
+        if options.seed is not None:
+            torch.manual_seed(options.seed)
+        run = _Run(self.parts, options, self.name)
+        line = 1
+        # disable=None: no bar where stderr is not a terminal.
+        hidden = None if options.progress else True
+        with tqdm(total=total, unit=" texts", file=sys.stderr, disable=hidden, leave=False) as bar:
+            for texts in groups:
+                results = run.translate(texts, line, bar)
+                line += len(texts)
+                yield from results if options.num_return_sequences else (best[0].text for best in results)
+        run.report()
+
+
+class _Run:
+    """One call's settings, worked out once: direction, encoder, arguments of generate()."""
+
+    def __init__(self, parts: Parts, options: DecodingOptions, name: str):
+        self.parts = parts
+        self.model = parts.model
+        self.options = options
+        # A prefix of the caller's own stands in for the languages.
+        languages = (None, None) if options.prefix else (options.source_language, options.target_language)
+        self.direction: Direction = direction(parts.model, parts.source, *languages, name)
+        limit = source_limit(parts.model, parts.source, options.max_source_tokens)
+        self.encoder = Encoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)
+        self.arguments = options.generation_arguments(parts.model, self.direction)
+        self.penalty = options.penalty(parts.model, self.direction)
+        self.skipped = int(forced_first(parts.model, self.direction))
+        self.unfinished = 0
+
+    def translate(self, texts: Sequence[str], first_line: int, bar: Any) -> list[list[Hypothesis]]:
+        """n hypotheses for each text, best first."""
+        segments = self.encoder.segments(texts, self.options.split_long, first_line)
+        ids = segments.ids
+        # A piece without any token of its own (stray control characters) has no translation.
+        found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] * self._n for _ in ids]
+        real = [i for i, sequence in enumerate(ids) if len(sequence) > self.encoder.overhead]
+        owners = list(chain.from_iterable([i] * len(pieces) for i, pieces in enumerate(segments.pieces)))
+        for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens):
+            chosen = [real[i] for i in batch]
+            for i, hypotheses in zip(chosen, self._batch([ids[i] for i in chosen]), strict=True):
+                found[i] = hypotheses
+            bar.update(sum(1 for i in chosen if i == 0 or owners[i] != owners[i - 1]))
+        iterator = iter(found)
+        return [self._together([next(iterator) for _ in pieces], pieces) for pieces in segments.pieces]
+
+    def report(self) -> None:
+        """Warn once about translations that ended at the length limit."""
+        if self.unfinished:
+            logger.warning(
+                "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
+            )
+
+    @property
+    def _n(self) -> int:
+        return self.options.num_return_sequences or 1
+
+    def _batch(self, sequences: list[list[int]]) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch; halves it when the GPU's memory does not suffice."""
+        try:
+            return self._generate(sequences)
+        except torch.OutOfMemoryError as error:
+            if len(sequences) == 1:
+                raise UserError(
+                    f"out of memory with one input of {len(sequences[0])} tokens: use fewer beams, "
+                    "a smaller max_source_tokens, or the CPU."
+                ) from error
+        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
+        half = len(sequences) // 2
+        return self._batch(sequences[:half]) + self._batch(sequences[half:])
+
+    @torch.inference_mode()
+    def _generate(self, sequences: list[list[int]]) -> list[list[Hypothesis]]:
+        model = self.model
+        pad_id = self.parts.source.pad_token_id
+        input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
+        output = model.generate(input_ids=input_ids, attention_mask=mask, **self.arguments)
+        output = getattr(output, "sequences", output)
+        lengths = generated_lengths(output, model.generation_config.eos_token_id)
+        sums = [0.0] * len(output)
+        if self.options.num_return_sequences:
+            forced = (bool(self.skipped), forced_last(model, self.arguments))
+            sums = log_probabilities(model, input_ids, mask, output, lengths, *forced).tolist()
+        texts = self._decode(output, lengths)
+        hypotheses = [self._hypothesis(*row) for row in zip(texts, sums, lengths.tolist(), strict=True)]
+        return [hypotheses[i : i + self._n] for i in range(0, len(hypotheses), self._n)]
+
+    def _decode(self, output: Tensor, lengths: Tensor) -> list[str]:
+        ends = self.model.generation_config.eos_token_id
+        ends = set(ends if isinstance(ends, list) else [ends])
+        texts = []
+        for row, length in zip(output.tolist(), lengths.tolist(), strict=True):
+            ids = row[1 + self.skipped : 1 + length]
+            self.unfinished += not ids or ids[-1] not in ends
+            text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
+            texts.append((self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip())
+        return texts
+
+    def _hypothesis(self, text: str, log_probability: float, generated: int) -> Hypothesis:
+        score = log_probability / self.penalty.divisor(generated)
+        return Hypothesis(text, score, log_probability, generated - self.skipped)
+
+    def _together(self, found: list[list[Hypothesis]], pieces: list[Piece]) -> list[Hypothesis]:
+        """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            return [Hypothesis("", 0.0, 0.0, 0)] * self._n
+        whole = []
+        for ranked in zip(*found, strict=True):
+            text = join([hypothesis.text for hypothesis in ranked], pieces)
+            length = sum(hypothesis.length for hypothesis in ranked)
+            total = sum(hypothesis.log_probability for hypothesis in ranked)
+            whole.append(self._hypothesis(text, total, length + self.skipped))
+        return sorted(whole, key=lambda hypothesis: -hypothesis.score)

@@ -1,0 +1,53 @@
+"""Source texts from files and pipes, one a line; a pipe's lines as they arrive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+
+_CHUNK = 1 << 16
+
+
+def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
+    """Lines of a plain or .gz file, `size` at a time."""
+    # No length is too long here: such lines are split.
+    lines = read_lines(path, max_characters=10**9)
+    while group := list(islice(lines, size)):
+        yield group
+
+
+def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
+    """Lines of standard input, each time all that have arrived: one from a person, hundreds from a program."""
+    source: Any = stream or sys.stdin.buffer
+    number, rest = 1, b""
+    while chunk := source.read1(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [_text(line, number + i, "standard input") for i, line in enumerate(lines)]
+            number += len(lines)
+    if rest:
+        yield [_text(rest, number, "standard input")]
+
+
+def count_lines(path: str | Path) -> int:
+    """Lines of a file, for a progress bar."""
+    return sum(1 for _ in read_lines(path, max_characters=10**9))
+
+
+def _text(line: bytes, number: int, name: str) -> str:
+    try:
+        text = line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). Convert the text to UTF-8."
+        ) from error
+    if "\0" in text:
+        raise UserError(f"{name}, line {number}: contains a NUL character: not a text file, or not UTF-8.")
+    # A byte order mark is no part of the first line.
+    return text.removeprefix("\ufeff") if number == 1 else text

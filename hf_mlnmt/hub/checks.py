@@ -1,0 +1,108 @@
+"""What must not go out: pickles, paths of the machine, tokens, training's leftovers. Read from the finished folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.hub.cleaning import pollution
+from hf_mlnmt.hub.paths import SECRET, find_paths, machine_roots
+
+_PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".msgpack", ".joblib"}
+_TEXT_SUFFIXES = {".json", ".md", ".py", ".txt", ".yaml", ".yml", ".jsonl", ".toml", ".cfg", ""}
+_NEEDED = ("config.json", "generation_config.json", "README.md")
+
+
+def check_folder(folder: str | Path, *origins: str | Path) -> None:
+    """Refuse a folder that is not fit to publish, naming everything that is wrong with it.
+
+    Args:
+        origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
+
+    Raises: UserError.
+    """
+    folder = Path(folder)
+    problems = [
+        *_missing(folder),
+        *_configs(folder),
+        *(problem for path in _files(folder) for problem in _file(path, folder, machine_roots(folder, *origins))),
+    ]
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise UserError(f"{folder}: not fit to publish:\n{lines}\nNothing was uploaded. Mend these and publish again.")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
+
+
+def _missing(folder: Path) -> Iterator[str]:
+    for name in _NEEDED:
+        if not (folder / name).is_file():
+            yield f"{name} is missing"
+    weights = list(folder.glob("*.safetensors"))
+    if not weights:
+        yield "there are no weights as safetensors"
+    for path in weights:
+        try:
+            with safe_open(str(path), framework="pt"):
+                pass
+        except SafetensorError as error:
+            yield f"{path.name} is broken or half-written ({error})"
+
+
+def _configs(folder: Path) -> Iterator[str]:
+    config, generation = _json(folder / "config.json"), _json(folder / "generation_config.json")
+    if config.get("use_cache") is False:
+        yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
+    if left := pollution(generation):
+        yield f"generation_config.json: leftovers of training: {', '.join(left)}"
+    if generation and generation.get("max_new_tokens") is None:
+        yield "generation_config.json: no max_new_tokens, so translations would be cut after 20 tokens"
+    readme = folder / "README.md"
+    if readme.is_file() and not _front_matter(readme.read_text(encoding="utf-8")):
+        yield "README.md: no YAML metadata between two lines of --- at its top"
+
+
+def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
+    name = path.relative_to(folder)
+    if path.is_symlink():
+        yield f"{name}: a link; only plain files can be published"
+        return
+    with path.open("rb") as stream:
+        start = stream.read(4)
+    if path.suffix in _PICKLE_SUFFIXES or _is_pickle(start):
+        yield f"{name}: may hold a pickle, which can run code when it is loaded"
+    if path.suffix in _TEXT_SUFFIXES:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if found := find_paths(text, roots):
+            yield f"{name}: holds paths of this machine: {', '.join(found[:3])}"
+        if SECRET.search(text):
+            yield f"{name}: holds a Hugging Face token. Revoke it: it may have been seen already"
+
+
+def _is_pickle(start: bytes) -> bool:
+    """A pickle of protocol 2 to 5, or a zip (what torch.save writes)."""
+    return (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or start == b"PK\x03\x04"
+
+
+def _front_matter(text: str) -> dict[str, Any]:
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0].strip():
+        return {}
+    try:
+        content = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}

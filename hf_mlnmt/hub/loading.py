@@ -1,0 +1,97 @@
+"""Load a folder again in fresh processes, with the package and without it, and compare with the model it came from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import write_json
+from hf_mlnmt.hub.names import NAMES, example
+
+TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
+_TOLERANCE = 1e-4
+_LENGTH = 12
+
+
+def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[str, ...]) -> None:
+    """Refuse a folder that does not load again, or computes something else than `model` with `tokenizer` does.
+
+    Args:
+        folder: the finished folder.
+        model: what it was made from, with the generation config that it was saved with.
+        ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
+
+    Raises: UserError.
+    """
+    language = getattr(tokenizer, "src_lang", None)
+    texts = TEXTS if language is None or language[:2] in NAMES else TEXTS[:1]
+    generator = torch.Generator().manual_seed(1)
+    rows = model.get_output_embeddings().weight.shape[0]
+    probe = {
+        "texts": texts,
+        "target": torch.randint(rows, (len(texts), 6), generator=generator).tolist(),
+        "max_new_tokens": _LENGTH,
+        "threads": torch.get_num_threads(),
+    }
+    expected = _compute(model, tokenizer, probe)
+    with tempfile.TemporaryDirectory() as scratch:
+        started = [_start(Path(folder), Path(scratch), way, probe) for way in ways]
+        for way, process, out in started:
+            _, errors = process.communicate()
+            if process.returncode:
+                for _, other, _ in started:
+                    other.kill()
+                raise UserError(f"{folder}: does not load again ({way}):\n{_last_lines(errors)}")
+            _compare(folder, way, expected, load_file(out))
+
+
+def _compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Tensor]:
+    batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=torch.tensor(probe["target"])).logits.float()
+        generated = model.generate(**inputs, max_new_tokens=probe["max_new_tokens"])
+    return {"input_ids": inputs["input_ids"], "logits": logits, "generated": generated}
+
+
+def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tuple[str, subprocess.Popen[str], Path]:
+    work, here = scratch / way, Path(__file__)
+    work.mkdir()
+    write_json(work / "probe.json", probe)
+    # Code of an earlier publication of the same name must not be taken from the user's cache, nor fill it.
+    environment = {**os.environ, "HF_MODULES_CACHE": str(work / "modules"), "HF_HUB_OFFLINE": "1"}
+    if way == "package":  # where this very package is, installed or not
+        paths = [str(here.parents[2]), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    # -P: this folder's own files must not be importable by their bare names.
+    arguments = [str(here.with_name("reload.py")), str(folder), str(work / "probe.json"), str(work / "out"), way]
+    command = [sys.executable, "-P", *arguments]
+    process = subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    return way, process, work / "out"
+
+
+def _compare(folder: str | Path, way: str, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            raise UserError(f"{folder}: loaded again ({way}), {name} is of another shape: {tuple(found[name].shape)}.")
+        difference = (tensor.double() - found[name].double()).abs().max().item()
+        if not difference <= (_TOLERANCE if name == "logits" else 0):
+            raise UserError(
+                f"{folder}: loaded again ({way}), its {name} differ by {difference:g} from the model it was made from. "
+                "Nothing was published. Its code or weights are not those of the model: report this."
+            )
+
+
+def _last_lines(text: str, count: int = 8) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])

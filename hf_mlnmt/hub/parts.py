@@ -1,0 +1,67 @@
+"""Parameters of a model by part: embeddings, encoder, decoder, output projection, and whatever a family adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
+
+
+def parameters_by_part(model: nn.Module) -> dict[str, int]:
+    """Part -> number of parameters, tied ones counted once; "total" comes last.
+
+    Every weight of an embedding table is "embeddings", also a tied output projection. What stands neither in the
+    encoder, the decoder nor the projection is named by its own module: those are the parts that a family adds.
+    """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    projection = {id(parameter) for parameter in head.parameters()} if head is not None else set()
+    found = dict.fromkeys(MAIN_PARTS, 0)
+    for name, parameter in model.named_parameters():  # yields a tied parameter once
+        part = _part(name)
+        if id(parameter) in tables:
+            part = "embeddings"
+        elif id(parameter) in projection:
+            part = "output projection"
+        found[part] = found.get(part, 0) + parameter.numel()
+    return {**found, "total": sum(found.values())}
+
+
+def parameters_of_config(config: Any) -> dict[str, int]:
+    """The same of the model that a config describes, without allocating it."""
+    model = model_of_config(config)
+    return parameters_by_part(model)
+
+
+def beyond_baseline(config: Any) -> int | None:
+    """Parameters that a family adds to the Transformer of the same sizes; None for models of other packages."""
+    from dataclasses import fields
+
+    from hf_mlnmt.modeling import TransformerConfig
+
+    if not isinstance(config, TransformerConfig):
+        return None
+    names = [field.name for field in fields(TransformerConfig) if field.init]
+    baseline = TransformerConfig(**{name: getattr(config, name) for name in names if hasattr(config, name)})
+    return parameters_of_config(config)["total"] - parameters_of_config(baseline)["total"]
+
+
+def model_of_config(config: Any) -> Any:
+    """The translation model of a config on the meta device: its shapes, no memory."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    with torch.device("meta"):
+        return AutoModelForSeq2SeqLM.from_config(config)
+
+
+def _part(name: str) -> str:
+    """ "model.encoder.layers.0.fc.weight" -> "encoder"; "bridge.weight" -> "bridge"."""
+    modules = name.split(".")[:-1]
+    for module in modules:
+        if module in ("encoder", "decoder"):
+            return module
+    rest = [module for module in modules if module not in ("model", "base_model")]
+    return rest[0] if rest else name.split(".")[-1]

@@ -1,0 +1,58 @@
+"""Paths of the machine in what is to be published: hidden where we write them, found where they should not be."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# An absolute path of two or more parts that begins a word: not "https://x/y", "and/or", "3/4" or "a/b/c".
+_ABSOLUTE = re.compile(r"""(?<![\w:/.~<-])/[\w.@+~%-]+(?:/[\w.@+~%-]+)+/?""")
+_WINDOWS = re.compile(r"""(?<![\w])[A-Za-z]:\\[^\s"'<>|]+""")
+_HOME = re.compile(r"""(?<![\w:/.~<-])~/[\w.@+/~%-]+""")
+# What no published text may hold, wherever it was made: someone's home.
+_SOMEONES_HOME = re.compile(r"""(?<![\w:/.~<-])/(?:home|Users|root)/[\w.-]+|[A-Za-z]:\\\\?Users\\""")
+SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
+
+
+def hide_paths(value: Any) -> Any:
+    """`value` (text, or JSON of any depth) with every absolute path shortened to its last part, tokens masked."""
+    if isinstance(value, dict):
+        return {hide_paths(key): hide_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_paths(item) for item in value]
+    return _hide(value) if isinstance(value, str) else value
+
+
+def _hide(text: str) -> str:
+    for root in machine_roots():  # these may hold spaces, which the expressions below take for an end
+        text = re.sub(_bounded(root) + r"/?(?=[\s\"',;:)\]]|$)", Path(root).name, text)
+        text = re.sub(_bounded(root) + "/", "", text)
+    for pattern in (_ABSOLUTE, _HOME):
+        text = pattern.sub(lambda match: match[0].rstrip("/").rsplit("/", 1)[-1], text)
+    text = _WINDOWS.sub(lambda match: match[0].rstrip("\\").rsplit("\\", 1)[-1], text)
+    return SECRET.sub("hf_***", text)
+
+
+def find_paths(text: str, roots: Iterable[str]) -> list[str]:
+    """Absolute paths of this machine (under `roots`) or of anyone's home in a text."""
+    found = [match[0] for match in _SOMEONES_HOME.finditer(text)]
+    found += [root for root in roots if re.search(_bounded(root) + r"(?![\w.-])", text)]
+    return sorted(set(found))
+
+
+def machine_roots(*folders: str | Path) -> list[str]:
+    """Folders whose names tell of this machine: the given ones, home, working, temporary and Python's; longest first.
+
+    A root of one part ("/work", "/tmp") stands in too many innocent texts to be looked for by itself.
+    """
+    here = [Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(sys.prefix), *map(Path, folders)]
+    paths = {str(path.absolute()) for path in here} | {str(path.resolve()) for path in here}
+    return sorted((path for path in paths if len(Path(path).parts) > 2), key=len, reverse=True)
+
+
+def _bounded(root: str) -> str:
+    return r"(?<![\w:/.~-])" + re.escape(root)

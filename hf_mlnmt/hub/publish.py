@@ -1,0 +1,213 @@
+"""A complete Hub-style folder from a trained model folder; checked before it takes its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder, write_json, write_text
+from hf_mlnmt.hub.card import build_card
+from hf_mlnmt.hub.checks import check_folder
+from hf_mlnmt.hub.cleaning import clean_generation_config
+from hf_mlnmt.hub.facts import (
+    PROCESSING_FILE,
+    RESULTS_FILE,
+    TARGET_FOLDER,
+    Facts,
+    languages_of_results,
+    load_results,
+    needs_code,
+    read_json,
+)
+from hf_mlnmt.hub.loading import check_loading
+from hf_mlnmt.hub.parts import parameters_by_part
+from hf_mlnmt.hub.paths import hide_paths
+
+_OURS = {"config.json", "generation_config.json", "README.md", RESULTS_FILE, PROCESSING_FILE, TARGET_FOLDER}
+_OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
+
+
+class Published(NamedTuple):
+    """A built folder, and what a careful publisher should know of it."""
+
+    folder: Path
+    warnings: list[str]
+
+
+def build_folder(
+    model: str | Path,
+    target: str | Path,
+    *,
+    name: str | None = None,
+    licence: str | None = None,
+    languages: tuple[str, str] | None = None,
+    results: str | Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Published:
+    """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
+
+    Weights as safetensors, config (use_cache on, auto_map), clean generation config, tokenizers, text processing, the
+    model's code, results.json, README.md. The same input gives the same bytes, so that an upload can go on.
+
+    Args:
+        model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
+        target: the folder to make; an earlier publication there is replaced, anything else is refused.
+        name: what the card calls it and its examples load; default: the name of `target`.
+        licence: of the weights, as the Hub spells it (apache-2.0, cc-by-nc-sa-4.0 ...); default: not recorded.
+        languages: (source, target) codes; default: those of the results.
+        results: a results file; default: results.json in the model folder.
+        tell: called with a line for the user at each stage.
+
+    Raises: UserError when the model is not complete, does not load again, or something in it must not go out.
+    """
+    source, target = Path(model), Path(target)
+    _check_source(source)
+    _check_target(source, target)
+    tell(f"loading {source}")
+    network, tokenizers = _load(source)
+    facts, warnings = _facts(source, network, tokenizers, name or target.resolve().name, licence, languages, results)
+    with atomic_folder(target) as new:
+        _write_model(network, new)
+        tokenizers.save(new)
+        if facts.results:
+            write_json(new / RESULTS_FILE, facts.results[0])
+        write_text(new / "README.md", build_card(facts))
+        check_folder(new, source, target)
+        ways = ("package", "remote-code") if facts.carries_code else ("package",)
+        tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
+        check_loading(new, network, tokenizers.source, ways)
+    return Published(target, warnings)
+
+
+def _check_source(source: Path) -> None:
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder. Give a model folder, as a run's average/ or best/.")
+    if not (source / "config.json").is_file():
+        inside = [name for name in ("average", "best") if (source / name / "config.json").is_file()]
+        hint = f"It is a run's folder; give {' or '.join(str(source / name) for name in inside)}." if inside else ""
+        raise UserError(
+            f"{source}: no config.json there. {hint or 'Give a model folder, as a run’s average/ or best/.'}"
+        )
+    if not list(source.glob("*.safetensors")):
+        pickles = sorted(path.name for path in source.glob("*.bin"))
+        found = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
+        raise UserError(f"{source}: {found}. Save the model again with Transformers 5, which writes safetensors.")
+
+
+def _check_target(source: Path, target: Path) -> None:
+    here, there = source.resolve(), target.resolve()
+    if here == there or there in here.parents or here in there.parents:
+        raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
+    if target.is_file():
+        raise UserError(f"{target}: is a file. Choose the name of a folder for --to.")
+    if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
+        raise UserError(
+            f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
+            "empty folder for --to."
+        )
+    if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
+        raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --to.")
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name in _OURS or (path.is_file() and path.suffix in _OUR_SUFFIXES)
+
+
+def _load(source: Path) -> tuple[Any, Tokenizers]:
+    """The model, ready to be published, and its tokenizers; vocabularies are checked."""
+    from hf_mlnmt.generation.loading import load
+
+    parts = load(str(source), device="cpu", use_safetensors=True)
+    model = parts.model.eval()
+    model.config.use_cache = True
+    model.generation_config = clean_generation_config(model.generation_config, model.config)
+    return model, load_tokenizers(source)
+
+
+def _facts(
+    source: Path,
+    model: Any,
+    tokenizers: Tokenizers,
+    name: str,
+    licence: str | None,
+    languages: tuple[str, str] | None,
+    results: str | Path | None,
+) -> tuple[Facts, list[str]]:
+    path = Path(results) if results else source / RESULTS_FILE
+    found = load_results(path) if results or path.is_file() else {}
+    parameters = parameters_by_part(model)
+    facts = Facts(
+        name=name,
+        config=model.config,
+        model_class=type(model),
+        results=[found] if found else [],
+        generation=model.generation_config.to_diff_dict(),
+        languages=languages or languages_of_results(found, {}),
+        codes=tuple(languages_of(tokenizers.source)),
+        licence=licence,
+        separate_tokenizers=not tokenizers.joint,
+        processing=hide_paths(read_json(source / PROCESSING_FILE)),
+        parameters=parameters,
+    )
+    return facts, list(_warnings(facts, path, parameters["total"]))
+
+
+def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
+    if not facts.results:
+        yield f"{path}: no results file; the card says that scores and training are not recorded."
+    elif facts.recorded("parameters") not in (None, parameters):
+        recorded = facts.recorded("parameters")
+        yield f"{path}: says {recorded:,} parameters, the model has {parameters:,}: are these its results?"
+    if facts.licence is None:
+        yield "no licence is given (--licence); without one nobody may use the weights."
+    if not any(facts.languages) and not facts.codes:
+        yield "the languages are not recorded (--source-language, --target-language); the Hub finds models by them."
+
+
+def _write_model(model: Any, folder: Path) -> None:
+    """Weights, config and generation config; the code too, when Transformers does not have it."""
+    from transformers.utils import logging
+
+    # Where a model of an earlier publication was loaded from would be kept as the place of its code.
+    if hasattr(model.config, "auto_map"):
+        del model.config.auto_map
+    logging.disable_progress_bar()
+    with _carrying_code(model):
+        model.save_pretrained(folder)
+    if needs_code(type(model)):
+        _name_base_model(model, folder / "config.json")
+
+
+@contextmanager
+def _carrying_code(model: Any) -> Iterator[None]:
+    """Within, save_pretrained copies the model's and config's code and names it in auto_map.
+
+    `register_for_auto_class` marks the class for good; a training in the same process must not be changed by it.
+    """
+    if not needs_code(type(model)):
+        yield
+        return
+    classes = (type(model.config), type(model))
+    before = [cls.__dict__.get("_auto_class") for cls in classes]
+    classes[0].register_for_auto_class()
+    classes[1].register_for_auto_class("AutoModelForSeq2SeqLM")
+    try:
+        yield
+    finally:
+        for cls, value in zip(classes, before, strict=True):
+            cls._auto_class = value
+
+
+def _name_base_model(model: Any, path: Path) -> None:
+    """Let AutoModel find the model without its head, which save_pretrained does not name."""
+    base = type(model.base_model)
+    file = base.__module__.split(".")[-1]
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if base is not type(model) and (path.parent / f"{file}.py").is_file():
+        config["auto_map"]["AutoModel"] = f"{file}.{base.__name__}"
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

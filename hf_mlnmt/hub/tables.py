@@ -1,0 +1,139 @@
+"""Results as Markdown tables: what is recorded and nothing else; "not recorded" where a fact is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hf_mlnmt.evaluation.report import TITLES
+
+MISSING = "not recorded"
+
+
+class Score(NamedTuple):
+    """One number of a results file with its label."""
+
+    test_set: str
+    protocol: str
+    metric: str
+    score: float
+    interval: tuple[float, float] | None
+    signature: str | None
+    seed: Any
+
+
+def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
+    """Every score of results files, in their order; entries that are no scores are passed over."""
+    for result in results:
+        for test_set, protocols in _items(result.get("scores")):
+            for protocol, metrics in _items(protocols):
+                for metric, entry in _items(metrics):
+                    score = _score(entry)
+                    if score is not None:
+                        interval = entry.get("ci")
+                        both = (interval[0], interval[1]) if interval else None
+                        signature = entry.get("signature")
+                        yield Score(test_set, protocol, metric, score, both, signature, result.get("seed"))
+
+
+def score_tables(results: Sequence[Mapping[str, Any]]) -> str:
+    """One table for each protocol, so that no table holds numbers of two; a column of seeds when there are several."""
+    scores = list(scores_of(results))
+    seeds = len(results) > 1
+    blocks = []
+    for protocol in dict.fromkeys(score.protocol for score in scores):
+        header = ["test set", *(["seed"] if seeds else []), "metric", "score", "95 % interval", "signature"]
+        rows = []
+        for score in scores:
+            if score.protocol == protocol:
+                interval = f"{score.interval[0]:.2f} to {score.interval[1]:.2f}" if score.interval else MISSING
+                signature = f"`{score.signature}`" if score.signature else MISSING
+                seed = [show(score.seed)] if seeds else []
+                number = f"{score.score:.2f}"
+                rows.append([score.test_set, *seed, with_arrow(score.metric), number, interval, signature])
+        blocks.append(f"### Protocol {title(protocol)}\n\n{table(header, rows)}")
+    return "\n\n".join(blocks)
+
+
+def significance_tables(results: Sequence[Mapping[str, Any]]) -> str:
+    """The paired tests that a results file holds, one table for each test set and protocol."""
+    blocks = []
+    for result in results:
+        for test_set, protocols in _items(result.get("significance")):
+            for protocol, tests in _items(protocols):
+                rows = list(_significance_rows(tests))
+                if rows:
+                    caption = f"{test_set}, protocol {protocol}, against `{tests.get('baseline', MISSING)}`:"
+                    header = ["system", "metric", "difference", "p (paired bootstrap)", "p (approximate randomisation)"]
+                    blocks.append(f"{caption}\n\n{table(header, rows)}")
+    return "\n\n".join(blocks)
+
+
+def _significance_rows(tests: Any) -> Iterator[list[str]]:
+    for system, metrics in _items(_get(tests, "systems")):
+        for metric, entry in _items(metrics):
+            p_values = [_get(entry, name) for name in ("paired_bootstrap", "approximate_randomisation")]
+            difference = _get(entry, "difference")
+            number = f"{difference:+.2f}" if isinstance(difference, int | float) else MISSING
+            yield [system, metric, number, *(f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values)]
+
+
+def facts_table(facts: Mapping[str, Any]) -> str:
+    """Two columns, a row for each fact; nested mappings become "key: value" lists."""
+    return table(["", ""], [[name, show(value)] for name, value in facts.items()])
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def show(value: Any) -> str:
+    """A recorded value as text; `not recorded` for what is missing."""
+    if value is None or value == "" or value == {} or value == []:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) >= 1e-4 or value == 0 else f"{value:g}"
+    if isinstance(value, Mapping):
+        known = [(key, item) for key, item in value.items() if item is not None]
+        return ", ".join(f"{str(key).replace('_', ' ')} {_plain(item)}" for key, item in known) or MISSING
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(item) for item in value)
+    return str(value)
+
+
+def title(protocol: str) -> str:
+    """A protocol's name with what it does."""
+    return TITLES.get(protocol, protocol)  # type: ignore[call-overload, no-any-return]
+
+
+def with_arrow(metric: str) -> str:
+    """The metric's name and where better is."""
+    return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
+
+
+def _plain(value: Any) -> str:
+    return f"({show(value)})" if isinstance(value, Mapping) else show(value)
+
+
+def _cell(text: str) -> str:
+    # A "|" in a signature would end the cell, in code too; sacreBLEU separates its parts by it.
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _items(value: Any) -> Iterable[tuple[str, Any]]:
+    return value.items() if isinstance(value, Mapping) else ()
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
+
+
+def _score(entry: Any) -> float | None:
+    score = _get(entry, "score")
+    return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None

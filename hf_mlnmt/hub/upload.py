@@ -1,0 +1,168 @@
+"""Upload a built folder to the Hub. Interrupted, the same command goes on: nothing that arrived is sent again.
+
+huggingface_hub's upload_folder skips files that are committed and data that is stored; what it leaves to us is one
+repository, branch or pull request for all attempts, trying again, and saying clearly what is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+from hf_mlnmt.errors import UserError
+
+# huggingface_hub 2.x talks through httpx2, 1.x through httpx; both base their own error on that library's.
+HTTPError: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+ATTEMPTS = 4
+_TOKEN_HELP = (
+    "Make one with write access at https://huggingface.co/settings/tokens, then `hf auth login` or set HF_TOKEN."
+)
+_PERMANENT = (400, 401, 402, 403, 404, 413, 422)
+
+
+def push(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    create_pr: bool = False,
+    revision: str | None = None,
+    token: str | None = None,
+    message: str | None = None,
+    attempts: int = ATTEMPTS,
+    api: Any = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Upload a folder that `build_folder` made; returns the address where it now is.
+
+    Args:
+        repo_id: "owner/name"; made when it does not exist (not with `create_pr`).
+        private: of a new repository; None leaves it to the owner's default.
+        create_pr: into a pull request instead; an open one of an interrupted upload is continued.
+        revision: a branch; made when it does not exist.
+        token: default: HF_TOKEN or the one stored by `hf auth login`.
+        attempts: how often to try when the network fails on the way, waiting longer each time.
+        api: an HfApi, for tests.
+
+    Raises: UserError: no token, no network, no permission, a wrong name, an upload that did not end.
+    """
+    if create_pr and revision:
+        raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
+    api = api or _api(token)
+    message = message or f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
+    user = _ask(lambda: api.whoami(), repo_id)["name"]
+    if not create_pr:
+        _ask(lambda: api.create_repo(repo_id, private=private, exist_ok=True), repo_id)
+    if create_pr:
+        revision = _ask(lambda: _pull_request(api, repo_id, user, message), repo_id)
+    elif revision:
+        _ask(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True), repo_id)
+    _upload(api, Path(folder), repo_id, revision, message, attempts, tell)
+    _check_arrival(api, Path(folder), repo_id, revision)
+    return _address(api, repo_id, revision)
+
+
+def check_ready(repo_id: str, token: str | None = None) -> None:
+    """Refuse early, before a folder is built, what cannot work: a wrong name, offline mode, no token. No network."""
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UserError(f"--push {repo_id}: not a repository name ({error})") from error
+    if repo_id.count("/") != 1:
+        raise UserError(f"--push {repo_id}: expected owner/name, as in my-name/my-model.")
+    if HF_HUB_OFFLINE:
+        raise UserError(
+            "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or publish --to a folder."
+        )
+    if not (token or get_token()):
+        raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
+
+
+def _api(token: str | None) -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(token=token, library_name="hf_mlnmt")
+
+
+def _ask(call: Callable[[], Any], repo_id: str) -> Any:
+    """A short question to the Hub, its failure explained."""
+    try:
+        return call()
+    except (HTTPError, OSError) as error:
+        raise _explain(error, repo_id) from error
+
+
+def _pull_request(api: Any, repo_id: str, user: str, message: str) -> str:
+    """The branch of our open pull request of this title, or of a new one: upload_folder would open one each time."""
+    for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request"):
+        if discussion.title == message and discussion.status in ("open", "draft"):
+            return f"refs/pr/{discussion.num}"
+    return f"refs/pr/{api.create_pull_request(repo_id, title=message).num}"
+
+
+def _upload(
+    api: Any, folder: Path, repo_id: str, revision: str | None, message: str, attempts: int, tell: Callable[[str], None]
+) -> None:
+    for attempt in range(1, attempts + 1):
+        try:
+            api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message)
+            return
+        except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the xet client's
+            if attempt == attempts or _is_permanent(error):
+                raise _explain(error, repo_id, unfinished=True) from error
+            wait = 2**attempt
+            tell(f"upload interrupted ({_first_line(error)}); going on in {wait} seconds ({attempt} of {attempts})")
+            time.sleep(wait)
+
+
+def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None) -> None:
+    """A large folder arrives in several commits: see that none is missing."""
+    there = set(_ask(lambda: api.list_repo_files(repo_id, revision=revision), repo_id))
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if lacking := sorted(here - there):
+        raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")
+
+
+def _is_permanent(error: BaseException) -> bool:
+    return _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled)
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> UserError:
+    """What happened and what to do, from an error of the Hub or of the network."""
+    status = _status(error)
+    resume = " What arrived is kept: run the same command again to go on." if unfinished else ""
+    if isinstance(error, OfflineModeIsEnabled):
+        return UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or publish --to a folder.")
+    if status == 401 or type(error).__name__ == "LocalTokenNotFoundError":
+        return UserError(f"the Hub does not accept the token ({_first_line(error)}). {_TOKEN_HELP}")
+    if status == 403:
+        return UserError(f"{repo_id}: the token may not write there. Use a token with write access, or --create-pr.")
+    if status == 404:
+        return UserError(f"{repo_id}: the Hub has no such repository or branch (or hides it from this token).")
+    if status is not None:
+        return UserError(f"{repo_id}: the Hub answered {status}: {_first_line(error)}.{resume}")
+    return UserError(f"{repo_id}: the Hub cannot be reached ({_first_line(error)}). Check the network.{resume}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _address(api: Any, repo_id: str, revision: str | None) -> str:
+    endpoint = getattr(api, "endpoint", "https://huggingface.co")
+    if revision and revision.startswith("refs/pr/"):
+        return f"{endpoint}/{repo_id}/discussions/{revision.rsplit('/', 1)[-1]}"
+    return f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")

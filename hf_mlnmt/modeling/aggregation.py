@@ -1,0 +1,234 @@
+"""Layer aggregation: the decoder reads one joint representation of several encoder layers, not the last layer alone.
+
+Reference: thesis on joint attention, section 3.2.1; "Every Layer Counts", PBML 115, section 5.4; Dou et al. 2018
+(iterative combination); Bapna et al. 2018 (Transparent).
+
+| value | class | equation |
+| --- | --- | --- |
+| S-Agg | WeightedSum | (3.1) H = sum_i f^i W^i |
+| Iter-S-Agg | IterativeSum | (3.2) h_1 = f^1, h_i = f^i W_i^a + h_{i-1} W_i^b, H = h_n |
+| C-Agg | Aggregate | (3.4) H = AGG([f^1 .. f^n]) |
+| Iter-C-Agg | IterativeAggregate | (3.5) h_1 = f^1, h_i = AGG([f^i, h_{i-1}]), H = h_n |
+| Transparent | TransparentWeights | (B) H_m = sum_{i=0..L} w_{i,m} f^i for decoder layer m, f^0 the embeddings |
+
+(3.3) AGG(r_1 .. r_b) = LN(FFN(concat(r)) + sum_i r_i)
+
+Added parameters at the base shape, n = 6: 1.57, 2.62, 7.34, 15.75 million and 42. With the baseline's 61.2 million of the
+tables the totals are table 3.2's. The text says "about 7.41M" for C-Agg, which no reading of (3.3) gives.
+
+Departs:
+- n = 1 is the baseline in every member, as the thesis says (S-Agg of one layer would still be f^L W, C-Agg a feed-forward).
+- AGG has the sublayers' dropout on the FFN's output; the paper names one rate and no places.
+- Transparent: the weights are free, as "Every Layer Counts" describes them, so that a column can be exactly the baseline's.
+  Bapna et al. pass each column through a softmax: `softmax_weights`. Both begin as the plain mean of the states.
+"""
+
+from typing import Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from .configuration import TransformerConfig
+from .dropout import Dropout
+from .feature_collector import FeatureCollector, check_feature_count
+from .layers import DecoderLayer
+from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+
+
+@strict
+class AggregationConfig(TransformerConfig):
+    """The baseline's fields, and:
+
+    Args:
+        aggregation: the member, named as in the thesis.
+        collected_layers: the paper's n: the top n encoder layers are aggregated (None: all). 1 is the baseline.
+            Transparent reads all of them and the embeddings.
+        softmax_weights: Transparent only: each decoder layer's weights pass through a softmax over the states.
+    """
+
+    model_type = "mlnmt-aggregation"
+
+    aggregation: Literal["S-Agg", "Iter-S-Agg", "C-Agg", "Iter-C-Agg", "Transparent"] = "Iter-C-Agg"
+    collected_layers: int | None = None
+    softmax_weights: bool = False
+
+    @property
+    def feature_count(self) -> int:
+        """How many states are collected: n, and for Transparent L + 1."""
+        if self.aggregation == "Transparent":
+            return self.encoder_layers + 1
+        return self.collected_layers or self.encoder_layers
+
+    def validate_collected_layers(self):
+        """1 <= n <= L; Transparent has no choice of n."""
+        check_feature_count("collected_layers", self.collected_layers, self.encoder_layers)
+        if self.aggregation == "Transparent" and self.collected_layers not in (None, self.encoder_layers):
+            raise ValueError(
+                f"collected_layers={self.collected_layers}: Transparent reads all of the encoder's layers; "
+                f"must be None or encoder_layers={self.encoder_layers}"
+            )
+
+    def validate_softmax_weights(self):
+        """Only Transparent has weights to normalise."""
+        if self.softmax_weights and self.aggregation != "Transparent":
+            raise ValueError(f"softmax_weights=True: only for aggregation='Transparent', not '{self.aggregation}'")
+
+
+class WeightedSum(nn.Linear):
+    """Equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i."""
+
+    def __init__(self, config: AggregationConfig, inputs: int):
+        super().__init__(inputs * config.d_model, config.d_model, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, source, inputs, d_model) -> (batch, source, d_model), as all the merging modules do."""
+        return super().forward(features.flatten(2))
+
+
+class Aggregate(nn.Module):
+    """Equation 3.3; its FFN is as wide inside as the encoder's."""
+
+    def __init__(self, config: AggregationConfig, inputs: int):
+        super().__init__()
+        self.fc1 = nn.Linear(inputs * config.d_model, config.encoder_ffn_dim)
+        self.fc2 = nn.Linear(config.encoder_ffn_dim, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout = Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.dropout)
+        self.layer_norm = nn.LayerNorm(config.d_model)
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden_states = self.activation_dropout(self.activation(self.fc1(features.flatten(2))))
+        return self.layer_norm(self.dropout(self.fc2(hidden_states)) + features.sum(2))
+
+
+class Iterative(nn.Module):
+    """Equations 3.2 and 3.5: a unit for each layer above the lowest merges it with the result so far."""
+
+    unit_class: type[nn.Module]
+
+    def __init__(self, config: AggregationConfig, inputs: int):
+        super().__init__()
+        self.units = nn.ModuleList([self.unit_class(config, 2) for _ in range(inputs - 1)])
+
+    def forward(self, features: Tensor) -> Tensor:
+        first, *others = features.unbind(2)
+        merged = first
+        for unit, feature in zip(self.units, others, strict=True):
+            merged = unit(torch.stack([feature, merged], dim=2))
+        return merged
+
+
+class IterativeSum(Iterative):
+    """Equation 3.2."""
+
+    unit_class = WeightedSum
+
+
+class IterativeAggregate(Iterative):
+    """Equation 3.5."""
+
+    unit_class = Aggregate
+
+
+class TransparentWeights(nn.Module):
+    """Equation B: one weighting of the L + 1 states for each decoder layer."""
+
+    def __init__(self, config: AggregationConfig, inputs: int):
+        super().__init__()
+        self.softmax = config.softmax_weights
+        self.weight = nn.Parameter(torch.empty(inputs, config.decoder_layers))  # w_{i,m}
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """The mean of the states, whether a softmax follows or not."""
+        init.constant_(self.weight, 0.0 if self.softmax else 1.0 / self.weight.shape[0])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, source, L + 1, d_model) -> (batch, source, L_d, d_model)."""
+        weight = self.weight.softmax(dim=0) if self.softmax else self.weight
+        return torch.matmul(weight.t(), features)
+
+
+class Last(nn.Module):
+    """n = 1: the last layer as it is."""
+
+    def __init__(self, config: AggregationConfig, inputs: int):
+        super().__init__()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features[:, :, -1]
+
+
+MERGING_MODULES: dict[str, type[nn.Module]] = {
+    "S-Agg": WeightedSum,
+    "Iter-S-Agg": IterativeSum,
+    "C-Agg": Aggregate,
+    "Iter-C-Agg": IterativeAggregate,
+    "Transparent": TransparentWeights,
+}
+
+
+class AggregationEncoder(FeatureCollector):
+    """The collector, then the merging module."""
+
+    config: AggregationConfig
+
+    def __init__(self, config: AggregationConfig):
+        super().__init__(config)
+        features = config.feature_count
+        self.merging_module = (Last if features == 1 else MERGING_MODULES[config.aggregation])(config, features)
+        self.post_init()
+
+    def merge(self, features: Tensor) -> Tensor:
+        """The joint representation: (batch, source, d_model), for Transparent (batch, source, L_d, d_model)."""
+        return self.merging_module(features)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, TransparentWeights):
+            module.reset_parameters()
+
+
+class AggregationDecoderLayer(DecoderLayer):
+    """The baseline's layer; of a memory with one representation for each decoder layer it reads its own."""
+
+    def attend_source(self, hidden_states: Tensor, memory: Tensor, *args, **kwargs) -> Tensor:
+        if memory.dim() == 4:  # Transparent: (batch, source, L_d, d_model)
+            memory = memory[:, :, self.source_attn.layer_idx]
+        return super().attend_source(hidden_states, memory, *args, **kwargs)
+
+
+class AggregationDecoder(Decoder):
+    """The baseline's decoder, of the layers above."""
+
+    layer_class = AggregationDecoderLayer
+    _no_split_modules = ["AggregationDecoderLayer"]
+
+
+class AggregationModel(TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: AggregationConfig
+    encoder_class = AggregationEncoder
+    decoder_class = AggregationDecoder
+
+
+class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model. `layer_mask` of forward and generate() replaces collected layers by zeros."""
+
+    config: AggregationConfig
+    model_class = AggregationModel
+    citation = """@article{ampomah2020every,
+  title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
+  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},
+  journal = {The Prague Bulletin of Mathematical Linguistics},
+  number = {115},
+  pages = {51--82},
+  year = {2020},
+  doi = {10.14712/00326585.005}
+}"""

@@ -1,0 +1,226 @@
+"""Dual contextual module (DC): in place of self-attention, attention over the sentence and over its local context.
+
+Reference: Ampomah et al. 2021, "Dual contextual module for neural machine translation", Machine Translation 35, section
+4; thesis on joint attention, section 5.3 (its equation numbers are used here).
+
+| value | class | equation |
+| --- | --- | --- |
+| Enc-DC | DualContextAttention in the encoder's layers | (5.4)-(5.7), window [r_{t-f//2} .. r_{t+(f-1)//2}] |
+| Dec-DC | DualContextAttention in the decoder's layers | (5.4)-(5.7), window [r_{t-f+1} .. r_t] |
+| Full-DC | both | both |
+
+r is the sublayer's input, (batch, time, d_model); f the kernel size.
+(5.4) l_c = LN(GLU(window_t(r) W^r + b^r) + r), W^r in R^{f d x 2d}
+(5.5) h_l = FI(r, l_c), h_g = FI(r, r); FI(A, B) = concat_h softmax(A W_q (B W_k)^T / sqrt(d_h)) B W_v
+(5.6) z = [h_l ; h_g] W_z + b_z, W_z in R^{2d x d}          (5.7) z_f = LN(z + r), the baseline's sublayer
+
+Both attentions have their queries from r and one mask, so they are one call with 2 H heads. Attention weights
+(attn_implementation="eager") are (batch, 2, H, time, keys): of h_l, then of h_g. W_z = [0 ; W_o] is
+the baseline's self-attention. In decoding, the last f - 1 inputs of the convolution stay in the cache.
+
+Departs:
+- (5.4) prints a window of f + 1 for an even f. Here it has f positions, in the encoder with the odd one on the left (f = 2
+  is r_{t-1}, r_t: encoder and decoder agree). Positions outside the sentence, and masked ones, are zeros.
+- Parameters: the tables' 73.9, 73.9 and 86.5 million beside 61.2 hold to the last digit with biases in the projections
+  (attention_bias=True) and 33.4k subwords; without them Enc-DC adds 12.598 million and Full-DC 25.197.
+- norm_position="pre": r is the normalised input, and z is added to the sublayer's input as any pre-norm sublayer's.
+"""
+
+from typing import Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.utils.output_capturing import OutputRecorder
+
+from .attention import Attention, SelfAttention, split_heads
+from .configuration import TransformerConfig
+from .convolution_cache import ConvolutionCacheLayer, StaticConvolutionCacheLayer
+from .layers import DecoderLayer, EncoderLayer
+from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
+
+
+@strict
+class DualContextConfig(TransformerConfig):
+    """The baseline's fields, and:
+
+    Args:
+        dual_context: where self-attention is replaced, named as in the thesis.
+        dual_layers: [i, j], the layers from i to j (counted from 1) have the module, the others self-attention, on each
+            side that `dual_context` names; None: all layers.
+        kernel_size: the paper's f, 2 to 8.
+    """
+
+    model_type = "mlnmt-dual-context"
+
+    dual_context: Literal["Enc-DC", "Dec-DC", "Full-DC"] = "Enc-DC"
+    dual_layers: list[int] | None = None
+    kernel_size: int = 2
+
+    def is_dual(self, side: str, layer_idx: int) -> bool:
+        """Whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
+        if self.dual_context == ("Dec-DC" if side == "encoder" else "Enc-DC"):
+            return False
+        return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """The caches ask here which kind of slot each decoder layer needs."""
+        config = super().get_text_config(decoder, encoder)
+        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        if decoder and not encoder and "decoder_layers" in vars(self):
+            kinds = {True: ConvolutionCacheLayer._layer_type, False: "full_attention"}
+            config.layer_types = [kinds[self.is_dual("decoder", index)] for index in range(self.decoder_layers)]
+        return config
+
+    def validate_dual_context(self):
+        """Refuse a kernel or a range of layers that the paper does not define."""
+        if not 2 <= self.kernel_size <= 8:
+            raise ValueError(f"kernel_size={self.kernel_size}: must be from 2 to 8")
+        for side, without in (("encoder", "Dec-DC"), ("decoder", "Enc-DC")):
+            layers = getattr(self, f"{side}_layers")
+            if self.dual_layers is None or self.dual_context == without:
+                continue
+            if len(self.dual_layers) != 2 or not 1 <= self.dual_layers[0] <= self.dual_layers[1] <= layers:
+                raise ValueError(
+                    f"dual_layers={self.dual_layers}: must be None, or [i, j] with 1 <= i <= j <= {side}_layers={layers}"
+                )
+
+
+class DualContextAttention(Attention):
+    """Equations 5.4 to 5.6."""
+
+    def __init__(self, config: DualContextConfig, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+        super().__init__(config, heads, layer_idx, is_causal)
+        self.width = width = config.d_model
+        self.kernel = config.kernel_size
+        self.before = self.kernel - 1 if is_causal else self.kernel // 2  # positions of the window before t
+        self.convolution = nn.Linear(self.kernel * width, 2 * width)  # W^r, b^r
+        self.convolution_norm = nn.LayerNorm(width)
+        self.global_proj = nn.Linear(width, 4 * width, bias=config.attention_bias)  # of r: both W_q, then W_k, W_v of h_g
+        self.local_proj = nn.Linear(width, 2 * width, bias=config.attention_bias)  # of l_c: W_k, W_v of h_l
+        self.out_proj = nn.Linear(2 * width, width)  # W_z, b_z
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """r (batch, time, d_model) -> z, the same shape, and the weights (batch, 2, heads, time, keys) if eager."""
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        local = self.local_context(hidden_states, attention_mask, cache)
+        query, key, value = self.global_proj(hidden_states).split((2 * self.width, self.width, self.width), dim=-1)
+        local_key, local_value = self.local_proj(local).chunk(2, dim=-1)
+        key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
+        query, key, value = (split_heads(x, 2 * self.heads) for x in (query, key, value))
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (5.5)
+        if weights is not None:  # once more, so that the weights that are returned can have a gradient
+            weights = weights.unflatten(1, (2, self.heads))
+            output = torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2)
+        return self.out_proj(output), weights  # (5.6)
+
+    def local_context(self, inputs: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """Equation 5.4: r -> l_c."""
+        length = inputs.shape[1]
+        past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
+        real = real_positions(mask, past, length)
+        visible = inputs if real is None else inputs.masked_fill(~real.unsqueeze(-1), 0.0)
+        if cache is None:
+            visible = nn.functional.pad(visible, (0, 0, self.before, self.kernel - 1 - self.before))
+        else:
+            visible = self.cache_layer(cache).extend(visible, self.before)
+        windows = torch.cat([visible[:, i : i + length] for i in range(self.kernel)], dim=-1)
+        return self.convolution_norm(nn.functional.glu(self.convolution(windows)) + inputs)
+
+    def cache_layer(self, cache: Cache) -> ConvolutionCacheLayer | StaticConvolutionCacheLayer:
+        """This layer's slot. Raises: ValueError for a cache that cannot hold the convolution's inputs."""
+        layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
+        if not isinstance(layer, ConvolutionCacheLayer | StaticConvolutionCacheLayer):
+            raise ValueError(
+                f"slot {self.layer_idx} of the cache is {layer}: build the cache from the model's config, as in "
+                "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
+            )
+        return layer
+
+
+def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
+    """Which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
+
+    `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        mask = mask[:, 0, -1]  # the last query sees every real position up to itself
+        mask = mask if mask.dtype == torch.bool else mask == 0
+    if isinstance(past, Tensor):  # a static cache counts on the device
+        return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
+    return mask[:, past : past + length].bool()
+
+
+class DualContextEncoderLayer(EncoderLayer):
+    """The baseline's layer; with the module in place of self-attention if it is in the range."""
+
+    def __init__(self, config: DualContextConfig, layer_idx: int):
+        if config.is_dual("encoder", layer_idx):
+            self.attention_class = DualContextAttention
+        super().__init__(config, layer_idx)
+
+
+class DualContextDecoderLayer(DecoderLayer):
+    """The baseline's layer; with the module in place of self-attention if it is in the range."""
+
+    def __init__(self, config: DualContextConfig, layer_idx: int):
+        if config.is_dual("decoder", layer_idx):
+            self.attention_class = DualContextAttention
+        super().__init__(config, layer_idx)
+
+
+class DualContextEncoder(Encoder):
+    """The baseline's encoder with the layers above."""
+
+    config: DualContextConfig
+    layer_class = DualContextEncoderLayer
+    _no_split_modules = ["DualContextEncoderLayer"]
+    _can_record_outputs = {
+        "hidden_states": DualContextEncoderLayer,
+        "attentions": [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)],
+    }
+
+
+class DualContextDecoder(Decoder):
+    """The baseline's decoder with the layers above."""
+
+    config: DualContextConfig
+    layer_class = DualContextDecoderLayer
+    _no_split_modules = ["DualContextDecoderLayer"]
+    _can_record_outputs = {
+        **Decoder._can_record_outputs,
+        "attentions": [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)],
+    }
+
+
+class DualContextModel(TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: DualContextConfig
+    encoder_class = DualContextEncoder
+    decoder_class = DualContextDecoder
+
+
+class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model."""
+
+    config: DualContextConfig
+    model_class = DualContextModel
+    citation = """@article{ampomah2021dual,
+  title = {Dual Contextual Module for Neural Machine Translation},
+  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Hawe, Glenn},
+  journal = {Machine Translation},
+  year = {2021},
+  doi = {10.1007/s10590-021-09282-0}
+}"""

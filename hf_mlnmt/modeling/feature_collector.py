@@ -1,0 +1,78 @@
+"""The Source Feature Collector: an encoder that hands over the outputs of its top n layers, not of the last one only.
+
+Reference: thesis on joint attention, section 3.2 and figure 3.1; section 3.5.4 for the masks.
+
+F = [f^1 .. f^n], f^1 the lowest collected layer and f^n = f^L the last; as one tensor (batch, source, n, d_model), batch
+first so that beams can repeat it. What becomes of F is the family's: `merge` (aggregation.py), attention over all of
+it (multi_layer_attention.py). Over another family's encoder: `class X(FeatureCollector, OtherEncoder)`.
+
+Departs: with norm_position="pre" the layers' outputs are sums without a norm, and the papers are all post-norm. Here
+the one layer norm that ends the encoder is applied to every f^i, so that f^L is what the baseline's decoder reads, and
+no parameter is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.utils.generic import can_return_tuple
+
+from .transformer import Encoder, EncoderOutput
+
+
+def check_feature_count(field: str, value: int | None, encoder_layers: int):
+    """Refuse an n that is not in 1 .. L; None means L. Raises: ValueError."""
+    if value is not None and not 1 <= value <= encoder_layers:
+        raise ValueError(
+            f"{field}={value}: must be from 1 to encoder_layers={encoder_layers}, or None for all of the layers"
+        )
+
+
+class FeatureCollector(Encoder):
+    """An encoder whose memory comes from `config.feature_count` of its L + 1 states, counted from the top."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        layer_mask: Tensor | Sequence[float] | None = None,
+        **kwargs,
+    ) -> EncoderOutput:
+        """As the encoder's; memory is `merge(F)`.
+
+        Args:
+            layer_mask: (features,), one number for each of F, lowest layer first: 0 replaces that f^i by zeros (thesis,
+                section 3.5.4), 1 keeps it. Also an argument of the whole model's forward and of generate(), where it
+                does nothing when `encoder_outputs` are given.
+
+        Raises: ValueError if `layer_mask` has another length than F.
+        """
+        kwargs["return_dict"] = True
+        outputs = super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
+        outputs.memory = self.merge(self.mask_features(outputs.memory, layer_mask))
+        return outputs
+
+    def fuse(self, states: list[Tensor]) -> Tensor:
+        """F: (batch, source, features, d_model)."""
+        collected = states[-self.config.feature_count : -1]
+        return torch.stack([*map(self.layer_norm, collected), states[-1]], dim=2)
+
+    def mask_features(self, features: Tensor, layer_mask: Tensor | Sequence[float] | None) -> Tensor:
+        """F with zeros in place of the masked f^i."""
+        if layer_mask is None:
+            return features
+        mask = torch.as_tensor(layer_mask, dtype=features.dtype, device=features.device)
+        if mask.shape != features.shape[2:3]:
+            raise ValueError(
+                f"layer_mask has shape {tuple(mask.shape)}: expected ({features.shape[2]},), one number for each "
+                "collected layer, lowest first"
+            )
+        return features * mask.unsqueeze(-1)
+
+    def merge(self, features: Tensor) -> Tensor:
+        """What the decoder reads, from F (batch, source, features, d_model); here F itself."""
+        return features

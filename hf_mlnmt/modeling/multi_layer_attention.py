@@ -1,0 +1,215 @@
+"""Multi-layer multi-head attention (MLMHA): every decoder layer attends to n encoder layers, each with its own projections.
+
+Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, section 4; thesis on joint attention, section 3.2.2.
+
+| value | class | equation |
+| --- | --- | --- |
+| M-00 | MultiLayerAttention | joint weights (3.9), contexts concatenated (3.11) |
+| M-01 | MultiLayerAttention | joint weights (3.9), contexts summed (3.11) |
+| M-10 | MultiLayerAttention | a layer's own weights (3.8), contexts concatenated (3.11) |
+| M-11 | MultiLayerAttention | a layer's own weights (3.8), contexts summed (3.11) |
+
+(3.7) a^i = Q^i K^iT / sqrt(d_h), Q^i = s W_q^i, K^i = f^i W_k^i, V^i = f^i W_v^i          (each head)
+(3.8) U0 = 1: c^i = softmax(a^i) V^i                     (3.9) U0 = 0: c^i = softmax(sum_i a^i) V^i
+(3.11) O = concat(c^1 .. c^n) W_o, W_o in R^{n d x d} (U1 = 0), or (sum_i c^i) W_o, W_o in R^{d x d} (U1 = 1)
+
+It is one attention call in every member. U0 = 1: the n layers are n H heads. U0 = 0: sum_i Q^i K^iT = [Q^1 .. Q^n]
+[K^1 .. K^n]^T, so the n layers lie side by side in the width of a head, and V is [V^1 .. V^n], or sum_i V^i if U1 = 1.
+Keys and values of the source are computed once per sentence and cached. n = 1 is the baseline.
+
+Attention weights (attn_implementation="eager") of a decoder layer: U0 = 1 (batch, n, heads, target, source), lowest
+encoder layer first; U0 = 0 the joint ones, (batch, heads, target, source). Flash attention takes heads up to 256 wide,
+so with U0 = 0 it needs n d_h <= 256; SDPA has no such limit.
+
+Departs:
+- Parameters: 4 d^2 L_d for each further layer, 3 d^2 L_d if U1 = 1: +31.46 and +23.59 million at the base shape with n = 6.
+  The tables' totals (92.7, 84.9 beside 61.2) hold to the last digit with biases in the projections (attention_bias=True),
+  +31.50 and +23.64, and 33.4k subwords; the papers say nothing of biases, and without them M-01 and M-11 at n = 6 come
+  to 84.8. The papers print W_q without i but count it n times ("n different weights"), as here.
+- Each W^i begins as the baseline's projections do: drawn by itself, whatever n is; the papers are silent.
+"""
+
+from typing import Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import EncoderDecoderCache
+
+from .attention import CrossAttention, cached_source
+from .configuration import TransformerConfig
+from .feature_collector import FeatureCollector, check_feature_count
+from .layers import DecoderLayer
+from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+
+
+@strict
+class MultiLayerAttentionConfig(TransformerConfig):
+    """The baseline's fields, and:
+
+    Args:
+        multi_layer_attention: the member M-ij, U0 = i, U1 = j.
+        attended_layers: the paper's n: the decoder attends to the top n encoder layers (None: all). 1 is the baseline.
+    """
+
+    model_type = "mlnmt-multi-layer-attention"
+
+    multi_layer_attention: Literal["M-00", "M-01", "M-10", "M-11"] = "M-10"
+    attended_layers: int | None = None
+
+    @property
+    def feature_count(self) -> int:
+        """The paper's n as a number."""
+        return self.attended_layers or self.encoder_layers
+
+    @property
+    def joint_weights(self) -> bool:
+        """U0 = 0."""
+        return self.multi_layer_attention in ("M-00", "M-01")
+
+    @property
+    def sums_contexts(self) -> bool:
+        """U1 = 1."""
+        return self.multi_layer_attention in ("M-01", "M-11")
+
+    def validate_attended_layers(self):
+        """1 <= n <= L."""
+        check_feature_count("attended_layers", self.attended_layers, self.encoder_layers)
+
+
+class StackedLinear(nn.Linear):
+    """s -> [s W^1 .. s W^n], n projections of one input in one product and one parameter (n * outputs, inputs)."""
+
+    def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
+        super().__init__(inputs, layers * outputs, bias)
+        self.fans = inputs + outputs  # of each W^i
+
+
+class PerLayerLinear(nn.Module):
+    """f^i -> f^i W^i + b^i for i = 1 .. n, in one batched product and one parameter (n, outputs, inputs)."""
+
+    def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
+        super().__init__()
+        self.fans = inputs + outputs  # of each W^i
+        self.weight = nn.Parameter(torch.empty(layers, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(layers, outputs)) if bias else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, source, n, inputs) -> (batch, source, n, outputs)."""
+        rows, weight = features.flatten(0, 1).transpose(0, 1), self.weight.transpose(1, 2)
+        if self.bias is None:
+            products = torch.bmm(rows, weight)
+        else:
+            products = torch.baddbmm(self.bias.unsqueeze(1), rows, weight)
+        return products.transpose(0, 1).unflatten(0, features.shape[:2])
+
+
+class MultiLayerAttention(CrossAttention):
+    """Equations 3.7-3.11. Memory is F, (batch, source, n, d_model)."""
+
+    def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int | None = None):
+        super().__init__(config, heads, layer_idx)
+        width, bias = config.d_model, config.attention_bias
+        self.layers, self.joint, self.sums = config.feature_count, config.joint_weights, config.sums_contexts
+        self.q_proj = StackedLinear(self.layers, width, width, bias)  # W_q^1 .. W_q^n
+        self.kv_proj = PerLayerLinear(self.layers, width, 2 * width, bias)  # [W_k^i ; W_v^i]
+        if not self.sums:
+            self.out_proj = nn.Linear(self.layers * width, width, bias=bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, target, d_model) and F -> (batch, target, d_model), weights (see above) if eager."""
+        query = self.place_layers(self.q_proj(hidden_states).unflatten(-1, (self.layers, -1)))
+        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
+        if weights is not None and not self.joint:
+            weights = weights.unflatten(1, (self.layers, self.heads))
+        return self.out_proj(self.combine(output)), weights
+
+    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all layers, as `attend` takes them."""
+        key, value = self.kv_proj(memory).chunk(2, dim=-1)
+        if self.joint and self.sums:
+            # One set of weights: sum_i softmax(a) V^i = softmax(a) sum_i V^i.
+            value = value.sum(2, keepdim=True)
+        return self.place_layers(key), self.place_layers(value)
+
+    def place_layers(self, states: Tensor) -> Tensor:
+        """(batch, time, n, d_model) -> n in the heads' width if the weights are joint, among the heads if not.
+
+        That is (batch, heads, time, n d_h) or (batch, n heads, time, d_h).
+        """
+        states = states.unflatten(-1, (self.heads, -1))  # (batch, time, n, heads, d_h)
+        if self.joint:
+            return states.permute(0, 3, 1, 2, 4).flatten(3)
+        return states.permute(0, 2, 3, 1, 4).flatten(1, 2)
+
+    def combine(self, output: Tensor) -> Tensor:
+        """Equation 3.11 up to W_o: what `attend` returned -> (batch, target, n d_model), or d_model if summed."""
+        if self.joint and not self.sums:  # from heads of n layers to n contexts of all heads
+            return output.unflatten(-1, (self.heads, self.layers, -1)).transpose(2, 3).flatten(2)
+        if self.sums and not self.joint:
+            return output.unflatten(-1, (self.layers, -1)).sum(2)
+        return output
+
+
+class MultiLayerAttentionEncoder(FeatureCollector):
+    """The baseline's encoder; its memory is F."""
+
+
+class MultiLayerAttentionDecoderLayer(DecoderLayer):
+    """The baseline's layer with MLMHA in place of the attention over the source (equation 3.6)."""
+
+    source_attention_class = MultiLayerAttention
+
+
+class MultiLayerAttentionDecoder(Decoder):
+    """The baseline's decoder over F."""
+
+    config: MultiLayerAttentionConfig
+    layer_class = MultiLayerAttentionDecoderLayer
+    _no_split_modules = ["MultiLayerAttentionDecoderLayer"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        # Of the modules that own the weights: Transformers passes over those that own none.
+        if isinstance(module, (StackedLinear, PerLayerLinear)):
+            if self.config.init_std is not None:
+                init.normal_(module.weight, std=self.config.init_std)
+            else:  # Xavier-uniform for each W_q^i (d, d) and each [W_k^i ; W_v^i] (2d, d)
+                bound = (6 / module.fans) ** 0.5
+                init.uniform_(module.weight, -bound, bound)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+
+class MultiLayerAttentionModel(TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: MultiLayerAttentionConfig
+    encoder_class = MultiLayerAttentionEncoder
+    decoder_class = MultiLayerAttentionDecoder
+
+
+class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model. `layer_mask` of forward and generate() replaces attended layers by zeros."""
+
+    config: MultiLayerAttentionConfig
+    model_class = MultiLayerAttentionModel
+    citation = """@article{ampomah2020every,
+  title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
+  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},
+  journal = {The Prague Bulletin of Mathematical Linguistics},
+  number = {115},
+  pages = {51--82},
+  year = {2020},
+  doi = {10.14712/00326585.005}
+}"""

@@ -1,0 +1,332 @@
+"""Multi-level supervision (MS): auxiliary decoders on lower encoder layers, trained with the main one on the same targets.
+
+Reference: Ampomah, thesis on joint attention, chapter 4 (its equation numbers are used here).
+
+| value | class | equation |
+| --- | --- | --- |
+| MS-l, MS-ij, MS-ijk: auxiliary_layers | MultiLevelSupervisionModel, AuxiliaryDecoder | (4.1) |
+| + AIF: information_fusion | FusionDecoderLayer | (4.2), (4.3) |
+
+(4.1) J = L_main + gamma sum_l L_l, L_l the loss of the auxiliary decoder that reads encoder layer l
+(4.2) z_m = sum_i f^i W_m^i, f^i the final states of auxiliary i on the same target prefix, W_m^i in R^{d x d}, no bias
+(4.3) h_m <- h_m + z_m, h_m the output of the self-attention sublayer of the main decoder's layer m
+
+All decoders share the target embedding and the output projection. The loss in training is (4.1), its parts by name in
+`output.losses` (each as it enters the sum); in evaluation it is the main decoder's. Without AIF the auxiliaries run in
+training only; with AIF always, each with slots of its own in the key/value cache. W = 0 makes AIF the plain MS, and the
+main decoder of MS is the baseline.
+
+Departs:
+- The text leaves open whether h is taken before or after the sublayer's norm. Here after: figure 4.4 adds z to the
+  sublayer's output. With norm_position="pre" that is the sum x + f(LN(x)).
+- norm_position="pre": an auxiliary reads layer l through the encoder's last layer norm, as the main decoder reads layer
+  L, so that it is a baseline by itself and no parameter is added. The thesis is all post-norm.
+- Parameters: an auxiliary adds 25.200 million at the base shape (AIF 26.772) and 4.206 at the small one (4.468). All of
+  table 4.6 holds to the last digit (21.2k subwords). The base totals 86.5 and 88.0 beside 61.2 hold with biases in the
+  projections (attention_bias=True) and 33.4k subwords; without biases 86.4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import GenerationConfig
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .configuration import TransformerConfig
+from .layers import DecoderLayer
+from .loss import projected_cross_entropy
+from .transformer import Decoder, Encoder, EncoderOutput, TransformerForConditionalGeneration, TransformerModel
+
+
+@strict
+class MultiLevelSupervisionConfig(TransformerConfig):
+    """The baseline's fields, and:
+
+    Args:
+        auxiliary_layers: the encoder layers, ascending and counted from 1, that have an auxiliary decoder: some of
+            1 .. encoder_layers - 1.
+        auxiliary_weight: gamma of (4.1).
+        information_fusion: AIF: the main decoder reads the states of the auxiliaries.
+    """
+
+    model_type = "mlnmt-multi-level-supervision"
+
+    auxiliary_layers: list[int] = field(default_factory=lambda: [1])
+    auxiliary_weight: float | int = 1.0
+    information_fusion: bool = False
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """The caches ask here for the number of their slots: with AIF, the layers of all decoders."""
+        config = super().get_text_config(decoder, encoder)
+        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        if self.information_fusion and decoder and not encoder and "decoder_layers" in vars(self):
+            decoders = 1 + len(self.auxiliary_layers)
+            config.num_hidden_layers = decoders * self.decoder_layers
+            if getattr(config, "layer_types", None):
+                config.layer_types = decoders * config.layer_types
+        return config
+
+    def validate_auxiliaries(self):
+        """Refuse auxiliaries on layers that are not below the last, or none at all."""
+        layers, last = self.auxiliary_layers, self.encoder_layers - 1
+        if not layers or layers != sorted(set(layers)) or layers[0] < 1 or layers[-1] > last:
+            raise ValueError(
+                f"auxiliary_layers={layers}: must be one or more encoder layers from 1 to encoder_layers - 1 = {last}, "
+                "ascending" + (", also for information_fusion" if self.information_fusion else "")
+            )
+        if not 0 <= self.auxiliary_weight < float("inf"):
+            raise ValueError(f"auxiliary_weight={self.auxiliary_weight}: must be 0 or a positive number")
+
+
+@dataclass
+class MultiLevelModelOutput(Seq2SeqModelOutput):
+    """`auxiliary_states`: for each auxiliary decoder its final states (batch, target, d_model), if they were computed."""
+
+    auxiliary_states: tuple[Tensor, ...] | None = None
+
+
+class MultiLevelEncoder(Encoder):
+    """The baseline's encoder; its memory holds what the auxiliary decoders read, the last state is the main decoder's."""
+
+    config: MultiLevelSupervisionConfig
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        auxiliary_mask: Sequence[float] | None = None,
+        **kwargs,
+    ) -> EncoderOutput:
+        """As the baseline's. `auxiliary_mask` is the model's; generate() accepts only what is named here."""
+        return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
+
+    def fuse(self, states: list[Tensor]) -> Tensor | None:
+        """(batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
+        if not (self.training or self.config.information_fusion):
+            return None
+        return torch.stack([self.layer_norm(states[layer]) for layer in self.config.auxiliary_layers], dim=2)
+
+
+class FusionDecoderLayer(DecoderLayer):
+    """The baseline's layer, with the Auxiliary Information Fusion module if the config has it."""
+
+    def __init__(self, config: MultiLevelSupervisionConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        width, count = config.d_model, len(config.auxiliary_layers)
+        # [W^1 ; .. ; W^n]: the sum of (4.2) is one product.
+        self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
+
+    def __call__(self, *args, features: Tensor | None = None, **kwargs) -> Tensor:
+        # By position: reentrant gradient checkpointing passes no gradient to tensors given by keyword.
+        return super().__call__(*args, features, **kwargs)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        features: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """As the baseline's; `features`: [f^1 .. f^n], (batch, target, n d_model)."""
+        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
+        if self.fusion is not None:
+            hidden_states = hidden_states + self.fusion(features)  # (4.2), (4.3)
+        if memory is not None:
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+
+class MainDecoder(Decoder):
+    """The baseline's decoder with the layers above."""
+
+    config: MultiLevelSupervisionConfig
+    layer_class = FusionDecoderLayer
+    _no_split_modules = ["FusionDecoderLayer"]
+
+
+class AuxiliaryDecoder(Decoder):
+    """The baseline's decoder without embeddings of its own, and with cache slots behind those of other decoders."""
+
+    def __init__(self, config: MultiLevelSupervisionConfig, index: int):
+        super().__init__(config)
+        self.embed_tokens = None
+        for module in self.layers.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx += (1 + index) * config.decoder_layers
+
+
+class MultiLevelSupervisionModel(TransformerModel):
+    """Encoder, main decoder and auxiliary decoders, without the output projection."""
+
+    config: MultiLevelSupervisionConfig
+    encoder_class = MultiLevelEncoder
+    decoder_class = MainDecoder
+    auxiliary_class = AuxiliaryDecoder
+
+    def __init__(self, config: MultiLevelSupervisionConfig):
+        super().__init__(config)
+        auxiliaries = range(len(config.auxiliary_layers))
+        self.auxiliary_decoders = nn.ModuleList([self.auxiliary_class(config, index) for index in auxiliaries])
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        auxiliary_mask: Sequence[float] | None = None,
+        **kwargs,
+    ) -> MultiLevelModelOutput:
+        """As the baseline's, and with AIF:
+
+        Args:
+            auxiliary_mask: a list with one number for each auxiliary, 0 replaces its features by zeros (thesis, section
+                4.5.5), 1 keeps them. Also an argument of the translation model's forward and of generate().
+
+        Raises: ValueError if `auxiliary_mask` has another length, or there is no AIF; if `encoder_outputs` lacks what the
+            auxiliaries read.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = EncoderOutput.from_tuple(encoder_outputs)
+        fusion, states = self.config.information_fusion, None
+        if fusion or (self.training and past_key_values is None):
+            if decoder_inputs_embeds is None:
+                decoder_inputs_embeds, decoder_input_ids = self.decoder.embed_tokens(decoder_input_ids), None
+            memory = getattr(encoder_outputs, "memory", None)
+            if memory is None:
+                raise ValueError("encoder_outputs has no memory: make it with this model's encoder, in the same mode")
+            states, past_key_values = self.run_auxiliaries(
+                memory, attention_mask, decoder_inputs_embeds, decoder_attention_mask, past_key_values, use_cache, **kwargs
+            )
+        if fusion:
+            kwargs["features"] = self.join_features(states, auxiliary_mask)
+        elif auxiliary_mask is not None:
+            raise ValueError("auxiliary_mask: this model has no information_fusion, nothing reads its auxiliaries")
+        outputs = super().forward(
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=BaseModelOutput(**{k: v for k, v in encoder_outputs.items() if k != "memory"}),
+            past_key_values=past_key_values,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        return MultiLevelModelOutput(**outputs, auxiliary_states=states)
+
+    def run_auxiliaries(
+        self, memory: Tensor, source_mask, embeds: Tensor, target_mask, past_key_values: Cache | None, use_cache, **kwargs
+    ) -> tuple[tuple[Tensor, ...], Cache | None]:
+        """The final states of all auxiliary decoders, and with AIF the cache."""
+        # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
+        use_cache = use_cache if self.config.information_fusion else False
+        states = []
+        for decoder, layer_states in zip(self.auxiliary_decoders, memory.unbind(2)):
+            outputs = decoder(
+                attention_mask=target_mask,
+                encoder_hidden_states=layer_states,
+                encoder_attention_mask=source_mask,
+                past_key_values=past_key_values,
+                inputs_embeds=embeds,
+                use_cache=use_cache,
+                **kwargs,
+            )
+            states.append(outputs.last_hidden_state)
+            past_key_values = outputs.past_key_values
+        return tuple(states), past_key_values
+
+    def join_features(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
+        """[f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""
+        if mask is None:
+            return torch.cat(states, dim=-1)
+        if len(mask) != len(states):
+            raise ValueError(
+                f"auxiliary_mask has {len(mask)} entries: expected {len(states)}, one for each of "
+                f"auxiliary_layers={self.config.auxiliary_layers}"
+            )
+        return torch.cat([features * float(kept) for features, kept in zip(states, mask)], dim=-1)
+
+
+class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model of the main decoder; those of the auxiliaries come from `auxiliary_translator`.
+
+    With AIF, forward and generate() take `auxiliary_mask` (see the model above).
+    """
+
+    config: MultiLevelSupervisionConfig
+    model_class = MultiLevelSupervisionModel
+    single_class: type[TransformerForConditionalGeneration] = TransformerForConditionalGeneration
+    citation = """@phdthesis{ampomah-multilevel,
+  title = {Encoder-based Multi-level Supervision for Neural Machine Translation},
+  author = {Ampomah, Isaac Kojo Essel},
+  school = {Ulster University},
+  note = {Chapter 4 of the doctoral thesis}
+}"""
+
+    def supervise(
+        self, outputs: MultiLevelModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
+    ) -> dict[str, Tensor]:
+        """Equation 4.1 in training, part by part: "translation" and "auxiliary_<layer>"; else the main decoder's alone."""
+        losses = super().supervise(outputs, logits, labels, label_smoothing)
+        if self.training:
+            for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
+                loss = projected_cross_entropy(states, self.lm_head.weight, labels, label_smoothing)
+                losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * loss
+        return losses
+
+    def drop_auxiliaries(self) -> TransformerForConditionalGeneration:
+        """A new model of the baseline's class with the main decoder's weights and outputs.
+
+        Raises: ValueError with AIF, where the main decoder needs the auxiliaries.
+        """
+        if self.config.information_fusion:
+            raise ValueError("information_fusion: the main decoder reads its auxiliaries, they cannot be dropped")
+        return self.single_model(self.config.encoder_layers, "model.decoder.")
+
+    def auxiliary_translator(self, layer: int) -> TransformerForConditionalGeneration:
+        """A new model of the baseline's class: the encoder up to `layer`, and the auxiliary decoder there (table 4.7).
+
+        Raises: ValueError if there is no auxiliary on that layer.
+        """
+        if layer not in self.config.auxiliary_layers:
+            raise ValueError(f"layer={layer}: there are auxiliary decoders on {self.config.auxiliary_layers}")
+        return self.single_model(layer, f"model.auxiliary_decoders.{self.config.auxiliary_layers.index(layer)}.")
+
+    def single_model(self, encoder_layers: int, decoder: str) -> TransformerForConditionalGeneration:
+        """A model with one decoder, the one whose weights begin with `decoder`, over the first `encoder_layers`."""
+        config = self.single_config(encoder_layers)
+        config._attn_implementation = self.config._attn_implementation
+        single = self.single_class(config).to(device=self.device, dtype=self.dtype).train(self.training)
+        weights = self.state_dict()
+        for name, target in single.state_dict().items():
+            source = name if name.endswith("embed_tokens.weight") else name.replace("model.decoder.", decoder)
+            target.copy_(weights[source])
+        single.generation_config = GenerationConfig.from_dict(self.generation_config.to_dict())
+        return single
+
+    def single_config(self, encoder_layers: int) -> TransformerConfig:
+        """This config without what is multi-level supervision's."""
+        config_class = self.single_class.config_class
+        own = {"architectures", "encoder_layers", "model_type", "transformers_version"}
+        fields = set(config_class.__dataclass_fields__) - own
+        values = {name: value for name, value in self.config.to_dict().items() if name in fields}
+        return config_class(**values, encoder_layers=encoder_layers)

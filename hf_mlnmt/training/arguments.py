@@ -1,0 +1,98 @@
+"""From a recipe to what Transformers' trainer takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.schedules import Schedule
+
+OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": "sgd"}
+
+
+def higher_is_better(recipe: Recipe) -> bool:
+    """Whether a larger value of evaluation.best is a better one."""
+    told = recipe.evaluation.higher_is_better
+    return recipe.evaluation.best not in ("loss", "perplexity", "ter") if told is None else told
+
+
+def schedule(recipe: Recipe) -> Schedule:
+    """The learning-rate schedule; its total is set by the trainer."""
+    return Schedule(**dataclasses.asdict(recipe.schedule))
+
+
+def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
+    """Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints, trackers' files to output/tracking.
+
+    Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
+    """
+    optimizer, precision = recipe.optimizer, recipe.precision
+    if optimizer.name == "adam" and optimizer.weight_decay:
+        raise UserError(f"{recipe.path}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
+    if len(optimizer.betas) != 2:
+        raise UserError(f"{recipe.path}: optimizer.betas: expected two numbers, as in [0.9, 0.98].")
+    settings: dict[str, Any] = {
+        "output_dir": str(output / "checkpoints"),
+        "gradient_accumulation_steps": recipe.batch.accumulate,
+        "optim": OPTIMIZERS[optimizer.name],
+        "learning_rate": optimizer.learning_rate,
+        "adam_beta1": optimizer.betas[0],
+        "adam_beta2": optimizer.betas[1],
+        "adam_epsilon": optimizer.eps,
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.clip,
+        "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
+        "bf16": precision.dtype == "bf16",
+        "fp16": precision.dtype == "fp16",
+        "torch_compile": precision.compile,
+        "logging_steps": recipe.logging.every,
+        "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
+        "report_to": _trackers(recipe, output),
+        "disable_tqdm": True,
+        "eval_strategy": "steps",
+        "eval_steps": recipe.evaluation.every,
+        "save_strategy": "steps",
+        "save_steps": recipe.evaluation.every,
+        "save_total_limit": recipe.checkpoints.keep,
+        "metric_for_best_model": recipe.evaluation.best,
+        "greater_is_better": higher_is_better(recipe),
+        "seed": recipe.seed,
+        "use_cache": True,
+        "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,
+    }
+    budget = recipe.budget
+    settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
+    known = {item.name for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
+    if precision.gradient_checkpointing:
+        # renamed in Transformers 5.20
+        settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
+    for name in recipe.arguments:
+        if name not in known:
+            raise UserError(
+                f"{recipe.path}: arguments.{name}: Seq2SeqTrainingArguments has no such field{suggest(name, known)}."
+            )
+    try:
+        return Seq2SeqTrainingArguments(**{**settings, **recipe.arguments})
+    except (ValueError, TypeError, ImportError) as error:
+        raise UserError(f"{recipe.path}: precision or arguments: {error}") from error
+
+
+def _trackers(recipe: Recipe, output: Path) -> list[str] | str:
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    if not recipe.logging.trackers:
+        return "none"
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(output / "tracking"))
+    try:
+        get_reporting_integration_callbacks(recipe.logging.trackers)
+    except ValueError as error:
+        raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
+    return recipe.logging.trackers

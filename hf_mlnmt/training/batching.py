@@ -1,0 +1,205 @@
+"""Batches of a fixed number of tokens: similar lengths together, other members every epoch, as many per process."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from hf_mlnmt.errors import UserError
+
+Side = Literal["source", "target", "both"]
+
+
+class TokenBatchSampler(Sampler[list[int]]):
+    """Yields lists of sentence indices whose padded size on the budget side is at most `max_tokens`.
+
+    Sentences are sorted by the longer side, then by the difference of the sides, which goes up and down in turn:
+    neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the order of the
+    batches is shuffled, but their number is the same in every epoch. Everything is a pure function of (seed, epoch), so
+    any process can name the members of any past or future batch.
+
+    Args:
+        source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
+        max_tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
+        side: which side's tokens are counted; "both" counts the longer of the two.
+        world_size, rank: number of processes and which of them this is; each gets the same number of batches.
+        accumulation: batches per optimizer step; the count per process is a multiple of it.
+        max_sentences: upper limit of sentences per batch.
+        noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
+        choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
+            epoch. Without it: all of them, once each.
+
+    Raises:
+        UserError: no sentences, fewer sentences than processes times accumulation, or a senseless argument.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        side: Side = "target",
+        seed: int = 1,
+        world_size: int = 1,
+        rank: int = 0,
+        accumulation: int = 1,
+        max_sentences: int | None = None,
+        noise: float = 1.0,
+        choose: Callable[[int], np.ndarray] | None = None,
+    ) -> None:
+        if side not in get_args(Side):
+            raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
+        if max_tokens < 1 or (max_sentences is not None and max_sentences < 1):
+            raise UserError("a batch must have room for at least 1 token and 1 sentence.")
+        source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
+        if len(source) != len(target):
+            raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
+        self.longer, self.difference = np.maximum(source, target), source - target
+        self.lengths = {"source": source, "target": target, "both": self.longer}[side]
+        self.max_tokens, self.max_sentences, self.noise = max_tokens, max_sentences or max(1, len(source)), noise
+        self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
+        self.choose, self.epoch = choose, 0
+        self.group = world_size * accumulation
+        self.total = self._count()
+
+    def __len__(self) -> int:
+        """Batches of this process in one epoch; the same in every epoch."""
+        return self.total // self.world_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches(self.epoch)[self.rank :: self.world_size]:
+            yield batch.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration yields."""
+        self.epoch = epoch
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """All batches of an epoch in order, those of every process: batch i belongs to process i % world_size."""
+        order, bounds = self._arrange(epoch)
+        batches = [order[start:end] for start, end in itertools.pairwise(bounds)]
+        shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))
+        return [batches[i] for i in shuffled]
+
+    def members(self, step: int) -> list[list[int]]:
+        """Sentence indices of the batches that make up optimizer step `step` (from 0), over all processes."""
+        epoch, step_in_epoch = divmod(step, self.total // self.group)
+        first = step_in_epoch * self.group
+        return [batch.tolist() for batch in self.batches(epoch)[first : first + self.group]]
+
+    def _count(self) -> int:
+        """How many batches every epoch has, over all processes."""
+        chosen = self._chosen(0)
+        counts = [len(self._cut(self._sort(0, noise), self.max_tokens)) - 1 for noise in {0.0, self.noise}]
+        # A mixture draws other lengths every epoch: a little room above the first epoch's count, filled by splitting.
+        total = math.ceil(max(counts) * (1.02 if self.choose else 1.0) / self.group) * self.group
+        total = min(total, len(chosen) // self.group * self.group)
+        if not total:
+            raise UserError(
+                f"{len(chosen)} sentence pairs are too few for {self.world_size} process(es) with {self.accumulation} "
+                "accumulated batch(es) each: use fewer processes, less accumulation or more data (do the filters drop "
+                "everything?)."
+            )
+        return total
+
+    def _chosen(self, epoch: int) -> np.ndarray:
+        return np.arange(len(self.lengths)) if self.choose is None else np.asarray(self.choose(epoch), np.int64)
+
+    def _sort(self, epoch: int, noise: float) -> np.ndarray:
+        """Indices of an epoch so that neighbours are of similar length on both sides."""
+        rng = np.random.default_rng([self.seed, epoch, 0])
+        chosen = self._chosen(epoch)
+        longer = self.longer[chosen]
+        difference = self.difference[chosen] + noise * rng.uniform(-1, 1, len(chosen))
+        # A batch that spans two lengths would join opposite ends of the difference: turn every second.
+        difference = np.where(longer % 2 == 0, difference, -difference)
+        return chosen[np.lexsort((rng.random(len(chosen)), difference, longer))]
+
+    def _arrange(self, epoch: int) -> tuple[np.ndarray, list[int]]:
+        """The sorted indices of an epoch and where its `total` batches begin and end in them."""
+        for noise in (self.noise, self.noise / 2, self.noise / 4, 0.0):
+            order = self._sort(epoch, noise)
+            bounds = self._cut(order, self.max_tokens)
+            if len(bounds) - 1 <= self.total:
+                return order, _split_largest(bounds, self.total)
+        # Only a mixture whose epoch is longer than its first, or a batch count near the sentence count, comes here.
+        budget = self.max_tokens
+        while len(bounds) - 1 > self.total:
+            budget = math.ceil(budget * 1.01)
+            bounds = self._cut(order, budget)
+        return order, _split_largest(bounds, self.total)
+
+    def _cut(self, order: np.ndarray, budget: int) -> list[int]:
+        """Greedy: a batch grows until sentences times longest sentence would pass the budget."""
+        bounds, longest = [0], 0
+        for position, length in enumerate(self.lengths[order].tolist()):
+            size = position + 1 - bounds[-1]
+            longest = max(longest, length)
+            if size > 1 and (size * longest > budget or size > self.max_sentences):
+                bounds.append(position)
+                longest = length
+        return [*bounds, len(order)]
+
+
+def _split_largest(bounds: list[int], count: int) -> list[int]:
+    """Halve the batches with the most sentences until there are `count`."""
+    missing = count - (len(bounds) - 1)
+    if missing <= 0:
+        return bounds
+    heap = [(start - end, start, end) for start, end in itertools.pairwise(bounds)]
+    heapq.heapify(heap)
+    for _ in range(missing):
+        _, start, end = heap[0]
+        middle = (start + end) // 2
+        heapq.heapreplace(heap, (start - middle, start, middle))
+        heapq.heappush(heap, (middle - end, middle, end))
+    return sorted({start for _, start, _ in heap} | {bounds[-1]})
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """What the batches of one epoch look like; shares are between 0 and 1."""
+
+    batches: int
+    sentences: int
+    source_tokens: int
+    target_tokens: int
+    source_padding: float
+    target_padding: float
+
+    @property
+    def target_tokens_per_batch(self) -> float:
+        """Real target tokens of an average batch."""
+        return self.target_tokens / max(1, self.batches)
+
+
+def padding_share(batches: Sequence[np.ndarray], lengths: np.ndarray) -> float:
+    """Share of padding in the (sentences, longest) rectangles of `batches`: 0 when nothing is padded."""
+    lengths = np.asarray(lengths)
+    filled = sum(int(lengths[batch].sum()) for batch in batches)
+    room = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+    return 1 - filled / room if room else 0.0
+
+
+def batch_statistics(
+    sampler: TokenBatchSampler, source_lengths: np.ndarray, target_lengths: np.ndarray, epoch: int = 0
+) -> BatchStatistics:
+    """Counts and padding of one epoch's batches, all processes together."""
+    batches = sampler.batches(epoch)
+    members = np.concatenate(batches)
+    source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    return BatchStatistics(
+        batches=len(batches),
+        sentences=len(members),
+        source_tokens=int(source_lengths[members].sum()),
+        target_tokens=int(target_lengths[members].sum()),
+        source_padding=padding_share(batches, source_lengths),
+        target_padding=padding_share(batches, target_lengths),
+    )

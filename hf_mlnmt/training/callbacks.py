@@ -1,0 +1,157 @@
+"""Callbacks: save and leave on a signal, stop when the dev score no longer improves, show progress."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+AGREE_EVERY = 10  # steps between the exchanges by which several processes agree to stop at the same step
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after the state was saved. `signum` is the signal's number."""
+
+    def __init__(self, signum: int, message: str) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+class StopOnSignal(TrainerCallback):
+    """SIGTERM or Ctrl-C: finish the step, save a checkpoint, stop. The same signal again ends the process at once."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take over the signals; only the main thread may."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Ask for a checkpoint and the end, on every process at the same step."""
+        if args.world_size > 1 and state.global_step % AGREE_EVERY == 0:
+            flag = torch.tensor(self.signum or 0, device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            agreed: int | None = int(flag)
+        else:
+            agreed = self.signum if args.world_size == 1 else None
+        if agreed:
+            self.signum = agreed
+            control.should_save = args.save_strategy != "no"
+            control.should_training_stop = True
+
+    def release(self) -> None:
+        """Give the signals back to whom they belonged."""
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before = {}
+
+    def _receive(self, signum: int, frame: Any) -> None:
+        self.signum = signum
+        self.release()
+
+
+class EarlyStopping(TrainerCallback):
+    """Stop when `metric` has not been better for `patience` evaluations.
+
+    It reads the recorded evaluations and keeps nothing of its own: a training that was interrupted stops where an
+    uninterrupted one does.
+    """
+
+    def __init__(self, metric: str, higher_is_better: bool, patience: int) -> None:
+        self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
+
+    def should_stop(self, history: list[dict[str, float]]) -> bool:
+        """Whether the recorded evaluations say so."""
+        values = [entry[self.key] for entry in history if self.key in entry]
+        if not self.higher:
+            values = [-value for value in values]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """After each evaluation."""
+        if self.should_stop(state.log_history):
+            control.should_training_stop = True
+
+
+class ShowProgress(TrainerCallback):
+    """A bar with speed and dev score on a terminal; elsewhere a line at each log and evaluation."""
+
+    def __init__(self, console: Console, metric: str) -> None:
+        self.console, self.metric = console, metric
+        self.bar: Progress | None = None
+        self._texts = {"train": "", "dev": ""}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the bar at the step where training starts."""
+        if not state.is_world_process_zero or not self.console.is_terminal:
+            return
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console)
+        self.bar.add_task("", total=state.max_steps, completed=state.global_step, text="")
+        self.bar.start()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """One step further."""
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Loss and speed, or dev scores."""
+        if not state.is_world_process_zero or not logs:
+            return
+        if "loss" in logs:
+            speed = f", {logs['target_tokens_per_second']:,.0f} tokens/s" if "target_tokens_per_second" in logs else ""
+            self._show(
+                "train", f"loss {logs['loss']:.3f}{speed}", state, f", learning rate {logs['learning_rate']:.2e}"
+            )
+        elif "eval_loss" in logs:
+            scores = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
+            scores["loss"] = round(scores["loss"], 3)
+            text = ", ".join(f"{key} {value:.4g}" for key, value in scores.items())
+            self._show("dev", f"dev {text}", state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the bar away."""
+        self.close()
+
+    def close(self) -> None:
+        """Also when training ends by an exception."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _show(self, kind: str, text: str, state: TrainerState, more: str = "") -> None:
+        self._texts[kind] = text
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], text=" | ".join(filter(None, self._texts.values())))
+        if self.bar is None or kind == "dev":
+            total = f"/{state.max_steps}" if state.max_steps > 0 else ""
+            self.console.print(f"step {state.global_step}{total}: {text}{more}", highlight=False)

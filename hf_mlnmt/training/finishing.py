@@ -1,0 +1,116 @@
+"""After training: the best and the average model as complete folders, and their scores on the test sets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import Results, Scores, score_protocols
+from hf_mlnmt.files import atomic_folder, write_text
+from hf_mlnmt.training import checkpoints
+from hf_mlnmt.training.averaging import WEIGHTS, average_checkpoints
+
+if TYPE_CHECKING:
+    from hf_mlnmt.training.preparation import RawPairs
+    from hf_mlnmt.training.recipe import Recipe
+
+# Files of a checkpoint that a model folder has too.
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "text_processing.json",
+)
+MODEL_FILES += ("special_tokens_map.json", "target_tokenizer")
+
+
+def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
+    """A clean generation_config: token ids and the recipe's decoding, nothing else."""
+    decoding = recipe.decoding
+    settings: dict[str, Any] = {"num_beams": decoding.beams, "max_new_tokens": decoding.max_new_tokens}
+    if decoding.beams > 1:
+        settings["length_penalty"] = decoding.length_penalty
+    if decoding.length_normalization != "generate":
+        settings["length_normalization"] = decoding.length_normalization
+    ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+    return GenerationConfig(**{name: getattr(config, name) for name in ids}, **settings)
+
+
+def write_model(folder: Path, checkpoint: Path, weights_of: list[Path]) -> Path:
+    """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically."""
+    with atomic_folder(folder) as new, checkpoints.explain_full_disk(new):
+        for name in MODEL_FILES:
+            if (checkpoint / name).is_dir():
+                shutil.copytree(checkpoint / name, new / name)
+            elif (checkpoint / name).is_file():
+                shutil.copyfile(checkpoint / name, new / name)
+        weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
+        save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
+    return folder
+
+
+def best_and_average(run: Path, steps: list[int], best_step: int | None, output: Path) -> dict[str, Path]:
+    """Write output/best and output/average. `steps`: the checkpoints to average."""
+    folder = {step: run / f"checkpoint-{step}" for step in [*steps, best_step or steps[-1]]}
+    for path in folder.values():
+        if problem := checkpoints.what_is_wrong(path):
+            raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
+    best, last = folder[best_step or steps[-1]], folder[steps[-1]]
+    return {
+        "best": write_model(output / "best", best, [best]),
+        "average": write_model(output / "average", last, [folder[step] for step in steps]),
+    }
+
+
+def score_model(
+    model: Path, tests: list[RawPairs], recipe: Recipe, tell: Callable[[str], None]
+) -> dict[str, dict[str, Scores]]:
+    """Translate and score every test set, under both protocols; outputs are kept in translations/ beside the model."""
+    from hf_mlnmt.generation import TranslationPipeline
+
+    pipeline = TranslationPipeline.from_pretrained(str(model))
+    found: dict[str, dict[str, Scores]] = {}
+    for test in tests:
+        tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
+        options = {"target_language": test.target_language} if test.target_language else {}
+        outputs = [" ".join(line.splitlines()) for line in pipeline(test.sources, **options)]
+        kept = model.parent / "translations" / f"{test.name}.{model.name}.{recipe.languages.target}"
+        write_text(kept, "".join(line + "\n" for line in outputs))
+        found[test.name] = _score(outputs, test.references, recipe.languages.target)
+    return found
+
+
+def _score(outputs: list[str], references: list[str], language: str) -> dict[str, Scores]:
+    """Both protocols' scores. Outputs without one right character make sacreBLEU 2.6's intervals fail: then without."""
+    for bootstrap in (1000, 0):
+        with contextlib.suppress(TypeError):
+            scores = score_protocols(outputs, references, language=language, bootstrap=bootstrap)
+            return {str(protocol): value for protocol, value in scores.items()}
+    raise AssertionError("sacreBLEU failed without intervals too")
+
+
+def write_results(path: Path, name: str, facts: dict[str, Any], scores: dict[str, dict[str, Scores]]) -> Results:
+    """A results file (see evaluation/results.py); `facts` holds its other fields, unknown ones go to the end."""
+    known = {"data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding"}
+    extra = {key: value for key, value in facts.items() if key not in known}
+    results = Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
+    for test, by_protocol in scores.items():
+        results.add_scores(test, by_protocol)  # type: ignore[arg-type]
+    results.write(path)
+    return results
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """trainer_state.json and meter.json of a checkpoint: what was done and what it cost."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    meter = json.loads((checkpoint / "meter.json").read_text(encoding="utf-8"))
+    return {**state, "meter": meter}

@@ -1,0 +1,136 @@
+"""Objectives: which batch to build and which sum of losses over it. They know no Trainer and no device, and compose.
+
+| objective | batch | loss |
+| --- | --- | --- |
+| Translation | source, target | label-smoothed cross-entropy of the target, plus whatever the model adds by itself |
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
+
+Example = Mapping[str, np.ndarray]
+Batch = dict[str, Tensor]
+
+
+class Objective(Protocol):
+    """What the trainer asks of an objective."""
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Pad examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state."""
+        ...
+
+    def loss(
+        self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise and its named parts (for logging; empty when there is only one).
+
+        `num_items_in_batch` is the number of target tokens of the whole optimizer step, over all accumulated batches
+        and all processes: the loss is a sum over tokens divided by it. None: those of this batch.
+        """
+        ...
+
+
+@dataclass
+class Translation:
+    """Cross-entropy of the target given the source.
+
+    Inputs: examples {"input_ids": (source,), "labels": (target,)}, both ending with </s>, integers.
+    A model whose forward names `label_smoothing` computes its own loss (and may add auxiliary ones); for any other
+    encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
+        (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
+
+    Args:
+        pad_token_id: what fills the source; labels are filled with -100.
+        label_smoothing: eps above; 0 is plain cross-entropy.
+        pad_to_multiple_of: round lengths up (fewer shapes for torch.compile and tensor cores).
+    """
+
+    pad_token_id: int
+    label_smoothing: float = 0.0
+    pad_to_multiple_of: int = 1
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """input_ids, attention_mask (sentences, longest source) and labels (sentences, longest target), int64."""
+        multiple = self.pad_to_multiple_of
+        source, lengths = pad([example["input_ids"] for example in examples], self.pad_token_id, multiple)
+        labels, _ = pad([example["labels"] for example in examples], IGNORED, multiple)
+        mask = (np.arange(source.shape[1]) < lengths[:, None]).astype(np.int64)
+        arrays = {"input_ids": source, "attention_mask": mask, "labels": labels}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def loss(
+        self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Smoothed cross-entropy summed over target tokens, divided by `num_items_in_batch`."""
+        if computes_own_loss(model):
+            output = model(
+                **batch, label_smoothing=self.label_smoothing, loss_only=True, num_items_in_batch=num_items_in_batch
+            )
+            return output.loss, output.losses or {}
+        labels = batch["labels"]
+        logits = model(**_with_decoder_inputs(model, batch), use_cache=False).logits
+        total = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        items = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        return total / items, {}
+
+
+def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of different lengths as one int64 array (rows, longest), filled with `value`; and the lengths (rows,)."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    longest = -(-int(lengths.max()) // multiple) * multiple
+    padded = np.full((len(rows), longest), value, np.int64)
+    for row, length, target in zip(rows, lengths, padded):
+        target[:length] = row
+    return padded, lengths
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Sum over real positions of (1 - eps) nll + eps * mean over V of -log p. logits (..., V), labels (...)."""
+    real = labels != IGNORED
+    logits, labels = logits[real].float(), labels[real]
+    target = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    loss = logits.logsumexp(-1) - (1 - smoothing) * target
+    if smoothing:
+        loss = loss - smoothing * logits.mean(-1)
+    return loss.sum()
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside wrappers for several processes and for torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (
+            model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else None
+        )
+        if inner is None:
+            return model
+        model = inner
+
+
+def computes_own_loss(model: nn.Module) -> bool:
+    """Whether the model's forward takes `label_smoothing`, `loss_only` and `num_items_in_batch` as ours do."""
+    return _names_label_smoothing(type(unwrap(model)))
+
+
+@functools.cache
+def _names_label_smoothing(model_class: type[nn.Module]) -> bool:
+    return "label_smoothing" in inspect.signature(model_class.forward).parameters
+
+
+def _with_decoder_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    """Labels replaced by decoder inputs where the model can shift them: it then computes no loss of its own."""
+    shift = getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None)
+    if shift is None:
+        return batch
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    return {**inputs, "decoder_input_ids": shift(batch["labels"])}

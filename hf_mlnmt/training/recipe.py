@@ -1,0 +1,269 @@
+"""Recipes: how a model is trained, as a YAML file that is checked key by key before anything begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.training.batching import Side
+from hf_mlnmt.training.reading import build, load_yaml
+from hf_mlnmt.training.schedules import ScheduleName
+
+
+@dataclass
+class Model:
+    """`record` names modeling/<record>.json (beside the folder of the recipe); or `system` and `shape`."""
+
+    record: str | None = None
+    system: str | None = None
+    shape: str = "base"
+    settings: dict[str, Any] = field(default_factory=dict)  # config fields that replace those of the record or shape
+
+
+@dataclass
+class Languages:
+    """Two-letter codes; for scores, text processing and the model card. One pair; corpora may name others."""
+
+    source: str
+    target: str
+
+
+@dataclass
+class Data:
+    """Corpora, each a mapping of CorpusSpec's fields (data/corpus.py); paths are relative to --data."""
+
+    train: dict[str, Any] | list[dict[str, Any]]
+    dev: dict[str, Any]
+    test: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> corpus
+    filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
+    max_length: int = 256  # subwords; longer training pairs are dropped, and counted
+    temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
+    name: str | None = None  # for the model card
+    licence: str | None = None
+
+
+@dataclass
+class Tokenizer:
+    """Trained on the training corpora, or taken from `path`."""
+
+    path: str | None = None
+    kind: Literal["bpe", "unigram"] = "bpe"
+    vocab_size: int = 8000
+    joint: bool = True  # one vocabulary for both sides
+    byte_fallback: bool = True
+    languages: list[str] = field(default_factory=list)  # codes for multilingual use: <2de> ...
+    processing: dict[Literal["source", "target"], dict[str, Any]] = field(
+        default_factory=dict
+    )  # TextProcessing's fields
+
+
+@dataclass
+class Batch:
+    """tokens x accumulate x processes is what an optimizer step sees, at most."""
+
+    tokens: int = 2048
+    side: Side = "target"
+    accumulate: int = 1
+    max_sentences: int | None = None
+
+
+@dataclass
+class Optimizer:
+    """Adam, AdamW (with weight_decay) or SGD."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = 1e-3  # the peak
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    clip: float = 1.0  # limit of the gradient's norm; 0 is none
+
+
+@dataclass
+class LearningRate:
+    """See schedules.py."""
+
+    name: ScheduleName = "cosine"
+    warmup: int = 4000
+    floor: float = 0.0
+    factor: float = 0.8
+    patience: int = 2
+    threshold: float = 0.0
+
+
+@dataclass
+class Budget:
+    """Give one of the two; steps are optimizer steps."""
+
+    steps: int | None = None
+    epochs: float | None = None
+
+
+@dataclass
+class Evaluation:
+    """On the dev set, every `every` steps; each evaluation is followed by a checkpoint."""
+
+    every: int = 1000
+    metrics: list[str] = field(default_factory=lambda: ["bleu"])  # bleu, chrf, ter, or any of the evaluate library
+    beams: int = 1
+    best: str = "bleu"  # which of metrics, or loss, chooses the best checkpoint
+    higher_is_better: bool | None = None  # unless told: no for loss, perplexity and ter, else yes
+    patience: int | None = None  # stop after so many evaluations without a better one
+
+
+@dataclass
+class Checkpoints:
+    """Kept: the last `keep`, and the best. `average` of the last are averaged at the end."""
+
+    keep: int = 5
+    average: int = 5
+
+
+@dataclass
+class Decoding:
+    """Of the finished model, written into its generation_config.json; the test sets are scored with it."""
+
+    beams: int = 5
+    length_penalty: float = 1.0
+    length_normalization: Literal["generate", "length", "length+1", "gnmt"] = "generate"
+    max_new_tokens: int = 256
+
+
+@dataclass
+class Precision:
+    """bf16 and fp16 are mixed precision: weights stay float32."""
+
+    dtype: Literal["float32", "bf16", "fp16"] = "float32"
+    compile: bool = False
+    gradient_checkpointing: bool = False
+
+
+@dataclass
+class Logging:
+    """`trackers`: tensorboard, wandb, trackio, mlflow, comet_ml ... whatever Trainer knows and is installed."""
+
+    every: int = 100
+    trackers: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Recipe:
+    """A whole training. Every key of the YAML is a field here or in one of the classes above."""
+
+    languages: Languages
+    data: Data
+    model: Model = field(default_factory=Model)
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    batch: Batch = field(default_factory=Batch)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: LearningRate = field(default_factory=LearningRate)
+    budget: Budget = field(default_factory=Budget)
+    label_smoothing: float = 0.1
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    decoding: Decoding = field(default_factory=Decoding)
+    precision: Precision = field(default_factory=Precision)
+    logging: Logging = field(default_factory=Logging)
+    arguments: dict[str, Any] = field(default_factory=dict)  # any other field of Seq2SeqTrainingArguments
+    seed: int = 1
+    path: Path | None = field(default=None, repr=False)  # where it was read; not a key of the YAML
+
+    @property
+    def stem(self) -> str:
+        """The name that recipe, model record and model card share."""
+        return self.path.stem if self.path else "recipe"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every key with its value, as the YAML could say it."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key != "path"}
+
+    def to_yaml(self) -> str:
+        """The recipe with all defaults written out."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a YAML file.
+        settings: "key.sub=value" strings that replace keys; values are read as YAML.
+        seed: replaces the recipe's.
+
+    Raises:
+        UserError: naming file, line and key, what was expected, and the nearest right key.
+    """
+    path = Path(path)
+    content, lines = load_yaml(path)
+    for setting in settings:
+        _apply(content, setting)
+    if seed is not None:
+        content["seed"] = seed
+    recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
+    recipe.path = path
+    _check(recipe)
+    return recipe
+
+
+def _apply(content: dict[str, Any], setting: str) -> None:
+    """Put one "key.sub=value" into the content."""
+    name, equals, text = setting.partition("=")
+    if not equals or not name.strip():
+        raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
+    *outer, last = name.strip().split(".")
+    for key in outer:
+        inner = content.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {setting}: '{key}' is a value, not a section with keys of its own.")
+        content = inner
+    try:
+        content[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
+
+
+def _check(recipe: Recipe) -> None:
+    """What types cannot say."""
+    where, budget, model = recipe.path, recipe.budget, recipe.model
+    if (budget.steps is None) == (budget.epochs is None):
+        raise UserError(f"{where}: budget: give either steps or epochs.")
+    if model.record and model.system:
+        raise UserError(f"{where}: model: give either record or system with shape, not both.")
+    known = {"loss", "perplexity", *recipe.evaluation.metrics}
+    if recipe.evaluation.best not in known:
+        raise UserError(
+            f"{where}: evaluation.best is '{recipe.evaluation.best}', which is not measured: use one of "
+            f"{', '.join(sorted(known))}, or add it to evaluation.metrics."
+        )
+    if not 0 <= recipe.label_smoothing < 1:
+        raise UserError(f"{where}: label_smoothing must be at least 0 and below 1, not {recipe.label_smoothing}.")
+    positive = {
+        "batch.tokens": recipe.batch.tokens,
+        "batch.accumulate": recipe.batch.accumulate,
+        "budget.steps": 1 if budget.steps is None else budget.steps,
+        "budget.epochs": 1 if budget.epochs is None else budget.epochs,
+        "optimizer.learning_rate": recipe.optimizer.learning_rate,
+        "evaluation.every": recipe.evaluation.every,
+        "checkpoints.keep": recipe.checkpoints.keep,
+        "checkpoints.average": recipe.checkpoints.average,
+        "decoding.beams": recipe.decoding.beams,
+        "tokenizer.vocab_size": recipe.tokenizer.vocab_size,
+        "data.max_length": recipe.data.max_length,
+        "logging.every": recipe.logging.every,
+    }
+    for name, value in positive.items():
+        if value <= 0:
+            raise UserError(f"{where}: {name} must be above 0, not {value}.")
+    if recipe.checkpoints.average > recipe.checkpoints.keep:
+        raise UserError(
+            f"{where}: checkpoints.average is {recipe.checkpoints.average} but only {recipe.checkpoints.keep} are "
+            "kept: raise checkpoints.keep."
+        )
+    for name in ("label_smoothing_factor", "output_dir", "resume_from_checkpoint"):
+        if name in recipe.arguments:
+            raise UserError(f"{where}: arguments.{name}: the recipe's own keys say this (label_smoothing, --output).")

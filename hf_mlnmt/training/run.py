@@ -1,0 +1,296 @@
+"""A whole training from a recipe: tokenizers, data, model, training, averaging, scores. Stopped, it goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import PartialState
+from rich.console import Console
+from transformers import PrinterCallback
+from transformers.utils import logging as transformers_logging
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import Results, read_results, score_tables
+from hf_mlnmt.files import write_text
+from hf_mlnmt.training import checkpoints, finishing
+from hf_mlnmt.training.arguments import higher_is_better, schedule, training_arguments
+from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
+from hf_mlnmt.training.dry_run import report as dry_run_report
+from hf_mlnmt.training.objectives import Translation
+from hf_mlnmt.training.preparation import Preparation, RawPairs
+from hf_mlnmt.training.recipe import Recipe, read_recipe
+from hf_mlnmt.training.trainer import Batches, TranslationTrainer
+
+# Keys that may change between two starts of one run: they change neither its weights nor its checkpoints.
+FREE_KEYS = ("logging", "decoding", "path")
+
+
+def run_recipe(
+    recipe: Recipe | str | Path,
+    data: str | Path = ".",
+    output: str | Path | None = None,
+    settings: list[str] | tuple[str, ...] = (),
+    seed: int | None = None,
+    dry_run: bool = False,
+    console: Console | None = None,
+    command: str | None = None,
+) -> Results | None:
+    """Train a model as a recipe says, score it, and leave complete model folders.
+
+    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
+    checkpoints/, best/, average/ (model folders), translations/, results.json (of the average). Started again with the
+    same arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU.
+
+    Args:
+        recipe: a Recipe or the path of its YAML.
+        data: folder that the recipe's paths are relative to.
+        settings: "key.sub=value" strings that replace keys of the recipe.
+        dry_run: only print sizes, batches and estimates; nothing is left behind; returns None.
+
+    Raises:
+        UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(recipe, settings, seed)
+    elif settings or seed is not None:
+        raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
+    named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
+    run = Run(recipe, Path(data), Path(output or Path("runs") / named), console or Console(stderr=True))
+    run.command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    if dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            run.output = Path(folder)
+            return run.dry()
+    with run.alone(), _sigterm_interrupts():
+        return run.go()
+
+
+class Run:
+    """One run and its folder."""
+
+    def __init__(self, recipe: Recipe, data: Path, output: Path, console: Console) -> None:
+        self.recipe, self.data, self.output, self.console = recipe, data, output, console
+        self.processes = PartialState(cpu=not torch.accelerator.is_available())
+        self.command = ""
+
+    def tell(self, text: str) -> None:
+        """A line for the user, from one process only."""
+        if self.processes.is_main_process:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """The same, to be seen."""
+        if self.processes.is_main_process:
+            self.console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def go(self) -> Results | None:
+        """The whole job; the results, on the main process."""
+        self._claim_folder()
+        if (self.output / "results.json").is_file():
+            self.tell(f"{self.output} is finished; delete results.json to score it again, or choose another --output.")
+            return read_results(self.output / "results.json")
+        preparation = self._preparation()
+        trainer = self._trainer(preparation)
+        self._train(trainer)
+        steps, best = self._finished(trainer)
+        if not self.processes.is_main_process:
+            return None
+        folders = finishing.best_and_average(self.output / "checkpoints", steps, best, self.output)
+        return self._score(folders, steps, best, preparation.test_sets(), trainer)
+
+    def dry(self) -> None:
+        """Print what would be done and an estimate of what it would cost."""
+        preparation = self._preparation()
+        self.tell(dry_run_report(self.recipe, self._trainer(preparation)))
+
+    # Before
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse to run beside another process that trains in the same folder. A killed process holds nothing."""
+        if not self.processes.is_main_process:
+            yield
+            return
+        self.output.mkdir(parents=True, exist_ok=True)
+        with (self.output / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{self.output}: another training is running in this folder. Wait for it, or choose another "
+                    "--output."
+                ) from error
+            yield
+
+    def _claim_folder(self) -> None:
+        """Keep the recipe in the folder; refuse a folder that another recipe was trained in."""
+        kept = self.output / "recipe.yaml"
+        if not self.processes.is_main_process:
+            return
+        if not kept.is_file():
+            write_text(kept, f"# {self.command}\n{self.recipe.to_yaml()}")
+            return
+        before, now = yaml.safe_load(kept.read_text(encoding="utf-8")), yaml.safe_load(self.recipe.to_yaml())
+        for key in sorted(before.keys() | now.keys()):
+            if key not in FREE_KEYS and before.get(key) != now.get(key):
+                raise UserError(
+                    f"{self.output}: a training with another '{key}' is in this folder ({before.get(key)}, now "
+                    f"{now.get(key)}). Choose another --output for the new settings, or delete the folder."
+                )
+
+    def _preparation(self) -> Preparation:
+        """Tokenizers and data are made by one process while the others wait, then read by all."""
+        preparation = Preparation(self.recipe, self.data, self.output, self.tell)
+        with self.processes.main_process_first():
+            self.tokenizers = preparation.tokenizers()
+            self.training_data = preparation.training_data(self.tokenizers)
+            self.dev_set = preparation.dev_set(self.tokenizers)
+        return preparation
+
+    def _trainer(self, preparation: Preparation) -> TranslationTrainer:
+        recipe, batch = self.recipe, self.recipe.batch
+        arguments = training_arguments(recipe, self.output)
+        model = preparation.model(self.tokenizers)
+        self.early = None
+        callbacks: list[Any] = [ShowProgress(self.console, recipe.evaluation.best), stop := StopOnSignal()]
+        if recipe.evaluation.patience:
+            settings = recipe.evaluation
+            self.early = EarlyStopping(settings.best, higher_is_better(recipe), settings.patience or 1)
+            callbacks.append(self.early)
+        trainer = TranslationTrainer(
+            model,
+            arguments,
+            self.training_data,
+            Translation(model.config.pad_token_id, recipe.label_smoothing),
+            Batches(batch.tokens, batch.side, batch.max_sentences, self.training_data.choose),
+            schedule(recipe),
+            self.dev_set,
+            save_extras=self.tokenizers.save,
+            callbacks=callbacks,
+        )
+        trainer.remove_callback(PrinterCallback)
+        self.stop, self.progress = stop, callbacks[0]
+        return trainer
+
+    # Training
+
+    def _train(self, trainer: TranslationTrainer) -> None:
+        """Train from the last good checkpoint, or from the start, to the end."""
+        folder = self.output / "checkpoints"
+        if self.processes.is_main_process:
+            checkpoints.remove_leftovers(folder)
+        checkpoint = checkpoints.last_good(folder, self.warn)
+        self.processes.wait_for_everyone()
+        if checkpoint is not None:
+            if self._is_done(trainer, checkpoint):
+                return
+            self.tell(f"going on from {checkpoint}")
+        parameters = trainer.model.num_parameters()
+        self.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            self.progress.close()
+            self.stop.release()
+        if self.stop.signum is not None:
+            name = signal.Signals(self.stop.signum).name
+            raise Interrupted(
+                self.stop.signum,
+                f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {folder}. The same "
+                "command goes on from there.",
+            )
+
+    def _is_done(self, trainer: TranslationTrainer, checkpoint: Path) -> bool:
+        state = finishing.read_state(checkpoint)
+        stopped = self.early is not None and self.early.should_stop(state["log_history"])
+        return stopped or state["global_step"] >= state["max_steps"]
+
+    def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
+        """The steps to average and the best step, of a training that is at its end."""
+        folder = self.output / "checkpoints"
+        last = checkpoints.checkpoints(folder)[-1]
+        state = finishing.read_state(last)
+        trainer.state.max_steps, trainer.state.save_steps = state["max_steps"], self.recipe.evaluation.every
+        steps = trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(folder)])
+        self.state = state
+        return steps[-self.recipe.checkpoints.average :], state["best_global_step"]
+
+    # After
+
+    def _score(
+        self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
+    ) -> Results:
+        """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
+        facts = self._facts(trainer)
+        made_of = {"best": [best or steps[-1]], "average": steps}
+        for name, folder in folders.items():
+            scores = finishing.score_model(folder, tests, self.recipe, self.tell)
+            model_facts = {**facts, "checkpoints": made_of[name]}
+            results = finishing.write_results(folder / "results.json", self.recipe.stem, model_facts, scores)
+            for test, by_protocol in scores.items():
+                self.tell(f"\n{name} ({folder}) on {test}")
+                for table in score_tables(by_protocol):  # type: ignore[arg-type]
+                    self.console.print(table)
+        results.write(self.output / "results.json")
+        return results
+
+    def _facts(self, trainer: TranslationTrainer) -> dict[str, Any]:
+        meter, steps = self.state["meter"], self.state["global_step"]
+        seconds = max(meter["seconds"], 1e-9)
+        history = [entry for entry in self.state["log_history"] if "eval_loss" in entry]
+        return {
+            "data": {"name": self.recipe.data.name, "licence": self.recipe.data.licence, **self._data_sizes()},
+            "seed": self.recipe.seed,
+            "budget": {
+                "steps": steps,
+                "epochs": round(self.state["epoch"], 3),
+                "seconds": round(meter["seconds"], 1),
+                "cpu_minutes": round(meter["cpu_seconds"] / 60, 2),
+                "target_tokens": meter["tokens"],
+                "processes": trainer.args.world_size,
+                "device": str(trainer.args.device),
+            },
+            "command": self.command,
+            "parameters": trainer.model.num_parameters(),
+            "steps_per_second": round(steps / seconds, 3),
+            "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
+            "decoding": self.recipe.to_dict()["decoding"],
+            "languages": self.recipe.to_dict()["languages"],
+            "dev": history,
+            "recipe": self.recipe.to_dict(),
+        }
+
+    def _data_sizes(self) -> dict[str, Any]:
+        reports = [part.report.to_dict() for part in self.training_data.parts]
+        corpora = self.recipe.data.train if isinstance(self.recipe.data.train, list) else [self.recipe.data.train]
+        return {"train": [{"corpus": corpus, **report} for corpus, report in zip(corpora, reports)]}
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Outside the training loop SIGTERM ends the run as Ctrl-C does; whatever is being written is written aside."""
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise Interrupted(signum, "SIGTERM: stopped; what was finished is kept. The same command goes on from there.")
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,15 @@
+"""A skip that is not in the table of reasons is a failure."""
+
+from __future__ import annotations
+
+import pytest
+from skips import reason_for
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.skipped and item.cls is not None and report.when == "call" and reason_for(item.name) is None:
+        report.outcome = "failed"
+        report.longrepr = f"{item.name} skipped without a written reason in skips.py: {report.longrepr}"
+    return report

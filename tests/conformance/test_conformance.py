@@ -1,0 +1,82 @@
+"""Transformers' ModelTesterMixin and ConfigTester on every architecture of the zoo (one system of each config class).
+
+An API check: what it cannot see (it passes a decoder that is not causal) is in tests/test_zoo.py.
+"""
+
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+from upstream import Unavailable, introduce, load
+from zoo.contract import Member, members
+
+try:
+    UPSTREAM = load()
+except Unavailable as error:
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        raise
+    pytest.skip(str(error), allow_module_level=True)
+
+
+class Sizes:
+    """What upstream's mixins ask about a model: sizes, a config, inputs."""
+
+    batch_size = 5
+    seq_length = encoder_seq_length = decoder_seq_length = key_length = 7
+    is_training = True
+
+    def __init__(self, parent: unittest.TestCase, member: Member):
+        self.parent, self.member = parent, member
+        config = self.get_config()
+        self.hidden_size, self.num_hidden_layers = config.d_model, config.encoder_layers
+        self.num_attention_heads = config.encoder_attention_heads
+
+    def get_config(self):
+        return self.member.config(dropout=0.1, attention_dropout=0.1, init_std=0.02)
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(1)
+        shape = (self.batch_size, self.seq_length)
+        source, target = (torch.randint(5, 20, shape, generator=generator) for _ in range(2))
+        source[:, -1] = 1
+        ones = torch.ones(shape, dtype=torch.long)
+        return self.get_config(), {
+            "input_ids": source,
+            "attention_mask": ones,
+            "decoder_input_ids": target,
+            "decoder_attention_mask": ones.clone(),
+        }
+
+
+def conformance_class(member: Member) -> type[unittest.TestCase]:
+    """The test case of one member."""
+    config = member.config()
+    base, translation = AutoModel._model_mapping[type(config)], AutoModelForSeq2SeqLM._model_mapping[type(config)]
+    introduce(base, translation, config.model_type)
+
+    class Case(UPSTREAM.ModelTesterMixin, UPSTREAM.GenerationTesterMixin, unittest.TestCase):
+        all_model_classes = (base, translation)
+        is_encoder_decoder = True
+        test_can_init_all_missing_weights_before_2023 = True  # our files carry no copyright line with a year
+
+        def setUp(self):
+            self.model_tester = Sizes(self, member)
+            self.config_tester = UPSTREAM.ConfigTester(self, config_class=type(config), d_model=16)
+
+        def test_config(self):
+            self.config_tester.run_common_tests()
+
+    return Case
+
+
+_seen: set[type] = set()
+for _member in members():
+    if (_class := type(_member.config())) not in _seen:
+        _seen.add(_class)
+        _name = f"Test{_class.__name__.removesuffix('Config')}"
+        globals()[_name] = type(_name, (conformance_class(_member),), {"__module__": __name__})

@@ -1,0 +1,37 @@
+"""Puts this folder on sys.path (for `zoo` and `reference`) and gives the zoo's tests their models.
+
+A test that names `member` or `model` runs over every system and variant of the zoo.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config):
+    config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc):
+    if "member" in metafunc.fixturenames:
+        from zoo.contract import members
+
+        metafunc.parametrize("member", members(), ids=str)
+
+
+@pytest.fixture
+def model(member):
+    """A fresh float64 model with large random weights."""
+    return member.model()
+
+
+@pytest.fixture
+def batch():
+    from zoo.contract import Batch
+
+    return Batch.draw()

@@ -1,0 +1,183 @@
+"""Encoded pairs: what goes in comes out, also in other processes; built whole or not at all, and only when needed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
+from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+
+PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ("猫", "Katze")]
+FILES = {"source": "a.en", "target": "a.de"}
+LANGUAGES = {"source": "en", "target": "de"}
+
+
+def write(root, pairs):
+    for side, name in enumerate(("a.en", "a.de")):
+        (root / name).write_text("".join(pair[side] + "\n" for pair in pairs))
+    return CorpusSpec(files=FILES)
+
+
+def test_what_goes_in_comes_out(tokenizers, demo, tmp_path):
+    pairs = [*demo["train"], *PAIRS]  # more than one chunk
+    data = EncodedPairs.build(iter(pairs), tokenizers, tmp_path / "data")
+    assert len(data) == len(pairs) == data.report.kept == data.report.read
+    for index in (0, 1, 1999, 2000, len(pairs) - 2, -1):
+        item = data[index]
+        assert item["input_ids"].tolist() == tokenizers.source(pairs[index][0]).input_ids
+        assert item["labels"].tolist() == tokenizers.target(text_target=pairs[index][1]).input_ids
+        assert item["labels"].dtype == np.int32
+        assert data.source_lengths[index] == len(item["input_ids"])
+        assert data.target_lengths[index] == len(item["labels"])
+    assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
+    with pytest.raises(IndexError):
+        data[len(pairs)]
+
+
+def test_items_may_be_written_to(tokenizers, tmp_path):
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data")
+    data[0]["labels"][:] = -100
+    assert (data[0]["labels"] >= 0).all()
+
+
+def test_too_long_pairs_are_counted_and_the_code_counts_too(tokenizers, tmp_path):
+    lengths = [len(tokenizers.source(source).input_ids) for source, _ in PAIRS]
+    longest = max(*lengths, *(len(tokenizers.target(target).input_ids) for _, target in PAIRS))
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "a", max_length=longest)
+    assert len(data) == 3
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "b", max_length=longest - 1)
+    assert len(data) == 2
+    assert data.report.dropped == {f"longer than {longest - 1} subwords": 1}
+    assert (data.report.read, data.report.kept) == (3, 2)
+    coded = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "c", language="de")
+    assert coded[0]["input_ids"].tolist() == [5, *tokenizers.source(PAIRS[0][0]).input_ids]
+    assert coded.source_lengths.tolist() == [length + 1 for length in lengths]
+    with pytest.raises(UserError, match="'fr'"):
+        EncodedPairs.build(PAIRS, tokenizers, tmp_path / "d", language="fr")
+
+
+def _length(data: EncodedPairs, queue: multiprocessing.Queue) -> None:
+    queue.put(data[0]["labels"].tolist())
+
+
+def test_other_processes_map_the_file_instead_of_getting_a_copy(tokenizers, demo, tmp_path):
+    data = EncodedPairs.build(demo["train"], tokenizers, tmp_path / "data")
+    assert b"_ids" not in pickle.dumps(data)
+    again = pickle.loads(pickle.dumps(data))
+    assert all((again[0][key] == data[0][key]).all() for key in data[0])
+    assert isinstance(again._ids["source"], np.memmap)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=_length, args=(data, queue))
+    process.start()
+    assert queue.get(timeout=60) == data[0]["labels"].tolist()
+    process.join()
+
+
+def test_building_does_not_hold_the_corpus(tokenizers, tmp_path):
+    """Eight times the pairs take about as much memory."""
+
+    def peak(count: int) -> int:
+        pairs = ((f"The man sees the dog {i}.", f"Der Mann sieht den Hund {i}.") for i in range(count))
+        tracemalloc.start()
+        EncodedPairs.build(pairs, tokenizers, tmp_path / str(count))
+        result = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return result
+
+    assert peak(32_000) < 1.6 * peak(4000) + 16 * 32_000
+
+
+def test_a_second_run_reads_nothing(tokenizers, tmp_path):
+    built = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+
+    def forbidden():
+        raise AssertionError("read again")
+        yield
+
+    again = EncodedPairs.build(forbidden(), tokenizers, tmp_path / "data", fingerprint="one")
+    assert len(again) == len(built) == again.report.kept
+    with pytest.raises(AssertionError):
+        EncodedPairs.build(forbidden(), tokenizers, tmp_path / "data", fingerprint="two")
+    assert len(EncodedPairs(tmp_path / "data")) == 3  # the failure left the old data
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_half_written_data_is_made_again(tokenizers, tmp_path, caplog):
+    EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    file = tmp_path / "data" / "target.bin"
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(UserError, match=r"not a folder of encoded pairs \(target\.bin has"):
+        EncodedPairs(tmp_path / "data")
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    assert data[2]["labels"].tolist() == tokenizers.target("Katze").input_ids
+    assert "Encoding again" in caplog.text
+    with pytest.raises(UserError):
+        EncodedPairs(tmp_path / "nothing")
+
+
+def test_nothing_at_all_can_be_encoded(tokenizers, tmp_path):
+    data = EncodedPairs.build([], tokenizers, tmp_path / "data")
+    assert len(data) == len(data.source_lengths) == 0
+
+
+def test_processing_comes_before_the_tokenizer(trained, tmp_path):
+    tokenizer = trained["bpe", True]
+    lower = Tokenizers(tokenizer, tokenizer, {"source": TextProcessing(lowercase=True)})
+    data = EncodedPairs.build([("The Man", "Der Mann")], lower, tmp_path / "data")
+    assert data[0]["input_ids"].tolist() == tokenizer("the man").input_ids
+    assert data[0]["labels"].tolist() == tokenizer("Der Mann").input_ids
+
+
+def test_fingerprints_follow_content_and_settings(tokenizers, trained, tmp_path):
+    spec = write(tmp_path, PAIRS)
+    first = fingerprint_of(spec, tmp_path, tokenizers, max_length=5)
+    assert first == fingerprint_of(spec, str(tmp_path), tokenizers, max_length=5)
+    other = Tokenizers(tokenizers.source, trained["unigram", True])
+    processed = Tokenizers(tokenizers.source, tokenizers.target, {"source": TextProcessing(lowercase=True)})
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other", [*PAIRS[:2], ("猫", "Katzf")])
+    different = {
+        fingerprint_of(spec, tmp_path, tokenizers, max_length=6),
+        fingerprint_of(spec, tmp_path, other, max_length=5),
+        fingerprint_of(spec, tmp_path, processed, max_length=5),
+        fingerprint_of(spec, tmp_path / "other", tokenizers, max_length=5),
+        fingerprint_of(CorpusSpec(files=FILES, bad_lines="drop"), tmp_path, tokenizers, max_length=5),
+    }
+    assert len(different) == 5
+    assert first not in different
+
+
+def test_a_corpus_in_one_call(tokenizers, tmp_path):
+    spec = write(tmp_path, [*PAIRS, PAIRS[0]])
+    spec.languages = LANGUAGES
+    keep = PairFilter(drop_duplicates=True)
+    data = encode_corpus(spec, tmp_path, tokenizers, tmp_path / "out", keep, max_length=50)
+    assert [len(data), data.report.read] == [2, 4]
+    assert data.report.dropped == {"both sides empty": 1, "duplicate": 1}
+    assert data[0]["input_ids"][0] == tokenizers.source.convert_tokens_to_ids("<2de>")
+    stamp = (tmp_path / "out" / "meta.json").stat().st_mtime_ns
+    again = encode_corpus(spec, tmp_path, tokenizers, tmp_path / "out", keep, max_length=50)
+    assert again.report.dropped == data.report.dropped
+    assert (tmp_path / "out" / "meta.json").stat().st_mtime_ns == stamp
+    # a development set keeps all
+    assert len(encode_corpus(spec, tmp_path, tokenizers, tmp_path / "dev")) == 4
+    with pytest.raises(UserError, match=r"no pair is left[\s\S]*longer than 1 words"):
+        encode_corpus(spec, tmp_path, tokenizers, tmp_path / "none", PairFilter(max_length=1, max_ratio=1), 1)
+
+
+def test_filtered_pairs_are_what_a_tokenizer_is_trained_on(tmp_path):
+    spec, report = write(tmp_path, PAIRS), FilterReport()
+    assert list(filtered_pairs(spec, tmp_path, PairFilter(), report)) == [PAIRS[0], PAIRS[2]]
+    assert report.read == 3
+    assert list(filtered_pairs(spec, tmp_path)) == PAIRS

@@ -1,0 +1,95 @@
+"""Filters: each reason alone, the counts add up, order is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("settings", "pair", "reason"),
+    [
+        ({}, ("a", " "), "empty side"),
+        ({}, ("", "\t"), "both sides empty"),
+        ({"min_length": 2}, ("a b", "c"), "shorter than 2 words"),
+        ({"max_length": 3}, ("a b c", "a b c d"), "longer than 3 words"),
+        ({"max_ratio": 2}, ("a", "a b c d"), "length ratio above 2"),
+        ({"max_word": 5}, ("a", "abcdef"), "a word above 5 characters"),
+        ({"drop_identical": True}, ("a b", "a b "), "target is a copy of the source"),
+    ],
+)
+def test_each_reason(settings, pair, reason):
+    assert PairFilter(**settings).reason(*pair) == reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "pair"),
+    [
+        ({"drop_empty": False}, ("a", "")),
+        ({"min_length": 2, "drop_empty": False}, ("", "a b")),
+        ({"max_length": 3}, ("a b c", "a b c")),
+        ({"max_ratio": 2}, ("a", "a b c")),
+        ({"max_word": 5}, ("abcde", "a")),
+        ({}, ("a b", "a b")),
+    ],
+)
+def test_at_the_limit_a_pair_stays(settings, pair):
+    assert PairFilter(**settings).reason(*pair) is None
+
+
+def test_duplicates_are_pairs_seen_before():
+    pairs = [("a", "x"), ("a", "y"), ("a", "x"), ("a\0x", "z"), ("a", "x\0z"), ("a", "x")]
+    report = FilterReport()
+    assert list(PairFilter(drop_duplicates=True)(pairs, report)) == [pairs[i] for i in (0, 1, 3, 4)]
+    assert report.dropped == {"duplicate": 2}
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "longer"]), max_size=6).map(" ".join)
+
+
+@given(pairs=st.lists(st.tuples(WORDS, WORDS)))
+def test_what_stays_is_a_subsequence_and_the_counts_add_up(pairs):
+    report = FilterReport()
+    keep = PairFilter(max_length=4, max_ratio=2, max_word=5, drop_duplicates=True, drop_identical=True)
+    kept = list(keep(pairs, report))
+    iterator = iter(pairs)
+    assert all(pair in iterator for pair in kept)
+    assert len(set(kept)) == len(kept) == report.kept
+    assert report.read == len(pairs) == report.kept + report.dropped.total()
+
+
+def test_filtering_is_lazy_and_starts_anew_each_time():
+    keep = PairFilter(drop_duplicates=True)
+
+    def endless():
+        while True:
+            yield "a", "b"
+
+    assert next(keep(endless())) == next(keep(endless())) == ("a", "b")
+
+
+def test_the_report_names_counts_shares_and_the_first_example():
+    report = FilterReport()
+    list(PairFilter(max_length=2)([("a", "b"), ("a b\x07 c", "d"), ("x y z w", "d"), ("", "b")], report))
+    table = report.table().splitlines()
+    assert table[0].split() == ["pairs", "read", "4", "100.00%"]
+    assert table[1].split() == ["pairs", "kept", "1", "25.00%"]
+    assert table[2].endswith("2  50.00%  a b\\x07 c ||| d")
+    assert "empty side" in table[3]
+    again = FilterReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert (again.read, again.kept, again.dropped) == (report.read, report.kept, report.dropped)
+    assert again.table()
+    assert FilterReport().table()
+
+
+def test_bad_settings():
+    with pytest.raises(UserError, match="below min_length"):
+        PairFilter(min_length=5, max_length=4)
+    with pytest.raises(UserError, match="at least 1, not"):
+        PairFilter(max_ratio=0.5)

@@ -1,0 +1,274 @@
+"""Tokenizers: lossless up to normalisation on many scripts, plain AutoTokenizer, special tokens, codes, errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import (
+    Tokenizers,
+    encode,
+    language_code,
+    languages_of,
+    load_tokenizers,
+    save_tokenizers,
+    statistics,
+    train_tokenizer,
+    unknown_rate,
+)
+from hf_mlnmt.errors import UserError
+
+RANGES = {
+    "latin": (0x20, 0x24F),
+    "greek": (0x370, 0x3FF),
+    "cyrillic": (0x400, 0x4FF),
+    "hebrew": (0x590, 0x5FF),
+    "arabic": (0x600, 0x6FF),
+    "devanagari": (0x900, 0x97F),
+    "thai": (0xE00, 0xE7F),
+    "hangul": (0xAC00, 0xD7A3),
+    "kana": (0x3040, 0x30FF),
+    "han": (0x4E00, 0x9FFF),
+    "emoji": (0x1F300, 0x1FAFF),
+    "marks": (0x300, 0x36F),
+}
+LETTERS = st.one_of(*[st.characters(min_codepoint=low, max_codepoint=high) for low, high in RANGES.values()])
+SPACES = st.sampled_from([" ", "  ", "\t", "\n", "\u00a0", "\u2028", "\u3000", "▁"])
+ANYTHING = st.characters(exclude_categories=("Cs",))
+TEXTS = st.lists(
+    st.one_of(LETTERS, LETTERS, SPACES, ANYTHING, st.sampled_from(["<0x41>", "<", "0x41>", "the", "Der"])), max_size=30
+)
+KINDS = [("bpe", True), ("unigram", True)]
+
+
+def backend_normalized(tokenizer, text: str) -> str:
+    return tokenizer.backend_tokenizer.normalizer.normalize_str(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=200, deadline=None)
+@given(parts=TEXTS)
+def test_decode_of_encode_is_the_normalised_text(trained, kind, parts):
+    tokenizer, text = trained[kind], "".join(parts)
+    ids = encode(tokenizer, [text])[0]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == backend_normalized(tokenizer, text)
+    assert tokenizer.unk_token_id not in ids.tolist()
+    assert ids[-1] == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, deadline=None)
+@given(parts=TEXTS)
+def test_normalisation_is_what_the_documentation_says(trained, kind, parts):
+    text = "".join(part for part in parts if all(unicodedata.category(character) != "Cn" for character in part))
+    # Python's split also takes U+001C to U+001F for white space, Unicode does not.
+    plain = text.translate(dict.fromkeys(range(28, 32), "x"))
+    expected = " ".join(unicodedata.normalize("NFC", plain).replace("▁", " ").split())
+    assert backend_normalized(trained[kind], plain) == expected
+
+
+@pytest.mark.parametrize("kind", [("bpe", False), ("unigram", False)])
+def test_without_byte_fallback_the_unknown_is_reported(trained, kind):
+    tokenizer = trained[kind]
+    assert unknown_rate(tokenizer, ["Der Mann sieht die Frau.", ""]) == 0
+    counts = statistics(tokenizer, ["Der Mann sieht 猫 die Frau."])
+    assert counts.unknown == 1
+    assert counts.unknown_rate == 1 / counts.subwords
+    assert counts.words == 6
+
+
+def test_statistics_by_hand(trained):
+    tokenizer = trained["bpe", True]
+    counts = statistics(tokenizer, ["the man", "猫"])
+    assert (counts.lines, counts.words) == (2, 3)
+    assert counts.subwords == 2 + 1 + 3  # the, man; the word's beginning and three bytes
+    assert counts.bytes == 3
+    assert counts.longest == 4
+    assert counts.unknown_rate == 0
+    assert counts.subwords_per_word == 2
+    assert json.loads(json.dumps(counts.to_dict()))["byte_rate"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_special_tokens_codes_and_sizes(trained, kind, byte_fallback):
+    tokenizer = trained[kind, byte_fallback]
+    tokens = ["<pad>", "</s>", "<unk>", "<s>", "<mask>", "<2de>", "<2pt-BR>"]
+    assert tokenizer.convert_tokens_to_ids(tokens) == list(range(7))
+    assert tokenizer.convert_ids_to_tokens(list(range(7))) == tokens
+    names = ("pad", "eos", "unk", "bos", "mask")
+    assert [getattr(tokenizer, f"{name}_token_id") for name in names] == [0, 1, 2, 3, 4]
+    assert len(tokenizer) == tokenizer.vocab_size <= 600
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+    assert languages_of(tokenizer) == ["de", "pt-BR"]
+
+
+def test_a_code_in_front_changes_nothing_behind(trained):
+    for tokenizer in trained.values():
+        plain = tokenizer("The man sees the dog.").input_ids
+        assert tokenizer("<2de> The man sees the dog.").input_ids == [5, *plain]
+        assert plain[-1] == 1
+        assert tokenizer("", text_target="x").input_ids == [1]
+
+
+def test_a_corpus_cannot_smuggle_special_tokens_in(trained):
+    for tokenizer in trained.values():
+        ids = encode(tokenizer, ["the </s> <2de> <pad> man"])[0]
+        assert ids.dtype == np.int32
+        assert (ids[:-1] > 6).all() or tokenizer.unk_token_id in ids[:-1]
+        assert not set(ids[:-1].tolist()) & {0, 1, 3, 4, 5, 6}
+        # and the tokenizer is as before for everyone else
+        assert 1 in tokenizer("the </s> man").input_ids[:-1]
+        assert 1 in tokenizer.backend_tokenizer.encode("the </s> man").ids[:-1]
+    ids = encode(trained["bpe", True], ["the </s> man"])[0]
+    assert trained["bpe", True].decode(ids, skip_special_tokens=True) == "the </s> man"
+
+
+def test_punctuation_keeps_out_of_words(trained):
+    for tokenizer in trained.values():
+        assert tokenizer.tokenize("the man.")[-1] == "."
+        assert tokenizer.tokenize("the man.")[:-1] == tokenizer.tokenize("the man")
+
+
+def test_plain_auto_tokenizer_in_a_process_without_the_package(trained, tmp_path):
+    save_tokenizers(tmp_path, trained["bpe", True])
+    text = "The  man\tsees 猫 the dog's cup."
+    code = (
+        "import sys, json; from transformers import AutoTokenizer; t = AutoTokenizer.from_pretrained(sys.argv[1]);"
+        "assert not any(name.startswith('hf_mlnmt') for name in sys.modules);"
+        "e = t(sys.argv[2], text_target='x'); print(json.dumps([e.input_ids, e.labels, t.decode(e.input_ids,"
+        "skip_special_tokens=True), t.model_max_length, t.clean_up_tokenization_spaces, t.extra_special_tokens]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), text], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    ids, labels, decoded, longest, clean_up, codes = json.loads(done.stdout)
+    assert ids == trained["bpe", True](text).input_ids
+    assert labels[-1] == 1
+    assert decoded == "The man sees 猫 the dog's cup."
+    assert (longest, clean_up, codes) == (512, False, ["<2de>", "<2pt-BR>"])
+
+
+def test_saving_and_loading_separate_and_joint(trained, tmp_path):
+    source, target = trained["bpe", True], trained["unigram", False]
+    (tmp_path / "config.json").write_text("{}")
+    processing = {"target": TextProcessing("de", moses=True)}
+    save_tokenizers(tmp_path, source, target, processing)
+    loaded = load_tokenizers(tmp_path)
+    assert not loaded.joint
+    assert loaded.source.get_vocab() == source.get_vocab()
+    assert loaded.target.get_vocab() == target.get_vocab()
+    assert loaded.processing == {"source": TextProcessing(), "target": TextProcessing("de", moses=True)}
+    # a joint one over it leaves nothing of the separate ones
+    loaded.target, loaded.processing = loaded.source, {}
+    loaded.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert load_tokenizers(tmp_path).joint
+
+
+def test_ids_of_both_sides_and_back(trained):
+    tokenizers = Tokenizers(
+        trained["bpe", True], trained["unigram", True], {"target": TextProcessing("de", moses=True)}
+    )
+    text = "Der Mann, der die Frau sieht, lacht."
+    assert tokenizers.encode_source(["the man"], language="de")[0].tolist() == [
+        5,
+        *tokenizers.encode_source(["the man"])[0],
+    ]
+    ids = tokenizers.encode_target([text, "Ja."])
+    assert tokenizers.target.decode(ids[0], skip_special_tokens=True) == "Der Mann , der die Frau sieht , lacht ."
+    assert tokenizers.decode_target(ids) == [text, "Ja."]
+
+
+def test_another_models_tokenizer_is_called_as_it_is(trained):
+    class Other(type(trained["bpe", True])):
+        def __call__(self, text=None, text_target=None, **options):
+            return {"input_ids": [[7] if text_target else [8]]}
+
+    other = Other(tokenizer_object=trained["bpe", True].backend_tokenizer)
+    assert encode(other, ["x"])[0].tolist() == [8]
+    assert encode(other, ["x"], target=True)[0].tolist() == [7]
+
+
+def test_language_codes(trained):
+    tokenizer = trained["bpe", True]
+    assert language_code("de") == "<2de>"
+    assert language_code("pt-BR", tokenizer) == "<2pt-BR>"
+    with pytest.raises(UserError, match=r"'fr'.*de, pt-BR"):
+        language_code("fr", tokenizer)
+    with pytest.raises(UserError, match="letters"):
+        language_code("d e")
+    with pytest.raises(UserError, match="no language codes"):
+        language_code("fr", train_tokenizer(["a b c"] * 3, vocab_size=300))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 261}, r"261 leaves no room.*byte_fallback"),
+        ({"vocab_size": 270}, r"270 cannot hold the \d+ entries"),
+        ({"vocab_size": 8, "byte_fallback": False}, "cannot hold"),
+        ({"kind": "wordpiece"}, "'bpe' or 'unigram'"),
+        ({"languages": ["de", "de"]}, "twice"),
+        ({"languages": ["de>"]}, "letters"),
+        ({"kind": "unigram", "alphabet_limit": 5}, "only BPE"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(UserError, match=message):
+        train_tokenizer(["the quick brown fox jumps over the lazy dog"], **arguments)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("text", ["a", "猫", "!", "a b", "x" * 50, "the quick brown fox"])
+def test_very_little_text(kind, text):
+    tokenizer = train_tokenizer([text], kind, 400)
+    for known in (text, "the 猫 <0x41> !"):
+        assert tokenizer.decode(encode(tokenizer, [known])[0], skip_special_tokens=True) == known
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_no_text(kind):
+    for texts in ([], ["", "  "]):
+        with pytest.raises(UserError, match="No text"):
+            train_tokenizer(texts, kind, 1000)
+
+
+def test_alphabet_limit_sends_rare_characters_to_bytes():
+    texts = ["aaaa bbbb"] * 50 + ["猫"]
+    limited = train_tokenizer(texts, vocab_size=300, alphabet_limit=3)
+    assert "猫" not in limited.get_vocab()
+    assert limited.decode(limited("猫").input_ids, skip_special_tokens=True) == "猫"
+
+
+def test_loading_errors(tmp_path):
+    with pytest.raises(UserError, match=r"no tokenizer there"):
+        load_tokenizers(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "tru')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_tokenizers(tmp_path)
+
+
+def test_bpe_is_the_same_each_time(trained, texts):
+    again = train_tokenizer(texts, "bpe", 600, ["de", "pt-BR"])
+    assert again.backend_tokenizer.to_str() == trained["bpe", True].backend_tokenizer.to_str()
+
+
+def test_training_reads_the_iterable_once_and_lazily():
+    lines = iter(["the man sees the dog"] * 100)
+    assert len(train_tokenizer(lines, vocab_size=300)) <= 300
+    assert next(lines, None) is None

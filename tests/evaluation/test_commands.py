@@ -1,0 +1,213 @@
+"""`hf-mlnmt evaluate` and `hf-mlnmt compare`: files and models in, tables and JSON out, mistakes named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import hf_mlnmt.generation
+from hf_mlnmt.cli.compare import compare
+from hf_mlnmt.cli.evaluate import evaluate
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import score
+from hf_mlnmt.evaluation.systems import language_of, read_texts
+
+app = typer.Typer()
+app.command()(evaluate)
+app.command()(compare)
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: object) -> str:
+    """The command's output; its mistakes as exceptions, as the real main() sees them."""
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False).stdout
+
+
+@pytest.fixture
+def pipeline(monkeypatch, systems):
+    """A stand-in for TranslationPipeline that 'translates' line numbers; returns the calls it got."""
+    calls = []
+
+    class Pipeline:
+        model = SimpleNamespace(
+            num_parameters=lambda: 1234, generation_config=SimpleNamespace(num_beams=4, max_length=20)
+        )
+
+        @classmethod
+        def from_pretrained(cls, name, **options):
+            calls.append((Path(name).name, options))
+            return cls()
+
+        def __call__(self, texts, **options):
+            calls.append(options)
+            return [systems["a"][int(text)] for text in texts]
+
+    monkeypatch.setattr(hf_mlnmt.generation, "TranslationPipeline", Pipeline)
+    return calls
+
+
+@pytest.fixture
+def model(files: Path) -> Path:
+    """A model folder, and source.en with the line numbers."""
+    (files / "source.en").write_text("".join(f"{i}\n" for i in range(48)))
+    (files / "run").mkdir()
+    return files / "run"
+
+
+def test_evaluate_a_file(files: Path, systems, references) -> None:
+    output = files / "results" / "a.json"
+    text = run("evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-o", output, "--bootstrap", 50)
+    expected = score(systems["a"], references, protocol="classic", language="de", bootstrap=50)
+    assert f"{expected['BLEU']:.2f}" in text
+    assert expected.metrics["BLEU"].signature in text
+    content = json.loads(output.read_text())
+    assert content["scores"]["test.de"]["classic"] == expected.to_dict()
+    assert content["system"] == "a.txt"
+    assert content["command"].startswith("hf-mlnmt ")
+
+
+def test_several_references_one_protocol_one_metric(files: Path, systems, references) -> None:
+    arguments = ("-r", files / "test.de", "-r", files / "second.de", "-p", "cased", "-m", "bleu", "--bootstrap", 0)
+    text = run("evaluate", "-i", files / "b.txt", *arguments)
+    second = read_texts(files / "second.de")
+    assert f"{score(systems['b'], [references, second])['BLEU']:.2f}" in text
+    assert "nrefs:2|" in text
+    assert "chrF" not in text
+    assert "classic" not in text
+
+
+def test_without_a_language_there_is_no_classic_score_and_a_hint(files: Path) -> None:
+    (files / "plain").write_bytes((files / "test.de").read_bytes())
+    text = run("evaluate", "-i", files / "a.txt", "-r", files / "plain", "--bootstrap", 0)
+    assert "classic: lower-cased" not in text
+    assert "--language" in text
+    assert "tok:moses-fr" in run("evaluate", "-i", files / "a.txt", "-r", files / "plain", "-l", "fr", "--bootstrap", 0)
+
+
+def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
+    output, saved = files / "r.json", files / "out.de"
+    paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output, "--save-translations", saved)
+    run("evaluate", model, *paths, "--beams", 6, "--length-penalty", 1.1, "--device", "cpu", "--bootstrap", 0)
+    assert pipeline == [("run", {"device": "cpu"}), {"num_beams": 6, "length_penalty": 1.1, "progress": True}]
+    assert read_texts(saved) == [line.rstrip() for line in systems["a"]]
+    content = json.loads(output.read_text())
+    assert content["parameters"] == 1234
+    assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
+
+
+def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None:
+    output = files / "r.json"
+    output.write_text(
+        json.dumps({"schema": "hf_mlnmt.results/1", "system": "x", "command": "train", "seed": 3, "new": 1})
+    )
+    common = ("-i", files / "a.txt", "-r", files / "test.de", "-o", output, "--bootstrap", 0, "--test-set")
+    run("evaluate", *common, "one")
+    run("evaluate", *common, "two")
+    content = json.loads(output.read_text())
+    assert (content["command"], content["seed"], content["new"], content["system"]) == ("train", 3, 1, "x")
+    assert list(content["scores"]) == ["one", "two"]
+    before = output.read_bytes()
+    with pytest.raises(UserError, match="results of 'x', not of 'y'"):
+        run("evaluate", *common, "two", "--name", "y")
+    assert output.read_bytes() == before
+
+
+def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
+    output = files / "c.json"
+    named = (f"base={files / 'b.txt'}", f"new={model}", files / "c.txt")
+    quick = ("--bootstrap", 20, "--trials", 20, "-o", output)
+    text = run("compare", *named, "-r", files / "test.de", "-s", files / "source.en", *quick, "--beams", 2)
+    content = json.loads(output.read_text())
+    assert list(content["protocols"]["classic"]["scores"]) == ["base", "new", str(files / "c.txt")]
+    assert content["protocols"]["cased"]["significance"]["baseline"] == "base"
+    assert content["decoding"] == {"new": {"num_beams": 2, "max_length": 20}}
+    assert (content["bootstrap"], content["trials"]) == (20, 20)
+    assert "‡" in text
+
+
+def test_languages_in_file_names() -> None:
+    names = {
+        "a/test.de.gz": "de",
+        "test.en": "en",
+        "de": None,
+        "test.txt": None,
+        "x.de/ref": None,
+        "flickr.lc.fr": "fr",
+    }
+    assert {name: language_of(name) for name in names} == names
+
+
+def test_lines_are_sacrebleu_s(tmp_path: Path) -> None:
+    # Only \n ends a line: U+2028, \x0b and \r inside a line do not, and trailing white space goes.
+    path = tmp_path / "odd.gz"
+    with gzip.open(path, "wb") as file:
+        file.write("a\u2028b\x0bc \r\n\n\x00\td\t\nlast".encode())
+    assert read_texts(path) == ["a\u2028b\x0bc", "", "\x00\td", "last"]
+
+
+def bad(files: Path, name: str, content: bytes) -> Path:
+    (files / name).write_bytes(content)
+    return files / name
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("short.txt", b"one\ntwo\n", r"short.txt: 2, .*test.de: 48"),
+        ("empty.txt", b"", "empty.txt: the file is empty"),
+        ("latin.txt", "ok\nMänner\n".encode("latin-1"), "latin.txt, line 2: invalid UTF-8"),
+        ("broken.gz", b"\x1f\x8bno gzip", "broken.gz"),
+    ],
+)
+def test_bad_hypotheses_are_named(files: Path, name, content, message) -> None:
+    with pytest.raises(UserError, match=message):
+        run("evaluate", "-i", bad(files, name, content), "-r", files / "test.de")
+    with pytest.raises(UserError, match=message):
+        run("compare", files / "a.txt", files / name, "-r", files / "test.de")
+
+
+def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
+    reference = ("-r", files / "test.de")
+    for arguments, message in [
+        (("evaluate", *reference), "either a model"),
+        (("evaluate", model, "-i", files / "a.txt", *reference), "either a model"),
+        (("evaluate", model, *reference), "--source"),
+        (("evaluate", model, "-s", bad(files, "s.en", b"1\n"), *reference), r"s.en: 1, .*test.de: 48"),
+        (("evaluate", "-i", files / "nothing", *reference), "nothing: no such file"),
+        (("evaluate", "-i", files / "a.txt", *reference, "-r", bad(files, "r.de", b"1\n")), r"test.de: 48, .*r.de: 1"),
+        (
+            ("evaluate", "-i", files / "a.txt", *reference, "-o", bad(files, "o.json", b"{}")),
+            "o.json: expected a results",
+        ),
+        (("evaluate", model, "-s", files / "source.en", *reference, "-p", "clasic"), "did you mean 'classic'"),
+        (("evaluate", model, "-s", files / "source.en", *reference, "-l", "deu"), "two-letter code"),
+        (("evaluate", model, "-s", files / "source.en", *reference, "-m", "comet"), "BLEU, chrF, TER"),
+        (("compare", files / "a.txt", *reference), "at least one other"),
+        (("compare", files / "a.txt", files / "a.txt", *reference), "given twice"),
+        (("compare", files / "a.txt", files / "nothing", *reference), "nothing: no such file or model folder"),
+        (("compare", files / "a.txt", model, *reference), "--source"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            run(*arguments)
+    assert pipeline == []
+
+
+def test_help_names_every_option() -> None:
+    for command, options in {
+        "evaluate": ("--hypothesis", "--reference", "--source", "--language", "--output", "--beams"),
+        "compare": ("--reference", "--trials", "--jobs", "--bootstrap"),
+    }.items():
+        text = run(command, "--help")
+        assert all(option in text for option in options)
+        assert "cased" in text
+        assert "classic" in text

@@ -1,0 +1,32 @@
+"""docs/scores.md: every block runs, in the order of the page, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scores.md"
+
+
+# The command as installed, without asking for an installation.
+PROLOGUE = """hf-mlnmt() { "$PYTHON" -c 'from hf_mlnmt.cli import main; main()' "$@"; }\n"""
+
+
+def test_every_block_runs(tmp_path: Path, monkeypatch, capsys, evaluate_cache) -> None:
+    monkeypatch.chdir(tmp_path)
+    search = os.pathsep.join([str(PAGE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": search}
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in blocks].count("python") == 4
+    for language, block in blocks:
+        if language == "bash":
+            shell = ["bash", "-ec", PROLOGUE + block]
+            done = subprocess.run(shell, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        else:
+            exec(compile(block, str(PAGE), "exec"), {})
+    assert "protocol:classic" in capsys.readouterr().out
+    assert {"results/new.json", "comparison.json"} <= {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.json")}

@@ -1,0 +1,74 @@
+"""The results file: its shape is a promise, what it does not know it keeps, and broken ones are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import Results, paired_tests, read_results, score_protocols
+
+
+def test_the_file_has_the_documented_shape(tmp_path: Path, systems, references) -> None:
+    results = Results(
+        system="transformer", data={"train": "demo"}, seed=1, budget={"minutes": 4}, command="hf-mlnmt train"
+    )
+    results.parameters, results.steps_per_second, results.decoding = 123, 4.5, {"num_beams": 5}
+    results.add_scores("test", score_protocols(systems["a"], references, language="de", bootstrap=10))
+    results.add_significance("test", {"cased": paired_tests(systems, references, bootstrap=10, trials=10)})
+    content = json.loads(results.write(tmp_path / "results" / "stem.json").read_text(encoding="utf-8"))
+    assert list(content) == [
+        *("schema", "system", "data", "seed", "budget", "command", "versions", "parameters", "steps_per_second"),
+        *("decoding", "scores", "outputs", "significance"),
+    ]
+    assert content["schema"] == "hf_mlnmt.results/1"
+    assert list(content["scores"]["test"]) == ["cased", "classic"]
+    assert list(content["scores"]["test"]["classic"]) == ["BLEU", "chrF", "TER"]
+    entry = content["scores"]["test"]["classic"]["BLEU"]
+    assert list(entry) == ["score", "signature", "ci"]
+    assert entry["ci"][0] < entry["score"] < entry["ci"][1]
+    assert set(content["outputs"]["test"]["cased"]) == {
+        *("sentences", "references", "empty_outputs", "empty_references", "length_ratio")
+    }
+    paired = content["significance"]["test"]["cased"]
+    assert set(paired["systems"]["b"]["TER"]) == {"difference", "paired_bootstrap", "approximate_randomisation"}
+    assert {"python", "hf_mlnmt", "sacrebleu", "sacremoses"} <= set(content["versions"])
+
+
+def test_reading_keeps_everything(tmp_path: Path, systems, references) -> None:
+    path = tmp_path / "r.json"
+    first = Results(system="x", seed=2, extra={"alignment": {"aer": 0.3}})
+    first.add_scores("old", score_protocols(systems["a"], references, bootstrap=0))
+    first.write(path)
+    again = read_results(path)
+    assert again == first
+    again.add_scores("new", score_protocols(systems["b"], references, bootstrap=0))
+    assert list(read_results(again.write(path)).scores) == ["old", "new"]
+    assert json.loads(path.read_text())["alignment"] == {"aer": 0.3}
+
+
+def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -> None:
+    cased = score_protocols(systems["a"], references, bootstrap=0)["cased"]
+    with pytest.raises(ValueError, match="classic"):
+        Results(system="x").add_scores("test", {"classic": cased})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no such file"),
+        ("{", "not a JSON file"),
+        ("[]", "expected a results file"),
+        ('{"schema": "hf_mlnmt.results/2", "system": "x"}', "hf_mlnmt.results/2"),
+        ('{"schema": "hf_mlnmt.results/1"}', "system"),
+    ],
+)
+def test_refused(tmp_path: Path, text, message) -> None:
+    path = tmp_path / "r.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        read_results(path)
+    assert str(path) in str(error.value)

@@ -1,0 +1,337 @@
+"""The pipeline against generate() one sentence at a time, for our models and every foreign family."""
+
+import logging
+
+import pytest
+import torch
+from toy_translators import SENTENCES, bpe, our_model, sentence
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+
+from hf_mlnmt import UserError
+from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline
+
+FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
+    "marian": ({}, None, "", lambda t: {}),
+    "marian-multilingual": ({"target_language": "fra"}, None, ">>fra<< ", lambda t: {}),
+    "m2m100": (
+        {"source_language": "en", "target_language": "de"}, "en", "",
+        lambda t: {"forced_bos_token_id": t.get_lang_id("de")},
+    ),
+    "nllb": (
+        {"source_language": "eng_Latn", "target_language": "deu_Latn"}, "eng_Latn", "",
+        lambda t: {"forced_bos_token_id": t.convert_tokens_to_ids("deu_Latn")},
+    ),
+    "mbart": (
+        {"source_language": "en_XX", "target_language": "ro_RO"}, "en_XX", "",
+        lambda t: {"decoder_start_token_id": t.convert_tokens_to_ids("ro_RO")},
+    ),
+    "mbart50": (
+        {"source_language": "en_XX", "target_language": "ro_RO"}, "en_XX", "",
+        lambda t: {"forced_bos_token_id": t.convert_tokens_to_ids("ro_RO")},
+    ),
+    "t5": ({"source_language": "en", "target_language": "de"}, None, "translate English to German: ", lambda t: {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_foreign_families_as_by_hand(foreign, family):
+    options, code, prefix, arguments = FAMILIES[family]
+    tokenizer = AutoTokenizer.from_pretrained(foreign[family])
+    model = AutoModelForSeq2SeqLM.from_pretrained(foreign[family])
+    if code:
+        tokenizer.src_lang = code
+    texts = SENTENCES[:12]
+    expected = []
+    for text in texts:
+        inputs = tokenizer(prefix + text, return_tensors="pt")
+        output = model.generate(**inputs, num_beams=3, **arguments(tokenizer))[0].tolist()
+        output = output[2:] if "forced_bos_token_id" in arguments(tokenizer) else output[1:]
+        expected.append(tokenizer.decode(output, skip_special_tokens=True))
+    pipeline = TranslationPipeline.from_pretrained(foreign[family], device="cpu")
+    assert pipeline(texts, num_beams=3, batch_tokens=60, **options) == expected
+    assert len(set(expected)) > 3
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "ours"])
+@pytest.mark.parametrize("normalization", ["generate", "gnmt"])
+def test_scores_are_the_scores_of_the_search(foreign, ours, family, normalization):
+    """n-best scores come from a pass of their own; they must be what the beam search itself computed."""
+    folder = ours if family == "ours" else foreign[family]
+    pipeline = TranslationPipeline.from_pretrained(folder, device="cpu")
+    seen = {}
+    generate = pipeline.model.generate
+
+    def spy(**arguments):
+        output = generate(**arguments, return_dict_in_generate=True, output_scores=True)
+        seen["scores"] = output.sequences_scores.view(-1, 3)
+        return output
+
+    pipeline.model.generate = spy
+    texts = [sentence(seed, words=6) for seed in range(4)]
+    options = FAMILIES[family][0] if family != "ours" else {}
+    results = pipeline(
+        texts, num_beams=4, num_return_sequences=3, length_normalization=normalization, length_penalty=0.7, **options
+    )
+    lengths = [len(ids) for ids in pipeline.parts.source(texts)["input_ids"]]
+    order = sorted(range(4), key=lambda i: (-lengths[i], i))
+    for i, row in zip(order, seen["scores"].tolist(), strict=True):
+        for hypothesis, score in zip(results[i], row, strict=True):
+            assert isinstance(hypothesis, Hypothesis)
+            assert hypothesis.score == pytest.approx(score, abs=2e-4)
+        assert [h.score for h in results[i]] == sorted([h.score for h in results[i]], reverse=True)
+
+
+@pytest.fixture(scope="module")
+def pipeline(ours):
+    return TranslationPipeline.from_pretrained(str(ours), device="cpu")
+
+
+def test_order_and_batches_change_nothing(pipeline):
+    texts = SENTENCES[:40]
+    one_by_one = [pipeline(text, num_beams=2) for text in texts]
+    assert pipeline(texts, num_beams=2) == one_by_one
+    assert pipeline(texts, num_beams=2, batch_tokens=30) == one_by_one
+    assert pipeline(texts[::-1], num_beams=2, batch_tokens=200) == one_by_one[::-1]
+    assert list(pipeline.stream(iter(texts), window=7, num_beams=2)) == one_by_one
+
+
+def test_batches_hold_the_token_budget_and_call_generate_once_each(pipeline, monkeypatch):
+    shapes = []
+    generate = pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: shapes.append(a["input_ids"].shape) or generate(**a))
+    pipeline(SENTENCES, batch_tokens=128, num_beams=1)
+    assert sum(rows for rows, _ in shapes) == len(SENTENCES)
+    assert all(rows * longest <= 128 for rows, longest in shapes)
+    assert [longest for _, longest in shapes] == sorted([longest for _, longest in shapes], reverse=True)
+    assert len(shapes) < 100
+
+
+def test_empty_texts_stay_empty(pipeline):
+    assert pipeline(["", " \t", "A man.", ""])[0:2] == ["", ""]
+    assert pipeline([]) == []
+    assert pipeline("") == ""
+    assert pipeline([""], num_return_sequences=2) == [[Hypothesis("", 0.0, 0.0, 0)] * 2]
+
+
+def test_stream_reads_no_further_than_its_window(pipeline):
+    read = []
+
+    def source():
+        for text in SENTENCES[:6]:
+            read.append(text)
+            yield text
+
+    results = pipeline.stream(source(), window=2)
+    next(results)
+    assert len(read) == 2
+    next(results), next(results)
+    assert len(read) == 4
+
+
+def test_long_text_is_split_into_its_sentences(pipeline):
+    texts = [sentence(seed, words=9) for seed in range(12)]
+    long = texts[0] + "\n\n" + "  ".join(texts[1:6]) + " \t" + " ".join(texts[6:])
+    translated = [pipeline(text) for text in texts]
+    expected = translated[0] + "\n\n" + "  ".join(translated[1:6]) + " \t" + " ".join(translated[6:])
+    assert len(pipeline.parts.source(long)["input_ids"]) > 64
+    assert pipeline(long) == expected
+    assert pipeline([SENTENCES[0], long, SENTENCES[1]])[1] == expected
+    assert pipeline(long + "\n\n " + texts[0]) == expected + "\n\n " + translated[0]
+
+
+def test_n_best_of_a_split_text_ranks_by_rank(pipeline):
+    texts = [sentence(seed, words=9) for seed in range(8)]
+    options = {"num_beams": 3, "num_return_sequences": 3}
+    parts = pipeline(texts, **options)
+    whole = pipeline([" ".join(texts)], **options)[0]
+    for rank in range(3):
+        found = next(h for h in whole if h.text == " ".join(part[rank].text for part in parts))
+        assert found.log_probability == pytest.approx(sum(part[rank].log_probability for part in parts), abs=1e-3)
+        assert found.length == sum(part[rank].length for part in parts)
+        assert found.score == pytest.approx(found.log_probability / found.length)
+    assert [h.score for h in whole] == sorted([h.score for h in whole], reverse=True)
+
+
+def test_short_text_with_several_sentences_is_not_split(pipeline, monkeypatch):
+    calls = []
+    generate = pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: calls.append(len(a["input_ids"])) or generate(**a))
+    pipeline("A man. A dog.")
+    assert calls == [1]
+    pipeline("A man sees a dog. A dog sees a man.", max_source_tokens=12)
+    assert calls[1:] == [2]
+
+
+def test_an_overlong_sentence_is_divided_and_reported(pipeline, caplog):
+    words = [sentence(seed, words=20)[:-1] for seed in range(10)]
+    with caplog.at_level(logging.WARNING):
+        result = pipeline(["A man.", " ".join(words)])
+    assert "line 2: a sentence is longer than the 64 tokens" in caplog.text
+    assert len(result[1].split()) == 7
+
+
+def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog):
+    with caplog.at_level(logging.WARNING):
+        pipeline(["x" * 5000])
+    assert "line 1: " in caplog.text
+    assert "the rest is not translated" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        pipeline([" ".join(SENTENCES[:40])], split_long=False)
+    assert "the rest is not translated" in caplog.text
+
+
+def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):
+    with caplog.at_level(logging.WARNING):
+        results = pipeline(SENTENCES[:20], max_new_tokens=2, num_return_sequences=1)
+    assert "reached the length limit" in caplog.text
+    assert max(result[0].length for result in results) == 2
+
+
+def test_without_a_limit_in_the_model_the_positions_are_the_limit(pipeline, monkeypatch):
+    """Never Transformers' own 20 tokens."""
+    seen = {}
+    monkeypatch.setattr(pipeline.model.generation_config, "max_new_tokens", None)
+    generate = pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.update(a) or generate(**a))
+    pipeline("A man.")
+    assert seen["max_new_tokens"] == 63
+
+
+def test_sampling_repeats_with_its_seed(pipeline):
+    first = pipeline(SENTENCES[:5], do_sample=True, top_k=20, temperature=1.5, seed=1)
+    assert pipeline(SENTENCES[:5], do_sample=True, top_k=20, temperature=1.5, seed=1) == first
+    assert pipeline(SENTENCES[:5], do_sample=True, top_k=20, temperature=1.5, seed=2) != first
+    assert pipeline(SENTENCES[:5], do_sample=True, top_k=1, seed=2) == pipeline(SENTENCES[:5], num_beams=1)
+    lists = pipeline(SENTENCES[:3], do_sample=True, num_return_sequences=4, seed=1)
+    assert [len(hypotheses) for hypotheses in lists] == [4, 4, 4]
+
+
+def test_sampling_draws_from_the_whole_distribution(pipeline, monkeypatch):
+    seen = {}
+    generate = pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.update(a) or generate(**a))
+    pipeline("A man.", do_sample=True)
+    assert seen["top_k"] == 0  # Transformers' own default is 50
+
+
+def test_length_normalization_reaches_generate(pipeline, monkeypatch):
+    seen = {}
+    generate = pipeline.model.generate
+    monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.update(a) or generate(**a))
+    pipeline("A man.", num_beams=3, length_penalty=0.6, length_normalization="gnmt", early_stopping="never")
+    assert isinstance(seen["length_penalty"], LengthPenalty)
+    assert 13 ** seen["length_penalty"] == pytest.approx(3**0.6)
+    assert seen["early_stopping"] == "never"
+
+
+def test_a_recorded_normalization_is_the_default(ours, tmp_path):
+    AutoTokenizer.from_pretrained(ours).save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(ours)
+    # Not by changing the config made from the model's: Transformers drops unknown fields of such a one on loading.
+    ids = {name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
+    model.generation_config = GenerationConfig(
+        num_beams=4, length_penalty=0.6, length_normalization="gnmt", max_new_tokens=20, **ids
+    )
+    model.save_pretrained(tmp_path)
+    pipeline = TranslationPipeline.from_pretrained(tmp_path, device="cpu")
+    result = pipeline(["A man."], num_return_sequences=1)[0][0]
+    assert result.score == pytest.approx(result.log_probability / ((5 + result.length) / 6) ** 0.6)
+    pipeline.model.generate(**pipeline.parts.source("A man.", return_tensors="pt"))  # plain generate() bears it
+
+
+def test_languages(ours_multilingual, foreign, pipeline):
+    multilingual = TranslationPipeline.from_pretrained(ours_multilingual, device="cpu")
+    assert multilingual.languages == ["de", "fr"]
+    model, tokenizer = multilingual.model, multilingual.parts.source
+    inputs = tokenizer("<2fr>" + SENTENCES[0], return_tensors="pt")
+    expected = tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True).strip()
+    assert multilingual(SENTENCES[0], target_language="fr") == expected
+    assert pipeline.languages == []
+    cases = [
+        (multilingual, {}, "target_language: needed.*knows: de, fr"),
+        (multilingual, {"target_language": "xx"}, "unknown code 'xx'.*knows: de, fr"),
+        (pipeline, {"target_language": "de"}, "no language codes"),
+        (pipeline, {"source_language": "de"}, "no language codes"),
+    ]
+    nllb = TranslationPipeline.from_pretrained(foreign["nllb"], device="cpu")
+    cases += [
+        (nllb, {"source_language": "en", "target_language": "de"}, "source_language: .*did you mean 'eng_Latn'"),
+        (
+            nllb,
+            {"source_language": "fra_Latn", "target_language": "de"},
+            "target_language: .*did you mean 'deu_Latn'.*fra_Latn",
+        ),
+        (nllb, {"source_language": "eng_Latn"}, "target_language: needed"),
+    ]
+    t5 = TranslationPipeline.from_pretrained(foreign["t5"], device="cpu")
+    cases += [
+        (t5, {"source_language": "en", "target_language": "fr"}, "'en' to 'fr'.*en_to_de"),
+        (t5, {"target_language": "fr"}, "both"),
+    ]
+    m2m = TranslationPipeline.from_pretrained(foreign["m2m100"], device="cpu")
+    cases += [(m2m, {"target_language": "de"}, "source_language: needed")]
+    for translate, options, message in cases:
+        with pytest.raises(UserError, match=message):
+            translate("A man.", **options)
+
+
+def test_prefix_is_used_as_it_is(foreign):
+    t5 = TranslationPipeline.from_pretrained(foreign["t5"], device="cpu")
+    by_code = t5(SENTENCES[:4], source_language="en", target_language="de")
+    assert t5(SENTENCES[:4], prefix="translate English to German: ") == by_code
+    assert t5(SENTENCES[:4], source_language="English", target_language="German") == by_code
+    assert t5(SENTENCES[:4]) != by_code
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "num_beams"),
+        ({"batch_tokens": "many"}, "batch_tokens"),
+        ({"num_return_sequences": 5, "num_beams": 2}, "num_beams of at least 5"),
+        ({"temperature": 0.5}, "only acts when sampling"),
+        ({"do_sample": True, "temperature": 0.0}, "above 0"),
+        ({"length_normalization": "gnm", "num_beams": 2}, "did you mean 'gnmt'"),
+        ({"max_source_tokens": 1}, "max_source_tokens=1"),
+    ],
+)
+def test_bad_options(pipeline, options, message):
+    with pytest.raises(UserError, match=message):
+        pipeline("A man.", **options)
+
+
+def test_an_option_that_nobody_knows_is_refused(pipeline):
+    with pytest.raises((ValueError, TypeError), match="num_beans"):
+        pipeline("A man.", num_beans=4)
+
+
+def test_memory_shortage_halves_the_batch(pipeline, monkeypatch):
+    generate = pipeline.model.generate
+
+    def limited(**arguments):
+        if len(arguments["input_ids"]) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(**arguments)
+
+    expected = pipeline(SENTENCES[:10])
+    monkeypatch.setattr(pipeline.model, "generate", limited)
+    assert pipeline(SENTENCES[:10]) == expected
+
+
+def test_loading_mistakes(ours, tmp_path):
+    for name, message in [(tmp_path, "no config.json"), ("nobody/nothing", "folder or a Hub name")]:
+        with pytest.raises(UserError, match=message):
+            TranslationPipeline.from_pretrained(name)
+    with pytest.raises(UserError, match="device 'tpu9'"):
+        TranslationPipeline.from_pretrained(ours, device="tpu9")
+    with pytest.raises(UserError, match="dtype 'float99'"):
+        TranslationPipeline.from_pretrained(ours, dtype="float99")
+    bpe().save_pretrained(tmp_path)
+    our_model(50).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="50 embeddings"):
+        TranslationPipeline.from_pretrained(tmp_path)
+
+
+def test_dtype(ours):
+    assert TranslationPipeline.from_pretrained(ours, dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16

@@ -1,0 +1,166 @@
+"""`hf-mlnmt translate` on files and pipes, and reading them."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import typer
+from toy_translators import SENTENCES, bpe, our_model
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.cli.translate import translate
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import save_tokenizers
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.reading import pipe_groups
+
+app = typer.Typer()
+app.command()(translate)
+TEXTS = [*SENTENCES[:5], "", *SENTENCES[5:9]]
+
+
+def run(*arguments, **options):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def expected(ours):
+    return TranslationPipeline.from_pretrained(ours, device="cpu")(TEXTS)
+
+
+def test_files_plain_and_gz_in_order(ours, expected, tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS[:4]) + "\n")
+    (tmp_path / "b.gz").write_bytes(gzip.compress("\n".join(TEXTS[4:]).encode()))
+    result = run(ours, tmp_path / "a.txt", tmp_path / "b.gz", "--window", 3)
+    assert result.stdout.split("\n") == [*expected, ""]
+
+
+def test_standard_input(ours, expected):
+    assert run(ours, input="\r\n".join(TEXTS)).stdout.split("\n") == [*expected, ""]
+    assert run(ours, "-", input="\ufeff" + TEXTS[0]).stdout == expected[0] + "\n"
+    assert run(ours, input="").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+def test_output_file_appears_whole_or_not_at_all(ours, expected, tmp_path, name):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    output = tmp_path / name
+    output.write_text("before")
+    (tmp_path / "bad.txt").write_bytes(b"A man.\n" * 5 + b"\xff\n")
+    with pytest.raises(UserError, match=r"bad.txt, line 6: invalid UTF-8"):
+        run(ours, tmp_path / "bad.txt", "-o", output, "--window", 2)
+    assert output.read_text() == "before"
+    run(ours, tmp_path / "in.txt", "-o", output)
+    opener = gzip.open if name.endswith("gz") else open
+    with opener(output, "rt") as stream:
+        assert stream.read().split("\n") == [*expected, ""]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["bad.txt", "in.txt", name])
+
+
+def test_jsonl(ours, expected):
+    records = [json.loads(line) for line in run(ours, "--jsonl", input="\n".join(TEXTS)).stdout.splitlines()]
+    assert records == [{"source": s, "translation": t} for s, t in zip(TEXTS, expected, strict=True)]
+    options = ["--jsonl", "--scores", "--beams", 3, "--n-best", 2]
+    (record,) = [json.loads(line) for line in run(ours, *options, input=TEXTS[0]).stdout.splitlines()]
+    assert set(record) == {"source", "translation", "score", "log_probability", "length", "n_best"}
+    assert record["n_best"][0]["translation"] == record["translation"]
+    assert record["n_best"][0]["score"] >= record["n_best"][1]["score"]
+
+
+def test_n_best_lines(ours):
+    lines = run(ours, "--beams", 3, "--n-best", 3, input="\n".join(TEXTS[:2])).stdout.splitlines()
+    fields = [line.split(" ||| ") for line in lines]
+    assert [number for number, _, _ in fields] == ["0"] * 3 + ["1"] * 3
+    assert all(float(score) < 0 for _, _, score in fields)
+
+
+def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
+    seen = {}
+
+    def translated(self, groups, total=None, **options):
+        seen.update(options)
+        return iter([text for group in groups for text in group])
+
+    monkeypatch.setattr(TranslationPipeline, "stream_groups", translated)
+    arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
+    run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
+    wanted = {
+        "num_beams": 7, "length_penalty": 0.6, "length_normalization": "gnmt", "early_stopping": "never",
+        "do_sample": True, "top_k": 5, "temperature": 0.5, "seed": 3, "split_long": False, "progress": True,
+    }  # fmt: skip
+    assert {key: seen[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all"], "Hub name"),
+        (["MODEL", "missing.txt"], "missing.txt: no such file"),
+        (["MODEL", "--scores"], "needs --jsonl"),
+        (["MODEL", "--threads", "0"], "--threads"),
+        (["MODEL", "--early-stopping", "perhaps"], "true, false or never"),
+        (["MODEL", "-t", "de"], "no language codes"),
+        (["MODEL", "--temperature", "2"], "--sample"),
+    ],
+)
+def test_mistakes(ours, arguments, message):
+    with pytest.raises(UserError, match=message):
+        run(*[ours if argument == "MODEL" else argument for argument in arguments], input="A man.\n")
+
+
+def test_bad_standard_input_names_the_line():
+    with pytest.raises(UserError, match="standard input, line 3: invalid UTF-8"):
+        list(pipe_groups(io.BytesIO(b"a\nb\n\xe4\n")))
+    with pytest.raises(UserError, match="line 2: contains a NUL"):
+        list(pipe_groups(io.BytesIO(b"a\nb\0\n")))
+
+
+def test_a_pipe_gives_lines_when_they_arrive():
+    reading, writing = os.pipe()
+    groups = pipe_groups(os.fdopen(reading, "rb"))
+    os.write(writing, b"first\nsecond\nthi")
+    assert next(groups) == ["first", "second"]
+    os.write(writing, "rd ä".encode()[:-1])
+    threading.Timer(0.2, lambda: (os.write(writing, "ä".encode()[-1:] + b"\n"), os.close(writing))).start()
+    assert next(groups) == ["third ä"]
+    assert next(groups, None) is None
+
+
+def test_a_conversation_through_the_command(ours):
+    """Each line is answered before the next is sent: nothing waits in a buffer."""
+    code = "import typer; from hf_mlnmt.cli.translate import translate; typer.run(translate)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(ours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    pipeline = TranslationPipeline.from_pretrained(ours)
+    for text in [TEXTS[0], "", TEXTS[1]]:
+        process.stdin.write(text + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == pipeline(text) + "\n"
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+
+
+def test_two_tokenizers_and_text_processing(tmp_path):
+    """A Moses model with its own target vocabulary: the source is tokenised, the translation detokenised."""
+    source, target = bpe(), bpe(codes=("<2xx>",))
+    processing = {side: TextProcessing("en", moses=True, lowercase=side == "source") for side in ("source", "target")}
+    save_tokenizers(tmp_path, source, target, processing)
+    sizes = {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    our_model(len(source), **sizes).save_pretrained(tmp_path)
+    pipeline = TranslationPipeline.from_pretrained(tmp_path, device="cpu")
+    seen = []
+    generate, decode = pipeline.model.generate, pipeline.parts.target.decode
+    pipeline.model.generate = lambda **a: seen.append(a["input_ids"]) or generate(**a)
+    pipeline.parts.target.decode = lambda ids, **options: decode(ids, **options) and "A dog , isn 't it ?"
+    assert pipeline(["The Man."]) == ["A dog, isn't it?"]
+    assert source.decode(seen[0][0], skip_special_tokens=True).strip() == "the man ."

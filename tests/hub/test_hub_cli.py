@@ -1,0 +1,75 @@
+"""The commands publish and describe: their options, outputs and exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli.describe import describe
+from hf_mlnmt.cli.publish import publish
+from hf_mlnmt.errors import UserError
+
+app = typer.Typer()
+app.command()(publish)
+app.command()(describe)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(UserError) as error:
+        run(*arguments)
+    return str(error.value)
+
+
+def test_publish_to_a_folder(trained, tmp_path, quick):
+    output = run("publish", trained, "--to", tmp_path / "out", "--licence", "mit", "-s", "en", "-t", "de")
+    assert "warning" not in output
+    assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_publish_pushes_what_it_built(trained, quick, monkeypatch):
+    seen = {}
+
+    def take(folder, repo_id, **options):
+        seen.update(options, repo_id=repo_id, card=(folder / "README.md").read_text())
+        return "https://hub.test/anna/toy"
+
+    monkeypatch.setattr("hf_mlnmt.hub.upload.push", take)
+    monkeypatch.setattr("hf_mlnmt.hub.upload.check_ready", lambda repo_id: None)
+    assert "https://hub.test/anna/toy" in run("publish", trained, "--push", "anna/toy", "--private", "--revision", "v2")
+    assert (seen["repo_id"], seen["private"], seen["revision"], seen["create_pr"]) == ("anna/toy", True, "v2", False)
+    assert 'name = "anna/toy"' in seen["card"]
+
+
+def test_publish_refuses_before_it_works(trained, tmp_path, monkeypatch):
+    assert "nothing to do" in refused("publish", trained)
+    assert "add --push" in refused("publish", trained, "--to", tmp_path / "out", "--private")
+    assert "both" in refused("publish", trained, "--to", tmp_path / "out", "-s", "en")
+    assert "choose one" in refused("publish", trained, "--push", "a/b", "--create-pr", "--revision", "x")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert "no Hugging Face token" in refused("publish", trained, "--to", tmp_path / "out", "--push", "anna/toy")
+    assert not (tmp_path / "out").exists()
+
+
+def test_describe_prints_tables_and_json(published):
+    assert "parameters" in run("describe", published)
+    assert json.loads(run("describe", published, "--json"))["model_type"] == "mlnmt-transformer"
+
+
+def test_describe_prints_the_card_of_a_record():
+    record = next((ROOT / "modeling").glob("*.json"))
+    card = run("describe", record, "--card")
+    assert card.startswith("---\n")
+    assert run("describe", record.name.removesuffix(".json"), "--card") == card
+    assert "its README.md" in refused("describe", ROOT, "--card")

@@ -1,0 +1,46 @@
+"""The check in fresh processes refuses a folder that computes something else or does not load."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from hub_toys import small_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_mlnmt import UserError
+from hf_mlnmt.hub.loading import check_loading
+
+
+@pytest.fixture
+def copy(published, tmp_path):
+    return shutil.copytree(published, tmp_path / "copy")
+
+
+def test_other_weights_are_noticed(copy, published):
+    tensors = load_file(copy / "model.safetensors")
+    name = next(name for name in tensors if "decoder" in name and tensors[name].dim() == 2)
+    tensors[name] += 0.01 * torch.randn_like(tensors[name])
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
+    with pytest.raises(UserError, match=r"logits differ by|generated"):
+        check_loading(copy, model, tokenizer, ("package",))
+
+
+def test_code_that_needs_the_package_is_noticed(copy, published):
+    source = copy / "dropout.py"
+    source.write_text(source.read_text() + "\nimport hf_mlnmt\n")
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
+    with pytest.raises(UserError, match=r"(?s)does not load again \(remote-code\).*hf_mlnmt"):
+        check_loading(copy, model, tokenizer, ("remote-code",))
+
+
+def test_small_model_depends_on_its_weights():
+    """The comparison is worth something only if outputs vary."""
+    model = small_model(50)
+    source = torch.tensor([[5, 6, 7, 1]])
+    first = model(input_ids=source, decoder_input_ids=torch.tensor([[3, 8]])).logits
+    second = model(input_ids=source.flip(1), decoder_input_ids=torch.tensor([[3, 8]])).logits
+    assert (first - second).abs().max() > 0.1

@@ -1,0 +1,260 @@
+"""The published folder: complete, clean, loading with and without the package; bad input loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hub_toys import HOME, SENTENCES, pollute, small_model, some_results, write_model
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+
+from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
+from hf_mlnmt.hub import build_folder, check_folder
+
+CODE = {"attention.py", "configuration.py", "dropout.py", "layers.py", "loss.py", "transformer.py"}
+
+
+def python_blocks(folder: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run_without_package(code: str, cwd: Path, modules: Path) -> str:
+    """Run code in a process that cannot import hf_mlnmt, offline."""
+    environment = {**os.environ, "HF_MODULES_CACHE": str(modules), "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONPATH", None)
+    blocked = f"import sys; sys.modules['hf_mlnmt'] = None\n{code}"
+    process = subprocess.run(
+        [sys.executable, "-c", blocked], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
+
+
+def test_folder_holds_everything_and_nothing_else(published):
+    found = {path.name for path in published.iterdir()}
+    data = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert found >= data | CODE | {"README.md", "results.json"}
+    assert {name for name in found if not name.endswith(".py")} == data | {"README.md", "results.json"}
+
+
+def test_training_leftovers_are_gone_and_decoding_stays(published):
+    assert json.loads((published / "config.json").read_text())["use_cache"] is True
+    generation = json.loads((published / "generation_config.json").read_text())
+    assert not generation.keys() & {"max_length", "top_k", "temperature"}
+    assert (generation["num_beams"], generation["length_penalty"]) == (2, 1.1)
+    assert generation["max_new_tokens"] == 63  # the model's longest, not Trainer's 20
+    assert generation["decoder_start_token_id"] == 3
+
+
+def test_no_path_of_the_machine_stays(published, trained):
+    for path in published.rglob("*"):
+        content = path.read_bytes()
+        for secret in (HOME, str(trained), str(Path.home()) + "/", "/srv/runs"):
+            assert secret.encode() not in content, path
+    command = json.loads((published / "results.json").read_text())["command"]
+    assert command == "hf-mlnmt train recipe.yaml --data toy --output first"
+
+
+def test_codes_of_the_card_run_with_the_package(published, monkeypatch, capsys):
+    monkeypatch.chdir(published.parent)
+    plain, _, pipeline = python_blocks(published)
+    exec(plain, {})
+    exec(pipeline, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.strip() == second.strip() != ""
+
+
+def test_code_of_the_card_runs_without_the_package(published, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(published.parent)
+    plain, remote, _ = python_blocks(published)
+    exec(plain, {})
+    expected = capsys.readouterr().out
+    base = "from transformers import AutoModel\nprint(type(AutoModel.from_pretrained(name, trust_remote_code=True)))"
+    found, kind = run_without_package(remote + base, published.parent, tmp_path).strip().rsplit("\n", 1)
+    assert found.strip() == expected.strip()
+    assert "transformers_modules" in kind
+    assert "TransformerModel" in kind
+
+
+def test_same_input_same_bytes(published, trained, tmp_path, quick):
+    again = build_folder(trained, tmp_path / "toy-en-de", licence="cc-by-4.0").folder
+    for path in published.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_publishing_leaves_later_saves_alone(published, tmp_path):
+    """register_for_auto_class marks a class for the whole process: a training's checkpoints must not get code."""
+    small_model(50).save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py"))
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_a_publication_can_be_published_again(published, tmp_path, quick):
+    again = build_folder(published, tmp_path / "again", licence="cc-by-4.0").folder
+    assert (again / "config.json").read_bytes() == (published / "config.json").read_bytes()
+    assert (again / "model.safetensors").read_bytes() == (published / "model.safetensors").read_bytes()
+
+
+def test_separate_tokenizers_and_text_processing(tmp_path, monkeypatch, capsys, quick):
+    source = train_tokenizer(SENTENCES, vocab_size=300)
+    target = train_tokenizer([line.upper() for line in SENTENCES], vocab_size=320)
+    assert len(source) != len(target)
+    folder = tmp_path / "run" / "average"
+    small_model(len(source), len(target)).save_pretrained(folder)
+    processing = {"source": TextProcessing("en", moses=True, normalize=True, lowercase=True)}
+    processing["target"] = TextProcessing("de", moses=True)
+    save_tokenizers(folder, source, target, processing)
+    built = build_folder(folder, tmp_path / "out" / "two", languages=("en", "de")).folder
+    assert (built / "target_tokenizer" / "tokenizer.json").is_file()
+    monkeypatch.chdir(built.parent)
+    plain, _, pipeline = python_blocks(built)
+    exec(plain, {})
+    exec(pipeline, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second != ""
+
+
+def test_multilingual_card_names_and_uses_its_codes(tmp_path, monkeypatch, capsys, quick):
+    folder = write_model(tmp_path / "run", languages=("de", "fr"))
+    built = build_folder(folder, tmp_path / "out" / "many").folder
+    card = (built / "README.md").read_text()
+    assert "language:\n- de\n- fr\n" in card
+    assert "German (`<2de>`)" in card
+    monkeypatch.chdir(built.parent)
+    plain, _, pipeline = python_blocks(built)
+    exec(plain, {})
+    exec(pipeline, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second != ""
+
+
+def test_a_model_of_transformers_own_needs_no_code(tmp_path, quick):
+    tokenizer = train_tokenizer(SENTENCES, vocab_size=300)
+    sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 3, "forced_eos_token_id": 1}
+    model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=16, **sizes, **special))
+    model.save_pretrained(tmp_path / "marian")
+    save_tokenizers(tmp_path / "marian", tokenizer)
+    built = build_folder(tmp_path / "marian", tmp_path / "out").folder
+    card = (built / "README.md").read_text()
+    assert not list(built.glob("*.py"))
+    assert "trust_remote_code" not in card
+    assert "Citation: not recorded" in card
+    assert AutoModelForSeq2SeqLM.from_pretrained(built).config.model_type == "marian"
+
+
+def test_weights_are_those_of_the_model(published, trained):
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (trained, published))
+    batch = AutoTokenizer.from_pretrained(published)(SENTENCES[:2], return_tensors="pt", padding=True)
+    target = torch.tensor([[3, 40, 41]] * 2)
+    assert torch.equal(
+        before(**batch, decoder_input_ids=target).logits, after(**batch, decoder_input_ids=target).logits
+    )
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("training_args.bin", b"PK\x03\x04", "pickle"),
+        ("state.dat", b"\x80\x04\x95", "pickle"),
+        ("notes.txt", b"see /home/anna/runs/1", "/home/anna"),
+        ("notes.md", f"cd {Path.home()}/x/y".encode() if len(Path.home().parts) > 2 else b"/Users/anna/x", "paths of"),
+        ("log.txt", b"HF_TOKEN=hf_" + b"a" * 34, "token"),
+        ("model-2.safetensors", b"\x10\0\0\0\0\0\0\0{", "half-written"),
+        ("generation_config.json", b'{"max_length": 20, "max_new_tokens": 20}', "max_length=20"),
+        ("generation_config.json", b'{"pad_token_id": 0}', "no max_new_tokens"),
+        ("config.json", b'{"use_cache": false}', "use_cache"),
+        ("README.md", b"# no metadata\n", "YAML"),
+    ],
+)
+def test_folder_check_names_what_must_not_go_out(published, tmp_path, name, content, problem):
+    copy = shutil.copytree(published, tmp_path / "copy")
+    check_folder(copy)
+    (copy / name).write_bytes(content)
+    with pytest.raises(UserError, match=problem) as error:
+        check_folder(copy)
+    assert name in str(error.value)
+
+
+def test_folder_check_refuses_links_and_missing_files(published, tmp_path):
+    copy = shutil.copytree(published, tmp_path / "copy")
+    (copy / "results.json").unlink()
+    (copy / "results.json").symlink_to(published / "results.json")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="a link") as error:
+        check_folder(copy)
+    assert "no weights" in str(error.value)
+
+
+def test_existing_folders_of_the_user_are_never_replaced(trained, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"thesis\.tex"):
+        build_folder(trained, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    for target in (trained, trained / "inside", trained.parent):
+        with pytest.raises(UserError, match="in or around"):
+            build_folder(trained, target)
+
+
+def test_an_earlier_publication_is_replaced_only_when_the_new_one_is_good(published, trained, tmp_path, monkeypatch):
+    target = shutil.copytree(published, tmp_path / "toy")
+
+    def refuse(*arguments):
+        raise UserError("does not load")
+
+    monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", refuse)
+    with pytest.raises(UserError, match="does not load"):
+        build_folder(trained, target)
+    assert (target / "README.md").read_bytes() == (published / "README.md").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
+    monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", lambda *arguments: None)
+    build_folder(trained, target)
+    assert "\n# toy\n" in (target / "README.md").read_text()
+
+
+def test_sources_that_are_no_model(trained, tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        build_folder(tmp_path / "nothing", tmp_path / "out")
+    with pytest.raises(UserError, match=r"run's folder; give .*average"):
+        build_folder(trained.parent, tmp_path / "out")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    shutil.copyfile(trained / "config.json", pickled / "config.json")
+    (pickled / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match="a pickle"):
+        build_folder(pickled, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_vocabulary_and_other_models_results(trained, tmp_path, quick):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    (folder / "results.json").write_text(json.dumps(some_results(parameters=999)))
+    (warning,) = build_folder(folder, tmp_path / "out", licence="mit").warnings
+    assert "says 999 parameters" in warning
+    TransformerForConditionalGeneration(
+        TransformerConfig(vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1)
+    ).save_pretrained(folder)
+    with pytest.raises(UserError, match="20 embeddings"):
+        build_folder(folder, tmp_path / "other")
+
+
+def test_what_is_missing_is_told(tmp_path, quick):
+    folder = write_model(tmp_path / "run")
+    pollute(folder)
+    warnings = build_folder(folder, tmp_path / "out").warnings
+    assert len(warnings) == 3
+    assert "no results file" in warnings[0]
+    assert "licence" in warnings[1]
+    assert "languages" in warnings[2]

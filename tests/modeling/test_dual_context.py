@@ -1,0 +1,330 @@
+"""Dual context: equal to a slow reference, to the baseline where the local half is cut off, and to itself with a cache."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from reference import dual_context as reference
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+
+import hf_mlnmt
+from hf_mlnmt.modeling import DualContextConfig, TransformerConfig
+from hf_mlnmt.modeling.attention import Attention, SelfAttention
+from hf_mlnmt.modeling.convolution_cache import ConvolutionCacheLayer
+from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextDecoderLayer, DualContextEncoderLayer
+
+WIDTH, HEADS = 6, 2
+BEAMS = {**DECODING, "num_beams": 3}
+KERNELS = range(2, 9)
+
+
+def config(member: str, **fields) -> DualContextConfig:
+    return DualContextConfig(**{**TINY, "dual_context": member, **fields})
+
+
+def build(settings, std: float | None = 0.4, seed: int = 0):
+    """A float64 model in evaluation mode with large weights."""
+    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
+    redraw(model, seed, std)
+    return model
+
+
+def layer(side: str, kernel: int, implementation: str, **fields) -> nn.Module:
+    """One layer with the module, its matrices redrawn with std fan_in^-0.5."""
+    sizes = {"d_model": WIDTH, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
+    settings = config("Full-DC", kernel_size=kernel, **sizes, **fields)
+    settings._attn_implementation = implementation
+    module = {"encoder": DualContextEncoderLayer, "decoder": DualContextDecoderLayer}[side](settings, 0).double().eval()
+    redraw(module, 5, None)
+    return module
+
+
+def weights_of(module: nn.Module) -> reference.Weights:
+    """The paper's matrices, as in r W, from the layer's joined parameters."""
+    unit, zeros = module.self_attn, torch.zeros(WIDTH, dtype=torch.float64)
+
+    def parts(linear: nn.Linear, names: str) -> dict:
+        biases = linear.bias.split(WIDTH) if linear.bias is not None else [zeros] * len(names)
+        return {n: (w.t(), b) for n, w, b in zip(names, linear.weight.split(WIDTH), biases, strict=True)}
+
+    of_r, of_local = parts(unit.global_proj, "lqkv"), parts(unit.local_proj, "kv")
+    norm = module.self_attn_sublayer.layer_norm
+    return reference.Weights(
+        convolution=unit.convolution.weight.t(),
+        convolution_bias=unit.convolution.bias,
+        local_norm=(unit.convolution_norm.weight, unit.convolution_norm.bias),
+        local_unit={"q": of_r.pop("l"), **of_local},
+        global_unit=of_r,
+        output=unit.out_proj.weight.t(),
+        output_bias=unit.out_proj.bias,
+        norm=(norm.weight, norm.bias),
+    )
+
+
+def mask_of(real: torch.Tensor, causal: bool, implementation: str) -> torch.Tensor:
+    """What Transformers hands to the attention: additive for eager, boolean for SDPA."""
+    length = real.shape[1]
+    mask = real[:, None, None, :].expand(-1, 1, length, -1)
+    if causal:
+        mask = mask & torch.ones(length, length, dtype=torch.bool).tril()
+    return mask if implementation == "sdpa" else (~mask).double() * torch.finfo(torch.float64).min
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("kernel", [2, 3, 8])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_module_equals_the_reference(side, kernel, implementation, bias):
+    module, causal = layer(side, kernel, implementation, attention_bias=bias), side == "decoder"
+    r = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    real = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    mask = mask_of(real, causal, implementation)
+    past = (None,) if causal else ()
+    actual = module.attend_self(r, mask, *past)
+    maps = module.self_attn(r, mask)[1]
+    expected, expected_maps = reference.dual_context(r, real, weights_of(module), HEADS, kernel, causal)
+    assert_same(actual[real], expected[real], 1e-11)
+    if implementation == "eager":
+        assert_same(maps.transpose(1, 3).transpose(2, 3)[real], expected_maps.transpose(1, 3).transpose(2, 3)[real])
+    else:
+        assert maps is None
+    leaves = [r, *module.self_attn.parameters(), *module.self_attn_sublayer.parameters()]
+    probe = torch.randn_like(actual) * real.unsqueeze(-1)
+    got = torch.autograd.grad((actual * probe).sum(), leaves)
+    wanted = torch.autograd.grad((expected * probe).sum(), leaves)
+    assert_same(got, wanted, 1e-10)
+
+
+def test_without_a_mask_all_positions_are_real():
+    for side, causal in (("encoder", False), ("decoder", True)):
+        module = layer(side, 4, "sdpa")
+        r = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+        real = torch.ones(2, 5, dtype=torch.bool)
+        actual = module.attend_self(r, None, *([None] if causal else []))
+        assert_same(actual, reference.dual_context(r, real, weights_of(module), HEADS, 4, causal)[0], 1e-11)
+
+
+def test_both_units_are_one_attention_call():
+    module = layer("encoder", 2, "sdpa")
+    with patch.object(Attention, "attend", autospec=True, side_effect=Attention.attend) as attend:
+        module.self_attn(torch.randn(2, 5, WIDTH, dtype=torch.float64))
+    assert attend.call_count == 1
+    assert attend.call_args.args[1].shape == (2, 2 * HEADS, 5, WIDTH // HEADS)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("name", ["Enc-DC", "Dec-DC", "Full-DC"])
+def test_without_the_local_half_it_is_the_baseline(name, norm, bias):
+    """W_z = [0 ; W_o], b_z = b_o: the baseline's self-attention, whatever the local unit computes."""
+    fields = {"norm_position": norm, "attention_bias": bias}
+    model, baseline = build(config(name, kernel_size=3, **fields)), build(TransformerConfig(**{**TINY, **fields}), seed=1)
+    plain, modules = dict(baseline.named_modules()), dict(model.named_modules())
+    width = TINY["d_model"]
+    with torch.no_grad():
+        for path, module in modules.items():
+            if isinstance(module, DualContextAttention):
+                module.global_proj.weight[width:].copy_(plain[path].qkv_proj.weight)
+                module.out_proj.weight.copy_(nn.functional.pad(plain[path].out_proj.weight, (width, 0)))
+                module.out_proj.bias.copy_(plain[path].out_proj.bias if bias else torch.zeros(width))
+                if bias:
+                    module.global_proj.bias[width:].copy_(plain[path].qkv_proj.bias)
+        shared = {k: v for k, v in baseline.state_dict().items() if k in model.state_dict() and "out_proj" not in k}
+        shared |= {k: v for k, v in baseline.state_dict().items() if "source_attn.out_proj" in k}
+        for path, module in modules.items():
+            if isinstance(module, SelfAttention):  # the side without the module
+                shared |= {f"{path}.{k}": v for k, v in plain[path].state_dict().items()}
+    model.load_state_dict(shared, strict=False)
+    batch = Batch.draw()
+    with torch.no_grad():
+        assert_same(model(**batch.inputs).logits, baseline(**batch.inputs).logits, 1e-11)
+    assert_same_decoding(model.generate(**batch.encoder_inputs, **BEAMS), baseline.generate(**batch.encoder_inputs, **BEAMS))
+
+
+@pytest.mark.parametrize("layers", [None, [1, 1], [2, 3]])
+@pytest.mark.parametrize("name", ["Enc-DC", "Dec-DC", "Full-DC"])
+def test_layers_in_the_range_have_the_module(name, layers):
+    model = build(config(name, dual_layers=layers, encoder_layers=3, decoder_layers=3))
+    first, last = layers or (1, 3)
+    for side, stack in (("Enc", model.model.encoder), ("Dec", model.model.decoder)):
+        for number, module in enumerate(stack.layers, 1):
+            dual = name in ("Full-DC", f"{side}-DC") and first <= number <= last
+            assert isinstance(module.self_attn, DualContextAttention if dual else SelfAttention)
+
+
+# Millions in [T1] table 5.2 and [P2] table 1; 61.2 is the baseline's, whose vocabulary is "about 33k".
+@pytest.mark.parametrize(
+    ("system", "published"), [("transformer", 61.2), ("enc-dc", 73.9), ("dec-dc", 73.9), ("full-dc", 86.5)]
+)
+def test_parameters_at_the_published_shape(system, published):
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(
+            hf_mlnmt.config_for(system, "base", vocab_size=33413, attention_bias=True)
+        )
+    assert round(model.num_parameters() / 1e6, 1) == published
+
+
+@pytest.mark.parametrize(("system", "added"), [("enc-dc", 12_598_272), ("dec-dc", 12_598_272), ("full-dc", 25_196_544)])
+def test_added_parameters_without_biases(system, added):
+    """Per layer: filter 2 d 2d + 2d, norm 2d, six d x d, W_z 2d d + d, less the four d x d of self-attention."""
+    counts = []
+    for name in (system, "transformer"):
+        with torch.device("meta"):
+            counts.append(AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for(name, "base")).num_parameters())
+    assert counts[0] - counts[1] == added
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_cached_decoding(kernel):
+    model, batch = build(config("Full-DC", kernel_size=kernel, dual_layers=[1, 1])), Batch.draw()
+    cached = model.generate(**batch.encoder_inputs, **BEAMS)
+    assert_lively(cached)
+    assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
+    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
+    assert_same_decoding(cached, static)
+    layers = cached.past_key_values.self_attention_cache.layers
+    assert [type(layer).__name__ for layer in layers] == ["ConvolutionCacheLayer", "DynamicLayer"]
+    assert layers[0].window.shape[1:] == (kernel - 1, TINY["d_model"])
+
+
+@pytest.mark.parametrize("kernel", [2, 5, 8])
+def test_assisted_decoding(kernel):
+    """Drafts are taken back from the convolution's window too; the assistant is another model, often wrong."""
+    settings = config("Full-DC", kernel_size=kernel)
+    model, assistant, batch = build(settings), build(settings, seed=1), Batch.draw().rows([1])
+    alone = model.generate(**batch.encoder_inputs, **DECODING)
+    assert alone.sequences.tolist() == model.generate(
+        **batch.encoder_inputs, **DECODING, assistant_model=assistant
+    ).sequences.tolist()
+    assert alone.sequences.tolist() == model.generate(
+        **batch.encoder_inputs, **DECODING, assistant_model=model
+    ).sequences.tolist()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_padded_prefix_is_invisible_to_the_convolution(kind, implementation):
+    """Prefixes padded on the left: what the padding holds changes nothing, with any cache."""
+    model, batch = build(config("Dec-DC", kernel_size=4)), Batch.draw().rows([0, 3])
+    model.set_attn_implementation(implementation)
+    target = batch.target.clone()
+    visible = torch.ones_like(target)
+    visible[1, :2] = 0
+    inputs = {**batch.encoder_inputs, "decoder_attention_mask": visible}
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=target, use_cache=False).logits
+        target[1, :2] = 9
+        assert_same(model(**inputs, decoder_input_ids=target, use_cache=False).logits[:, 2:], expected[:, 2:])
+        text = model.config.get_text_config(decoder=True)
+        caches = {"dynamic": lambda n: DynamicCache(config=text), "static": lambda n: StaticCache(text, max_cache_len=n)}
+        cache = EncoderDecoderCache(caches[kind](8), caches[kind](batch.source.shape[1]))
+        steps = []
+        for start, stop in ((0, 3), (3, 4), (4, 6)):
+            out = model(
+                **{**inputs, "decoder_attention_mask": visible[:, :stop]},
+                decoder_input_ids=target[:, start:stop],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            steps.append(out.logits)
+    assert_same(torch.cat(steps, 1)[:, 2:], expected[:, 2:])
+
+
+class TestConvolutionCacheLayer:
+    """Rows are told apart by their numbers: inputs of sentence b at step t are 10 b + t + 1."""
+
+    @staticmethod
+    def filled(steps: int, kept: int = 2, recorded: int = 0) -> ConvolutionCacheLayer:
+        slot = ConvolutionCacheLayer()
+        for t in range(steps):
+            if t == steps - recorded and recorded:
+                slot.activate_past_recording()
+            numbers = torch.tensor([1.0 + t, 11.0 + t])
+            slot.extend(numbers[:, None, None], kept)
+            slot.update(numbers[:, None, None, None], numbers[:, None, None, None])
+        return slot
+
+    def test_window(self):
+        slot = ConvolutionCacheLayer()
+        assert slot.extend(torch.ones(1, 1, 1), 2).flatten().tolist() == [0, 0, 1]
+        assert slot.extend(torch.tensor([[[2.0], [3.0]]]), 2).flatten().tolist() == [0, 1, 2, 3]
+        assert slot.window.flatten().tolist() == [2, 3]
+
+    def test_rows(self):
+        slot = self.filled(3)
+        slot.reorder_cache(torch.tensor([1, 1]))
+        assert slot.window.squeeze(-1).tolist() == [[12, 13], [12, 13]]
+        slot = self.filled(3)
+        slot.batch_repeat_interleave(2)
+        assert slot.window.squeeze(-1).tolist() == [[2, 3], [2, 3], [12, 13], [12, 13]]
+        slot.batch_select_indices(torch.tensor([3, 0]))
+        assert slot.window.squeeze(-1).tolist() == [[12, 13], [2, 3]]
+
+    def test_crop_of_recorded_steps(self):
+        slot = self.filled(5, recorded=3)
+        slot.crop(-2)
+        assert slot.window.squeeze(-1)[0].tolist() == [2, 3]
+        assert slot.get_seq_length() == 3
+        assert slot.extend(torch.full((2, 1, 1), 7.0), 2)[0].flatten().tolist() == [2, 3, 7]
+
+    def test_crop_of_everything(self):
+        slot = self.filled(3)
+        slot.crop(-3)
+        assert slot.extend(torch.ones(2, 1, 1), 2)[0].flatten().tolist() == [0, 0, 1]
+
+    def test_crop_without_recording_is_an_error(self):
+        with pytest.raises(RuntimeError, match="activate_past_recording"):
+            self.filled(4).crop(-1)
+        with pytest.raises(ValueError, match="negative"):
+            self.filled(4).crop(1)
+
+    def test_reset(self):
+        slot = self.filled(4)
+        slot.reset()
+        assert slot.get_seq_length() == 0
+        assert slot.extend(torch.ones(2, 1, 1), 2)[0].flatten().tolist() == [0, 0, 1]
+
+
+def test_a_cache_without_windows_is_refused():
+    model, batch = build(config("Dec-DC")), Batch.draw()
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with pytest.raises(ValueError, match="build the cache from the model's config"):
+        model(**batch.inputs, past_key_values=cache, use_cache=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kernel_size": 1}, "kernel_size=1: must be from 2 to 8"),
+        ({"kernel_size": 9}, "kernel_size=9: must be from 2 to 8"),
+        ({"dual_layers": []}, r"dual_layers=\[\].*1 <= i <= j <= encoder_layers=2"),
+        ({"dual_layers": [2, 1]}, r"dual_layers=\[2, 1\]"),
+        ({"dual_layers": [0, 1]}, r"dual_layers=\[0, 1\]"),
+        ({"dual_layers": [1, 3]}, r"dual_layers=\[1, 3\].*encoder_layers=2"),
+        ({"dual_layers": [1, 2, 2]}, r"dual_layers=\[1, 2, 2\]"),
+        ({"dual_context": "Dec-DC", "dual_layers": [1, 4], "encoder_layers": 4}, "decoder_layers=2"),
+        ({"dual_context": "Full-DC", "dual_layers": [2, 2], "decoder_layers": 1}, "decoder_layers=1"),
+        ({"dual_context": "enc-dc"}, "dual_context"),
+        ({"kernel_size": 2.0}, "kernel_size"),
+    ],
+)
+def test_bad_configurations_are_refused(fields, message):
+    with pytest.raises(Exception, match=message):
+        DualContextConfig(**{**TINY, **fields})
+
+
+def test_config_round_trip(tmp_path):
+    settings = config("Dec-DC", kernel_size=5, dual_layers=[2, 2])
+    settings.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(loaded, DualContextConfig)
+    assert {**loaded.to_dict(), "_name_or_path": ""} == settings.to_dict()
+    kinds = ["full_attention", "mlnmt_convolution"]
+    text = settings.get_text_config(decoder=True)
+    assert text.layer_types == text.get_text_config(decoder=True).layer_types == kinds
+    assert not hasattr(settings, "layer_types")

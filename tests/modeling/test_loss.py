@@ -1,0 +1,122 @@
+"""The fused projection and cross-entropy against the plain one and the reference's loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference.transformer import loss as reference_loss
+from zoo.contract import assert_same
+
+from hf_mlnmt.modeling import loss as module
+from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
+
+
+def example(rows: int = 7, dtype: torch.dtype = torch.float64, scale: float = 1.0):
+    """States (2, rows, 5), weight (11, 5) and labels (2, rows) with a few -100."""
+    generator = torch.Generator().manual_seed(rows)
+    states = (scale * torch.randn(2, rows, 5, generator=generator)).to(dtype).requires_grad_()
+    weight = torch.randn(11, 5, generator=generator).to(dtype).requires_grad_()
+    labels = torch.randint(0, 11, (2, rows), generator=generator)
+    labels[:, ::3] = -100
+    return states, weight, labels
+
+
+def results(compute, states, weight, factor: float = 1.0):
+    states.grad = weight.grad = None
+    value = compute()
+    (factor * value).backward()
+    return value.detach(), states.grad.clone(), weight.grad.clone()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8, 9, 256])
+def test_all_three_agree(monkeypatch, chunk, smoothing):
+    monkeypatch.setattr(module, "ROWS", chunk)
+    states, weight, labels = example()
+    fused = results(lambda: projected_cross_entropy(states, weight, labels, smoothing), states, weight, 3.0)
+    plain = results(lambda: cross_entropy(states @ weight.t(), labels, smoothing), states, weight, 3.0)
+    loops = results(lambda: reference_loss(states @ weight.t(), labels.tolist(), smoothing), states, weight, 3.0)
+    assert_same(fused, plain)
+    assert_same(plain, loops)
+
+
+@pytest.mark.parametrize("rows", [383, 384, 385, 1])
+def test_real_chunk_boundaries(rows):
+    """Two thirds of 2 x 384 positions are two full chunks of 256."""
+    states, weight, labels = example(rows)
+    fused = results(lambda: projected_cross_entropy(states, weight, labels, 0.1), states, weight)
+    assert_same(fused, results(lambda: cross_entropy(states @ weight.t(), labels, 0.1), states, weight))
+
+
+def test_extreme_scores_stay_finite():
+    states, weight, labels = example(dtype=torch.float32, scale=300.0)
+    fused = results(lambda: projected_cross_entropy(states, weight, labels, 0.1), states, weight)
+    plain = results(lambda: cross_entropy(states @ weight.t(), labels, 0.1), states, weight)
+    assert all(value.isfinite().all() for value in fused)
+    assert_same(fused, plain, 1e-3)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_nothing_to_predict(smoothing):
+    states, weight, labels = example()
+    labels.fill_(-100)
+    for compute in (
+        lambda: projected_cross_entropy(states, weight, labels, smoothing),
+        lambda: cross_entropy(states @ weight.t(), labels, smoothing),
+    ):
+        value, by_states, by_weight = results(compute, states, weight)
+        assert value == 0
+        assert not by_states.any()
+        assert not by_weight.any()
+
+
+def test_backward_twice():
+    states, weight, labels = example()
+    value = projected_cross_entropy(states, weight, labels, 0.1)
+    first = torch.autograd.grad(value, (states, weight), retain_graph=True)
+    second = torch.autograd.grad(2 * value, (states, weight))
+    assert_same(tuple(2 * g for g in first), second)
+
+
+@pytest.mark.parametrize("frozen", ["states", "weight"])
+def test_one_side_frozen(frozen):
+    states, weight, labels = example()
+    tensors = {"states": states, "weight": weight}
+    tensors[frozen].requires_grad_(False)
+    (other,) = (t for name, t in tensors.items() if name != frozen)
+    projected_cross_entropy(states, weight, labels, 0.1).backward()
+    actual, other.grad = other.grad, None
+    cross_entropy(states @ weight.t(), labels, 0.1).backward()
+    assert tensors[frozen].grad is None
+    assert_same(actual, other.grad)
+
+
+def test_without_gradients():
+    states, weight, labels = example()
+    with torch.no_grad():
+        assert_same(projected_cross_entropy(states, weight, labels), cross_entropy(states @ weight.t(), labels))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_bfloat16_autocast(smoothing):
+    states, weight, labels = example(300, torch.float32)
+    exact = results(lambda: cross_entropy(states @ weight.t(), labels, smoothing), states, weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = projected_cross_entropy(states, weight, labels, smoothing)
+    half = results(lambda: value, states, weight)
+    assert half[0].dtype == torch.float32
+    assert half[1].dtype == half[2].dtype == torch.float32
+    assert float(half[0]) == pytest.approx(float(exact[0]), rel=5e-3)
+    for gradient, expected in zip(half[1:], exact[1:]):
+        assert (gradient - expected).norm() < 0.02 * expected.norm()
+
+
+def test_bfloat16_weights():
+    states, weight, labels = example(300, torch.bfloat16)
+    fused = results(lambda: projected_cross_entropy(states, weight, labels, 0.1), states, weight)
+    plain = results(lambda: cross_entropy(states @ weight.t(), labels, 0.1), states, weight)
+    assert fused[0].dtype == torch.float32
+    assert float(fused[0]) == pytest.approx(float(plain[0]), rel=5e-3)
+    for gradient, expected in zip(fused[1:], plain[1:]):
+        assert gradient.dtype == torch.bfloat16
+        assert (gradient - expected).norm() < 0.02 * expected.norm()

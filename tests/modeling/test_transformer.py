@@ -1,0 +1,252 @@
+"""The baseline against tests/reference/transformer.py: values and gradients; its sizes, config and first weights."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from reference import transformer as reference
+from zoo.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
+
+from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
+
+VARIANTS = {
+    "post": {},
+    "pre": {"norm_position": "pre"},
+    "post, separate": SEPARATE,
+    "pre, untied": {"norm_position": "pre", "tie_word_embeddings": False, **SEPARATE},
+    "biased": {"attention_bias": True},
+    "one layer": {"encoder_layers": 1, "decoder_layers": 1},
+    "four heads": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+}
+
+
+POSITIONS = torch.stack([reference.position(t, TINY["d_model"]) for t in range(64)])
+
+
+def build(fields) -> TransformerForConditionalGeneration:
+    model = TransformerForConditionalGeneration(config_for("transformer", "tiny", **{**TINY, **fields})).eval().double()
+    redraw(model, seed=2, std=None)
+    for stack in (model.get_encoder(), model.get_decoder()):
+        stack.positions.table = POSITIONS  # the model's is float32 (test_positions), which would hide the digits behind
+    return model
+
+
+def named(linear, parts: int = 1):
+    """(W, b) of a Linear, or of each of the `parts` that it stacks."""
+    biases = linear.bias.chunk(parts) if linear.bias is not None else [None] * parts
+    return list(zip(linear.weight.chunk(parts), biases))
+
+
+def attention_of(module) -> dict:
+    if hasattr(module, "qkv_proj"):
+        query, key, value = named(module.qkv_proj, 3)
+    else:
+        (query,), (key, value) = named(module.q_proj), named(module.kv_proj, 2)
+    return {"query": query, "key": key, "value": value, "output": named(module.out_proj)[0]}
+
+
+def norm_of(norm):
+    return (norm.weight, norm.bias) if isinstance(norm, torch.nn.LayerNorm) else None
+
+
+def layer_of(layer) -> dict:
+    found = {
+        "self": attention_of(layer.self_attn),
+        "self_norm": norm_of(layer.self_attn_sublayer.layer_norm),
+        "feed_forward": [named(layer.feed_forward.fc1)[0], named(layer.feed_forward.fc2)[0]],
+        "feed_forward_norm": norm_of(layer.feed_forward_sublayer.layer_norm),
+    }
+    if hasattr(layer, "source_attn"):
+        found["source"] = attention_of(layer.source_attn)
+        found["source_norm"] = norm_of(layer.source_attn_sublayer.layer_norm)
+    return found
+
+
+def parameters_of(model) -> dict:
+    """The model's own parameters under the reference's names, so that gradients of the reference land on them."""
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    return {
+        "source_embedding": encoder.embed_tokens.weight,
+        "target_embedding": decoder.embed_tokens.weight,
+        "projection": model.lm_head.weight,
+        "encoder": [layer_of(layer) for layer in encoder.layers],
+        "decoder": [layer_of(layer) for layer in decoder.layers],
+        "encoder_norm": norm_of(encoder.layer_norm),
+        "decoder_norm": norm_of(decoder.layer_norm),
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_values_and_gradients_equal_the_reference(variant):
+    model = build(VARIANTS[variant])
+    batch = Batch.draw(3, sources=(4, 2, 3), targets=(3, 4, 2))
+    batch.source_mask[0, 1] = 0  # a hole, as the pseudo-tasks make them
+    heads, pre = model.config.encoder_attention_heads, model.config.norm_position == "pre"
+    scores = reference.logits(
+        parameters_of(model),
+        batch.source.tolist(),
+        batch.source_mask.tolist(),
+        batch.target.tolist(),
+        heads,
+        pre,
+    )
+    expected = reference.loss(scores, batch.labels.tolist(), smoothing=0.1)
+    expected.backward()
+    expected_gradients = gradients(model)
+    for loss_only in (False, True):
+        out = model(**batch.training, label_smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
+        assert_same(out.loss, expected)
+        if not loss_only:
+            assert_same(out.logits, scores)
+        out.loss.backward()
+        actual = gradients(model)
+        assert actual.keys() == expected_gradients.keys()
+        for name, gradient in actual.items():
+            assert_same(gradient, expected_gradients[name])
+
+
+def test_every_state_of_the_encoder_equals_the_reference():
+    model = build({"norm_position": "pre"})
+    batch = Batch.draw(4, sources=(5, 3), targets=(2, 2))
+    states = model.get_encoder()(**batch.encoder_inputs, output_hidden_states=True).hidden_states
+    for row in range(2):
+        real = batch.source_mask[row].bool()
+        expected = reference.encode(parameters_of(model), batch.source[row].tolist(), real.tolist(), 2, True)
+        for layer, state in enumerate(states):
+            assert_same(state[row][real], torch.stack(expected[layer])[real])
+
+
+def test_positions():
+    model = TransformerForConditionalGeneration(config_for("transformer", "tiny", **TINY))
+    for stack in (model.get_encoder(), model.get_decoder()):
+        assert_same(stack.positions.table, POSITIONS, 1e-6)
+
+
+def counted(shape: str, **fields) -> float:
+    with torch.device("meta"):
+        return TransformerForConditionalGeneration(config_for("transformer", shape, **fields)).num_parameters() / 1e6
+
+
+def by_hand(layers: int, d: int, d_ff: int, vocabulary: int, bias: bool = False) -> int:
+    """One embedding, four d x d projections an attention, two norms an encoder layer and three a decoder layer."""
+    attention = 4 * d * d + (4 * d if bias else 0)
+    feed_forward = 2 * d * d_ff + d + d_ff
+    return vocabulary * d + layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+
+
+def test_parameter_counts():
+    """systems.md: base 61.2 M with a joint vocabulary of about 33k; small 12.8 M with about 21k (d_ff = 1024).
+
+    33,400 and 21,400 entries give these figures, and so does every vocabulary within 100 and 200 entries of them.
+    """
+    assert counted("base", vocab_size=33400) == pytest.approx(61.2, abs=0.05)
+    assert counted("base", vocab_size=33400) * 1e6 == by_hand(6, 512, 2048, 33400)
+    assert counted("small", vocab_size=21400) == pytest.approx(12.8, abs=0.05)
+    assert counted("small", vocab_size=21400) * 1e6 == by_hand(4, 256, 1024, 21400)
+    assert counted("tiny", vocab_size=8000) * 1e6 == by_hand(4, 128, 256, 8000)
+
+
+def test_parameter_counts_of_the_options():
+    tied = counted("small", vocab_size=9000)
+    assert counted("small", vocab_size=9000, attention_bias=True) * 1e6 == by_hand(4, 256, 1024, 9000, bias=True)
+    assert counted("small", vocab_size=9000, norm_position="pre") - tied == pytest.approx(4 * 256 / 1e6)
+    separate = {"vocab_size": 9000, "decoder_vocab_size": 7000, "share_encoder_decoder_embeddings": False}
+    assert counted("small", **separate) - tied == pytest.approx(7000 * 256 / 1e6)
+    untied = counted("small", **separate, tie_word_embeddings=False)
+    assert untied - tied == pytest.approx(14000 * 256 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_model": 18, "encoder_attention_heads": 4}, "encoder_attention_heads=4"),
+        ({"d_model": 18, "decoder_attention_heads": 4}, "decoder_attention_heads=4"),
+        ({"d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=15"),
+        ({"decoder_attention_heads": 0}, "decoder_attention_heads=0"),
+        ({"encoder_layers": 0}, "encoder_layers=0"),
+        ({"decoder_layers": -1}, "decoder_layers=-1"),
+        ({"vocab_size": 0}, "vocab_size=0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
+        ({"activation_dropout": 2}, "activation_dropout=2"),
+        ({"decoder_vocab_size": 20}, "share_encoder_decoder_embeddings=False"),
+        ({"norm_position": "middle"}, "norm_position"),
+        ({"d_model": "16"}, "d_model"),
+        ({"encoder_layers": 2.0}, "encoder_layers"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_config_is_refused(fields, message):
+    with pytest.raises((StrictDataclassError, ValueError), match=message):
+        TransformerConfig(**{**TINY, **fields})
+
+
+def test_unknown_names_are_user_errors():
+    with pytest.raises(UserError, match="did you mean 'transformer'"):
+        config_for("transfomer")
+    with pytest.raises(UserError, match="did you mean 'tiny'"):
+        config_for("transformer", "tinny")
+    with pytest.raises(UserError, match="did you mean 'encoder_layers'"):
+        config_for("transformer", "tiny", encoder_layer=3)
+
+
+def test_decoder_vocabulary_defaults_to_the_sources():
+    assert TransformerConfig(vocab_size=77).decoder_vocab_size == 77
+    assert TransformerConfig(vocab_size=77).get_text_config(decoder=True).vocab_size == 77
+    two = TransformerConfig(vocab_size=77, decoder_vocab_size=55, share_encoder_decoder_embeddings=False)
+    assert two.get_text_config(decoder=True).vocab_size == 55
+
+
+def test_norm_position():
+    """Post-norm: every state is normalised. Pre-norm: only the last is, and a layer adds to the identity."""
+    batch = Batch.draw(5)
+    for where in ("post", "pre"):
+        model = build({"norm_position": where})
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                torch.nn.init.ones_(module.weight), torch.nn.init.zeros_(module.bias)
+        out = model(**batch.inputs, output_hidden_states=True)
+        for states in (out.encoder_hidden_states, out.decoder_hidden_states):
+            normal = [torch.allclose(s.std(-1, unbiased=False), torch.ones(()).double(), atol=1e-3) for s in states]
+            assert normal == ([False, True, True] if where == "post" else [False, False, True])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_attention_bias(bias):
+    names = [name for name, _ in build({"attention_bias": bias}).named_parameters()]
+    found = [name for name in names if "attn." in name and name.endswith("bias")]
+    assert len(found) == (2 * 2 + 2 * (2 + 3) if bias else 0)
+
+
+def test_embedding_scale():
+    model = build({})
+    plain = build({"scale_embedding": False})
+    batch = Batch.draw(6)
+    embeds = model.get_input_embeddings()(batch.source)
+    difference = model.get_encoder().embed(batch.source, None) - plain.get_encoder().embed(batch.source, None)
+    assert_same(difference, embeds * (math.sqrt(16) - 1))
+
+
+def test_first_weights():
+    """Xavier-uniform matrices, embeddings N(0, 1/d), norms one and zero; with init_std everything N(0, std^2)."""
+    torch.manual_seed(0)
+    model = TransformerForConditionalGeneration(config_for("transformer", "tiny", vocab_size=2000, attention_bias=True))
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            bound = math.sqrt(6 / sum(module.weight.shape))
+            assert float(module.weight.detach().abs().max()) == pytest.approx(bound, rel=0.01), name
+            assert float(module.weight.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+            assert not module.bias.any(), name
+        if isinstance(module, torch.nn.Embedding):
+            assert float(module.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.05)
+        if isinstance(module, torch.nn.LayerNorm):
+            assert (module.weight == 1).all()
+            assert not module.bias.any()
+    small = TransformerForConditionalGeneration(config_for("transformer", "tiny", vocab_size=2000, init_std=0.02))
+    for name, parameter in small.named_parameters():
+        if parameter.dim() > 1:
+            assert float(parameter.detach().std()) == pytest.approx(0.02, rel=0.05), name

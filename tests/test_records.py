@@ -1,0 +1,46 @@
+"""The records at the root: modeling/<stem>.json, training/<stem>.yaml and model_cards/<stem>.md stay in step and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from hf_mlnmt.training.recipe import read_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {"modeling": ".json", "training": ".yaml", "model_cards": ".md"}
+STEMS = sorted(path.name.removesuffix(".json") for path in (ROOT / "modeling").glob("*.json"))
+
+
+def test_every_stem_has_its_three_files():
+    stems = {
+        folder: {path.name.removesuffix(suffix) for path in (ROOT / folder).glob(f"*{suffix}")}
+        for folder, suffix in KINDS.items()
+    }
+    assert stems["modeling"] == stems["training"] == stems["model_cards"]
+    assert stems["modeling"], "no records found"
+
+
+@pytest.mark.parametrize("folder", KINDS)
+def test_record_folders_hold_no_python(folder: str):
+    assert not list((ROOT / folder).rglob("*.py")), "a wheel must not install a package of this name"
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_record_builds_its_model(stem: str):
+    config = AutoConfig.from_pretrained(ROOT / "modeling" / f"{stem}.json")
+    import torch
+
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(config)
+    assert model.num_parameters() > 0
+    assert config.architectures == [type(model).__name__]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_recipe_reads_and_names_its_record(stem: str):
+    recipe = read_recipe(ROOT / "training" / f"{stem}.yaml")
+    assert recipe.stem == stem
+    assert recipe.model.record in (stem, None)

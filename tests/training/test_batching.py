@@ -1,0 +1,135 @@
+"""Batches: nothing lost, budgets kept, equal counts, pure functions of seed and epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=12, max_size=150)
+
+
+def split(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    array = np.array(pairs)
+    return array[:, 0], array[:, 1]
+
+
+def captions(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths like those of image captions in two languages."""
+    rng = np.random.default_rng(seed)
+    source = np.clip(rng.gamma(12, 1.2, count), 3, 60).astype(int)
+    target = np.clip(source + rng.normal(0, 2.2, count), 3, 70).astype(int)
+    return source, target
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 200), st.sampled_from(["source", "target", "both"]), st.integers(0, 5))
+def test_each_sentence_once_within_the_budget(pairs, budget, side, epoch):
+    source, target = split(pairs)
+    sampler = TokenBatchSampler(source, target, budget, side, seed=3)
+    batches = sampler.batches(epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(pairs)))
+    lengths = {"source": source, "target": target, "both": np.maximum(source, target)}[side]
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= budget
+
+
+@settings(max_examples=40, deadline=None)
+@given(LENGTHS, st.integers(1, 200), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
+def test_counts_are_equal_for_every_rank_and_epoch(pairs, budget, world, accumulation, epochs):
+    source, target = split(pairs)
+    samplers = [
+        TokenBatchSampler(source, target, budget, seed=1, world_size=world, rank=rank, accumulation=accumulation)
+        for rank in range(world)
+    ]
+    for epoch in range(epochs):
+        seen = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            batches = list(sampler)
+            assert len(batches) == len(sampler) == len(samplers[0])
+            assert len(batches) % accumulation == 0
+            seen += [index for batch in batches for index in batch]
+        assert sorted(seen) == list(range(len(pairs)))
+
+
+def test_max_sentences():
+    source, target = captions(500)
+    sampler = TokenBatchSampler(source, target, 1000, max_sentences=7)
+    assert max(len(batch) for batch in sampler.batches(0)) == 7
+
+
+@pytest.mark.parametrize("side", ["source", "target", "both"])
+@pytest.mark.parametrize("tokens", [1024, 2048])
+def test_padding_is_small_and_batches_change(side, tokens):
+    source, target = captions(20_000)
+    sampler = TokenBatchSampler(source, target, tokens, side)
+    figures = batch_statistics(sampler, source, target, epoch=2)
+    assert figures.source_padding < 0.05
+    assert figures.target_padding < 0.05
+    assert figures.sentences == 20_000
+    assert figures.target_tokens == target.sum()
+    first, second = ({frozenset(batch.tolist()) for batch in sampler.batches(epoch)} for epoch in (0, 1))
+    assert len(first & second) < 0.05 * len(first)  # other members
+    assert len(sampler.batches(0)) == len(sampler.batches(1)) == figures.batches
+    longest = [int(target[batch].max()) for batch in sampler.batches(0)]
+    assert longest != sorted(longest)  # and not in order of length
+
+
+def test_a_batch_is_named_by_step_alone():
+    source, target = captions(300)
+    ranks = [TokenBatchSampler(source, target, 200, world_size=2, rank=rank, accumulation=2) for rank in (0, 1)]
+    steps = len(ranks[0]) // 2
+    for step in (0, 3, steps - 1, steps, 2 * steps + 1):
+        for sampler in ranks:
+            sampler.set_epoch(step // steps)
+        first = step % steps * 2
+        mine = [list(sampler)[first : first + 2] for sampler in ranks]
+        assert ranks[0].members(step) == [mine[0][0], mine[1][0], mine[0][1], mine[1][1]]
+
+
+def test_two_processes_see_what_one_sees_in_two_accumulated_batches():
+    source, target = captions(300)
+    one = TokenBatchSampler(source, target, 200, accumulation=2)
+    two = TokenBatchSampler(source, target, 200, world_size=2)
+    assert [one.members(step) for step in range(20)] == [two.members(step) for step in range(20)]
+
+
+def test_seed_decides():
+    source, target = captions(300)
+    same = [TokenBatchSampler(source, target, 200, seed=seed).members(5) for seed in (1, 1, 2)]
+    assert same[0] == same[1] != same[2]
+
+
+def test_a_mixture_keeps_the_count():
+    source, target = captions(2000)
+
+    def choose(epoch: int) -> np.ndarray:
+        return np.random.default_rng([7, epoch]).integers(0, 2000, 1500)
+
+    sampler = TokenBatchSampler(source, target, 300, choose=choose)
+    for epoch in range(8):
+        batches = sampler.batches(epoch)
+        assert len(batches) == len(sampler)
+        assert sorted(np.concatenate(batches)) == sorted(choose(epoch))
+
+
+def test_padding_share_by_hand():
+    assert padding_share([np.array([0, 1]), np.array([2])], np.array([2, 4, 7])) == pytest.approx(2 / 15)
+
+
+def test_bad_arguments():
+    with pytest.raises(UserError, match="too few for 4 process"):
+        TokenBatchSampler([3, 3], [3, 3], 10, world_size=4)
+    with pytest.raises(UserError, match="0 sentence pairs"):
+        TokenBatchSampler([], [], 10)
+    with pytest.raises(UserError, match="side 'sauce' is unknown"):
+        TokenBatchSampler([3], [3], 10, side="sauce")
+    with pytest.raises(UserError, match="2 source lengths but 1 target"):
+        TokenBatchSampler([3, 3], [3], 10)
+    with pytest.raises(UserError, match="room for at least 1 token"):
+        TokenBatchSampler([3], [3], 0)

@@ -1,0 +1,172 @@
+"""Checkpoints: whole or absent, the right ones kept, broken ones passed over."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+
+import pytest
+import torch
+from test_trainer import dev_set, make
+from training_helpers import tiny_config, tiny_model
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import average_checkpoints, checkpoints
+
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 10}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run with checkpoints 2, 4, ... 10."""
+    folder = tmp_path_factory.mktemp("run")
+    make(folder, **SAVING).train()
+    return folder
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def test_the_last_and_the_best_are_kept(tmp_path):
+    class Falling:
+        """A dev set whose score is best at step 4."""
+
+        dataset = dev_set().dataset
+        scores = iter([1.0, 9.0, 5.0, 5.0, 5.0])
+
+        def evaluate(self, trainer):
+            return {"loss": 1.0, "bleu": next(self.scores)}
+
+    best = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "bleu", "greater_is_better": True}
+    trainer = make(tmp_path, dev=Falling(), save_total_limit=2, **best, **SAVING)
+    trainer.train()
+    assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [4, 8, 10]
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert not list(tmp_path.glob(".checkpoint*"))
+
+
+def test_rotation_counts_scheduled_checkpoints_only(tmp_path):
+    trainer = make(tmp_path, save_total_limit=2, **SAVING)
+    trainer.state.save_steps, trainer.state.max_steps = 2, 9
+    assert trainer.scheduled([1, 2, 3, 4, 8, 9]) == [2, 4, 8, 9]
+    for step in (2, 3, 4, 5):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    trainer._rotate(tmp_path)
+    assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "missing", "no manifest", "garbled manifest", "empty folder"])
+def test_a_broken_last_checkpoint_is_passed_over_and_told(copied, damage):
+    last = copied / "checkpoint-10"
+    weights = last / "model.safetensors"
+    if damage == "truncate":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif damage == "flip":
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    elif damage == "missing":
+        (last / "optimizer.pt").unlink()
+    elif damage == "no manifest":
+        (last / "complete.json").unlink()
+    elif damage == "garbled manifest":
+        (last / "complete.json").write_text("{")
+    else:
+        shutil.rmtree(last)
+        last.mkdir()
+    told = []
+    assert checkpoints.last_good(copied, told.append) == copied / "checkpoint-8"
+    assert len(told) == 1
+    assert "checkpoint-10" in told[0]
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    assert checkpoints.last_good(tmp_path, print) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [({"vocab_size": 50}, "vocab_size"), ({"d_model": 32}, "d_model"), ({"norm_position": "pre"}, "norm")],
+)
+def test_a_checkpoint_of_another_model_is_refused(run, tmp_path, config, field):
+    trainer = make(tmp_path, tiny_model(**config), **SAVING)
+    with pytest.raises(UserError, match=f"checkpoint-10: .*{field}.* of another architecture or vocabulary"):
+        trainer.train(resume_from_checkpoint=str(run / "checkpoint-10"))
+
+
+def test_dropout_is_no_architecture(run):
+    checkpoints.check_same_model(run / "checkpoint-10", tiny_config(dropout=0.3))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_explained_and_earlier_checkpoints_stay(tmp_path, monkeypatch, error):
+    trainer = make(tmp_path, **SAVING)
+    real = torch.save
+
+    def full(value, path, *args, **kwargs):
+        if "checkpoint-4" in str(path):
+            raise error
+        real(value, path, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match="no space left"):
+        trainer.train()
+    assert [path.name for path in tmp_path.iterdir() if "checkpoint" in path.name] == ["checkpoint-2"]
+    assert checkpoints.what_is_wrong(tmp_path / "checkpoint-2") is None
+
+
+def test_another_error_while_saving_is_not_called_a_full_disk(tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        make(tmp_path, **SAVING).train()
+
+
+def test_the_average_is_the_mean(run):
+    from safetensors.torch import load_file
+
+    paths = [run / "checkpoint-6", run / "checkpoint-8", run / "checkpoint-10"]
+    states = [load_file(path / "model.safetensors") for path in paths]
+    mean = average_checkpoints(paths)
+    assert mean.keys() == states[0].keys()
+    for name, tensor in mean.items():
+        expected = sum(state[name].double() for state in states) / 3
+        torch.testing.assert_close(tensor, expected.float(), rtol=0, atol=1e-8)
+        assert tensor.dtype == torch.float32
+
+
+def test_averages_of_different_models_are_refused(run, tmp_path):
+    other = tmp_path / "other"
+    tiny_model(d_model=32).save_pretrained(other)
+    with pytest.raises(UserError, match=r"has shape \[.*32\], but \[.*16\]"):
+        average_checkpoints([run / "checkpoint-10", other])
+    deeper = tmp_path / "deeper"
+    tiny_model(encoder_layers=2).save_pretrained(deeper)
+    with pytest.raises(UserError, match="in one and not in the other"):
+        average_checkpoints([run / "checkpoint-10", deeper])
+    with pytest.raises(UserError, match="no such folder"):
+        average_checkpoints([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="no checkpoints"):
+        average_checkpoints([])
+    (deeper / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(UserError, match="broken or half-written"):
+        average_checkpoints([deeper])
+
+
+def test_last_n_of_a_run(copied):
+    assert checkpoints.checkpoints_to_average([copied], 2) == [copied / "checkpoint-8", copied / "checkpoint-10"]
+    (copied / "checkpoint-10" / "complete.json").unlink()
+    assert checkpoints.checkpoints_to_average([copied], 2) == [copied / "checkpoint-6", copied / "checkpoint-8"]
+    with pytest.raises(UserError, match="5 checkpoints asked for, 4 whole ones found"):
+        checkpoints.checkpoints_to_average([copied], 5)

@@ -1,0 +1,117 @@
+"""Recipes: every mistake is named with its line and the right key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_run import write_recipe
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import read_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = """\
+languages: {source: en, target: de}
+data:
+  train: {files: {source: a.en, target: a.de}}
+  dev: {files: {source: b.en, target: b.de}}
+budget: {steps: 10}
+"""
+
+
+def read(tmp_path: Path, text: str, *settings: str):
+    (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
+    return read_recipe(tmp_path / "r.yaml", list(settings))
+
+
+def test_a_short_recipe_has_defaults(tmp_path):
+    recipe = read(tmp_path, GOOD)
+    assert recipe.budget.steps == 10
+    assert recipe.label_smoothing == 0.1
+    assert recipe.stem == "r"
+    assert yaml.safe_load(recipe.to_yaml()) == recipe.to_dict()
+
+
+def test_what_it_writes_it_reads(tmp_path):
+    recipe = read_recipe(write_recipe(tmp_path / "r.yaml"))
+    (tmp_path / "again.yaml").write_text(recipe.to_yaml())
+    assert read_recipe(tmp_path / "again.yaml").to_dict() == recipe.to_dict()
+
+
+def test_settings_replace_keys(tmp_path):
+    recipe = read(
+        tmp_path, GOOD, "batch.tokens=99", "optimizer.learning_rate=2e-3", "budget={epochs: 2}", "evaluation.best=loss"
+    )
+    assert recipe.batch.tokens == 99
+    assert recipe.optimizer.learning_rate == 0.002
+    assert (recipe.budget.steps, recipe.budget.epochs) == (None, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("bacth: {tokens: 3}", r"r.yaml, line 6: bacth: unknown key \(did you mean 'batch'\?\)"),
+        ("batch:\n  token: 3", r"line 7: batch.token: unknown key \(did you mean 'tokens'\?\)"),
+        ("batch: {tokens: many}", "line 6: batch.tokens: expected a whole number, not 'many'"),
+        ("batch: {tokens: 2.5}", "batch.tokens: expected a whole number, not 2.5"),
+        ("batch: {tokens: true}", "batch.tokens: expected a whole number, not True"),
+        ("batch: {tokens: 0}", "batch.tokens must be above 0, not 0"),
+        ("batch: 3", "line 6: batch: expected a section with keys, not 3"),
+        ("batch: {side: targt}", r"batch.side: 'targt' is not one of source, target, both \(did you mean 'target'\?\)"),
+        ("optimizer: {betas: [a, b]}", "optimizer.betas: expected a number, not 'a'"),
+        ("optimizer: {betas: 0.9}", "optimizer.betas: expected a list"),
+        ("label_smoothing: 1.5", "label_smoothing must be at least 0 and below 1"),
+        ("seed: one", "seed: expected a whole number"),
+        ("tokenizer: {joint: 1}", "tokenizer.joint: expected true or false"),
+        ("evaluation: {best: ter}", "evaluation.best is 'ter', which is not measured"),
+        ("checkpoints: {average: 9}", "only 5 are kept"),
+        ("model: {record: a, system: b}", "either record or system"),
+        ("budget: {steps: 3}", r"line 6: budget is given twice \(first in line 5\)"),
+        ("arguments: {label_smoothing_factor: 0.1}", "arguments.label_smoothing_factor"),
+        ("batch: {tokens: 3", "line .*not valid YAML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, GOOD + change)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected keys and values, found nothing"),
+        ("- a\n", "expected keys and values"),
+        (GOOD.replace("languages: {source: en, target: de}", "seed: 1"), "missing key 'languages'"),
+        (GOOD.replace("target: de", "x: de", 1), "languages.x: unknown key"),
+        (GOOD.replace(", target: de", "", 1), "line 1: languages: missing key 'languages.target'"),
+        (GOOD.replace("{steps: 10}", "{}"), "give either steps or epochs"),
+        (GOOD.replace("{steps: 10}", "{steps: 10, epochs: 1}"), "give either steps or epochs"),
+    ],
+)
+def test_wrong_files(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, text)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read_recipe(tmp_path / "none.yaml")
+    with pytest.raises(UserError, match="is a folder"):
+        read_recipe(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe4\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_recipe(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("setting", ["batch.tokens", "=3", "batch.tokens={", "seed.x=1", "bach.tokens=3"])
+def test_bad_settings(tmp_path, setting):
+    with pytest.raises(UserError):
+        read(tmp_path, GOOD, setting)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "training").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_records_are_right(path):
+    recipe = read_recipe(path)
+    assert (ROOT / "modeling" / f"{recipe.model.record or recipe.stem}.json").is_file() or recipe.model.system

@@ -1,0 +1,296 @@
+"""A whole training by recipe: what it leaves, what it refuses, and that no interruption changes its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+import yaml
+from rich.console import Console
+from tiny_run import write_corpus, write_recipe
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.cli.train import train
+from hf_mlnmt.training import read_recipe, run_recipe
+from hf_mlnmt.training.callbacks import EarlyStopping, ShowProgress
+
+FINAL = ("average/model.safetensors", "best/model.safetensors")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As in the subprocesses: sums in another order would differ in the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("data"))
+
+
+def run(recipe: Path, data: Path, output: Path, **options) -> str:
+    """Run in this process; what was printed."""
+    text = io.StringIO()
+    run_recipe(recipe, data, output, console=Console(file=text, width=200), **options)
+    return text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """The folder of a run that nothing interrupted, its recipe, and what it printed."""
+    folder = tmp_path_factory.mktemp("whole")
+    recipe = write_recipe(folder / "recipe.yaml")
+    text = run(recipe, data, folder / "run")
+    return folder / "run", recipe, text
+
+
+def start(recipe: Path, data: Path, output: Path) -> subprocess.Popen:
+    """The same run by the command line, in another process."""
+    code = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(recipe), "--data", str(data), "--output", str(output)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.005)
+
+
+def same_weights(left: Path, right: Path) -> bool:
+    return all((left / name).read_bytes() == (right / name).read_bytes() for name in FINAL)
+
+
+def test_what_a_run_leaves(whole):
+    folder, recipe, text = whole
+    assert "pairs kept" in text
+    results = json.loads((folder / "results.json").read_text())
+    assert results["budget"]["steps"] == 20
+    assert results["budget"]["target_tokens"] > 0
+    assert results["seed"] == 1
+    assert results["checkpoints"] == [12, 16, 20]
+    assert set(results["scores"]["made_up"]) == {"cased", "classic"}
+    assert results["scores"]["made_up"]["cased"]["BLEU"]["signature"]
+    assert len(results["dev"]) == 5
+    assert yaml.safe_load((folder / "recipe.yaml").read_text()) == read_recipe(recipe).to_dict()
+    for name in ("best", "average"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder / name)
+        assert model.config.use_cache is True
+        assert model.num_parameters() == results["parameters"]
+        assert AutoTokenizer.from_pretrained(folder / name)("ba do")["input_ids"][-1] == 1
+        generation = json.loads((folder / name / "generation_config.json").read_text())
+        assert (generation["num_beams"], generation["max_new_tokens"]) == (2, 20)
+        assert not {"max_length", "top_k", "temperature"} & generation.keys()
+        assert len((folder / "translations" / f"made_up.{name}.de").read_text().split("\n")) == 11
+        assert json.loads((folder / name / "results.json").read_text())["system"] == "recipe"
+
+
+def test_it_learns(whole):
+    dev = json.loads((whole[0] / "results.json").read_text())["dev"]
+    assert dev[-1]["eval_loss"] < 0.8 * dev[0]["eval_loss"]
+
+
+def test_the_same_command_again_does_nothing(whole, data):
+    folder, recipe, _ = whole
+    before = (folder / "results.json").stat().st_mtime_ns
+    assert "is finished" in run(recipe, data, folder)
+    assert (folder / "results.json").stat().st_mtime_ns == before
+
+
+def test_another_recipe_in_the_same_folder_is_refused(whole, data):
+    folder, recipe, _ = whole
+    with pytest.raises(UserError, match="another 'batch' is in this folder"):
+        run(recipe, data, folder, settings=["batch.tokens=70"])
+    assert "is finished" in run(recipe, data, folder, settings=["logging.every=1"])
+
+
+def test_killed_and_started_again_it_ends_with_the_same_weights(whole, data, tmp_path):
+    """kill -9 once at a checkpoint and once anywhere; then it runs to its end."""
+    folder, recipe, _ = whole
+    output = tmp_path / "run"
+    process = start(recipe, data, output)
+    wait_for(output / "checkpoints" / "checkpoint-8", process)
+    process.kill()
+    process.wait()
+    assert not (output / "average").exists()
+    process = start(recipe, data, output)
+    time.sleep(random.uniform(0.5, 8))
+    process.kill()
+    process.wait()
+    run(recipe, data, output)
+    assert same_weights(folder, output)
+    assert not list(output.rglob("*.part"))
+
+
+@pytest.mark.parametrize("stage", ["tokenizer", "data", "best"])
+def test_interrupted_between_the_stages(whole, data, tmp_path, stage):
+    """What later stages left is taken away: the state after a kill at the end of an earlier one."""
+    folder, recipe, _ = whole
+    output = shutil.copytree(folder, tmp_path / "run")
+    later = {
+        "tokenizer": ["data", "checkpoints", "best", "average", "results.json"],
+        "data": ["checkpoints", "best", "average", "results.json"],
+        "best": ["average", "results.json"],
+    }[stage]
+    for name in later:
+        shutil.rmtree(output / name) if (output / name).is_dir() else (output / name).unlink()
+    run(recipe, data, output)
+    assert same_weights(folder, output)
+
+
+def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
+    folder, recipe, _ = whole
+    output = shutil.copytree(folder, tmp_path / "run")
+    for name in ("best", "average", "checkpoints/checkpoint-20"):
+        shutil.rmtree(output / name)
+    (output / "results.json").unlink()
+    weights = output / "checkpoints" / "checkpoint-16" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    text = run(recipe, data, output)
+    assert "checkpoint-16: model.safetensors is not as it was written" in text
+    assert "going on from" in text
+    assert "checkpoint-12" in text
+    assert same_weights(folder, output)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
+    folder, recipe, _ = whole
+    output = tmp_path / "run"
+    show = ShowProgress.on_step_end
+
+    def and_signal(self, args, state, control, **kwargs):
+        if state.global_step == 6:
+            signal.raise_signal(signum)
+        show(self, args, state, control, **kwargs)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with monkeypatch.context() as patch:
+        patch.setattr(ShowProgress, "on_step_end", and_signal)
+        app = typer.Typer()
+        app.command()(train)
+        result = CliRunner().invoke(app, [str(recipe), "--data", str(data), "--output", str(output)])
+    assert result.exit_code == 128 + signum
+    assert f"{signal.Signals(signum).name}: stopped at step 6; the state is saved" in result.output
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert "going on from" in run(recipe, data, output)
+    assert same_weights(folder, output)
+
+
+def test_two_runs_in_one_folder_are_refused(data, tmp_path):
+    import fcntl
+
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    output = tmp_path / "run"
+    output.mkdir()
+    with (output / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another training is running"):
+            run(recipe, data, output)
+
+
+def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    text = run(recipe, data, tmp_path / "run", dry_run=True)
+    for part in ("training pairs     120", "parameters", "padding", "steps              20", "memory", "time"):
+        assert part in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_separate_vocabularies_processing_and_trackers(data, tmp_path):
+    recipe = write_recipe(
+        tmp_path / "recipe.yaml",
+        tokenizer={
+            "joint": False, "kind": "unigram", "vocab_size": 60, "byte_fallback": False,
+            "processing": {"target": {"moses": True}},
+        },
+        budget={"epochs": 0.5},
+        logging={"every": 2, "trackers": ["tensorboard"]},
+        evaluation={"every": 3, "metrics": [], "best": "loss"},
+        schedule={"name": "newbob", "warmup": 0, "patience": 1},
+        optimizer={"name": "sgd", "learning_rate": 1.0},
+    )  # fmt: skip
+    run(recipe, data, tmp_path / "run")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "best")
+    assert model.config.share_encoder_decoder_embeddings is False
+    assert (tmp_path / "run" / "best" / "target_tokenizer").is_dir()
+    assert (tmp_path / "run" / "best" / "text_processing.json").is_file()
+    assert list((tmp_path / "run" / "tracking").glob("events*"))
+
+
+def test_early_stopping_ends_and_stays_ended(data, tmp_path):
+    recipe = write_recipe(
+        tmp_path / "recipe.yaml",
+        optimizer={"learning_rate": 1e-9},
+        evaluation={"every": 4, "metrics": ["bleu"], "best": "bleu", "patience": 2},
+    )
+    run(recipe, data, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["budget"]["steps"] == 12
+    shutil.rmtree(tmp_path / "run" / "average")
+    (tmp_path / "run" / "results.json").unlink()
+    run(recipe, data, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["budget"]["steps"] == 12
+
+
+def test_early_stopping_by_hand():
+    history = [{"eval_loss": value} for value in (3.0, 2.0, 2.5, 2.1)] + [{"loss": 1.0}]
+    assert EarlyStopping("loss", False, 2).should_stop(history)
+    assert not EarlyStopping("loss", False, 3).should_stop(history)
+    assert not EarlyStopping("loss", True, 4).should_stop(history)
+    assert not EarlyStopping("loss", False, 1).should_stop([])
+
+
+def test_a_mixture_of_corpora(data, tmp_path):
+    corpus = {"files": {"source": "train.en", "target": "train.de"}}
+    recipe = read_recipe(write_recipe(tmp_path / "recipe.yaml", budget={"steps": 6}))
+    recipe = dataclasses.replace(
+        recipe, data=dataclasses.replace(recipe.data, train=[corpus, {**corpus, "weight": 0.5}]), path=recipe.path
+    )
+    text = io.StringIO()
+    results = run_recipe(recipe, data, tmp_path / "run", console=Console(file=text))
+    assert [part["kept"] for part in results.data["train"]] == [120, 120]
+
+
+def test_bad_data_and_settings_are_named(data, tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    cases = [
+        (["data.filters={min_length: 50}"], "no pair is left"),
+        (["data.filters={max_lenght: 50}"], r"data.filters.max_lenght: unknown key .*max_length"),
+        (["data.dev.files.source=val.fr"], "val.fr: no such file"),
+        (["logging.trackers=[nonesuch]"], "logging.trackers"),
+        (["arguments.bf16=true", "precision.dtype=fp16"], "precision or arguments"),
+        (["arguments.learning_rat=1"], "no such field .*learning_rate"),
+        (["model.settings={d_modle: 3}"], "d_modle.*d_model"),
+        (["model.system=transformr"], "transformr.*did you mean 'transformer'"),
+        (["model={record: nonesuch}"], "there is no .*nonesuch.json"),
+        (["model.settings.max_position_embeddings=30"], "max_position_embeddings is 30"),
+        (["evaluation.metrics=[bleu, nonesuch]"], "nonesuch"),
+    ]
+    for number, (settings, message) in enumerate(cases):
+        with pytest.raises(UserError, match=message):
+            run(recipe, data, tmp_path / f"run{number}", settings=settings)

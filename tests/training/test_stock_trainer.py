@@ -1,0 +1,61 @@
+"""A user's own stock Seq2SeqTrainer with a stock collator trains our models: loss, generation, resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from training_helpers import Pairs, arguments, tiny_model
+from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Seq2SeqTrainer
+
+from hf_mlnmt.data.tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["ba do ki lu me"] * 5, vocab_size=40, byte_fallback=False)
+
+
+def examples(count: int = 24) -> list[dict[str, list[int]]]:
+    return [{name: ids.tolist() for name, ids in example.items()} for example in Pairs(count).examples]
+
+
+def stock(folder, tokenizer, model=None, **settings) -> Seq2SeqTrainer:
+    model = model if model is not None else tiny_model(dropout=0.0)
+    return Seq2SeqTrainer(
+        model=model,
+        args=arguments(folder, **settings),
+        train_dataset=examples(),
+        eval_dataset=examples(6),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=(lambda output: {"width": output.predictions.shape[1]})
+        if settings.get("predict_with_generate")
+        else None,
+    )
+
+
+def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):
+    """8 sentences as 1 x 8 and as 4 x 2: the same loss, gradient and weights."""
+    results = []
+    for size, accumulation in ((8, 1), (2, 4)):
+        settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
+        trainer = stock(tmp_path, tokenizer, max_steps=3, logging_steps=1, learning_rate=1e-2, **settings)
+        trainer.train()
+        results.append((trainer.state.log_history, trainer.model.state_dict()))
+    for left, right in zip(results[0][0][:3], results[1][0][:3]):
+        assert left["loss"] == pytest.approx(right["loss"], rel=1e-4)
+        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-3)
+    for name, tensor in results[0][1].items():
+        torch.testing.assert_close(tensor, results[1][1][name], rtol=1e-2, atol=1e-4, msg=name)
+
+
+def test_predict_with_generate_and_resume(tmp_path, tokenizer):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "predict_with_generate": True}
+    settings |= {"eval_strategy": "steps", "eval_steps": 2, "generation_max_length": 9}
+    whole = stock(tmp_path / "whole", tokenizer, tiny_model(), **settings)
+    whole.train()
+    assert whole.state.log_history[-2]["eval_width"] >= 9
+    again = stock(tmp_path / "again", tokenizer, tiny_model(seed=5), **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name

@@ -1,0 +1,63 @@
+"""`hf-mlnmt train` and `average` from the command line."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from safetensors.torch import load_file
+from tiny_run import write_corpus, write_recipe
+from training_helpers import tiny_model
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.cli.average import average
+from hf_mlnmt.cli.train import train
+from hf_mlnmt.training import average_checkpoints
+
+app = typer.Typer()
+app.command()(train)
+app.command()(average)
+
+
+def call(*arguments: object, ok: bool = True):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if ok:
+        assert result.exit_code == 0, result.output
+    return result
+
+
+def test_help_names_every_option():
+    for verb in ("train", "average"):
+        text = call(verb, "--help").output
+        assert "--output" in text
+    for option in ("--data", "--set", "--seed", "--dry-run"):
+        assert option in call("train", "--help").output
+
+
+def test_train_with_settings_then_average(tmp_path):
+    data, recipe = write_corpus(tmp_path / "data"), write_recipe(tmp_path / "recipe.yaml")
+    output = tmp_path / "run"
+    call("train", recipe, "--data", data, "--output", output, "--set", "budget.steps=8", "--seed", 4)
+    assert '"seed": 4' in (output / "results.json").read_text()
+    call("average", output, "--last", 2, "--output", tmp_path / "two")
+    expected = average_checkpoints([output / "checkpoints" / f"checkpoint-{step}" for step in (4, 8)])
+    found = load_file(tmp_path / "two" / "model.safetensors")
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert (tmp_path / "two" / name).is_file()
+
+
+def test_average_does_not_overwrite(tmp_path):
+    model = tmp_path / "model"
+    tiny_model().save_pretrained(model)
+    result = call("average", model, "--output", model, ok=False)
+    assert isinstance(result.exception, UserError)
+    assert "is there already" in str(result.exception)
+    with pytest.raises(UserError, match="not several folders"):
+        raise call("average", model, model, "--last", 2, "--output", tmp_path / "x", ok=False).exception
+
+
+def test_wrong_key_is_an_error_with_the_right_one(tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    result = call("train", recipe, "--set", "batch.token=3", ok=False)
+    assert "did you mean 'tokens'" in str(result.exception)

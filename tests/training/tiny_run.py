@@ -1,0 +1,49 @@
+"""A whole run on a made-up language, small enough for tests: word i of the source is word i of the target."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+WORDS = ["ba", "do", "ki", "lu", "me", "no", "pa", "ro", "su", "ti"]
+
+
+def write_corpus(folder: Path, sizes: dict[str, int] | None = None) -> Path:
+    """train, val and test as text files: the target says each source word twice as long and ends with a full stop."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(1)
+    for part, size in (sizes or {"train": 120, "val": 10, "test": 10}).items():
+        sources = [[rng.choice(WORDS) for _ in range(rng.randint(1, 6))] for _ in range(size)]
+        targets = [" ".join(word + word[::-1] for word in words) + "." for words in sources]
+        for language, lines in (("en", [" ".join(words) for words in sources]), ("de", targets)):
+            (folder / f"{part}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def write_recipe(path: Path, **changes: Any) -> Path:
+    """A recipe for it: 20 steps, a checkpoint every 4."""
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    recipe: dict[str, Any] = {
+        "languages": {"source": "en", "target": "de"},
+        "data": {part: {"files": {"source": f"{name}.en", "target": f"{name}.de"}} for part, name in PARTS.items()},
+        "model": {"system": "transformer", "shape": "tiny", "settings": sizes},
+        "tokenizer": {"vocab_size": 120, "byte_fallback": False},
+        "batch": {"tokens": 60},
+        "optimizer": {"learning_rate": 0.01},
+        "schedule": {"name": "cosine", "warmup": 3},
+        "budget": {"steps": 20},
+        "evaluation": {"every": 4},
+        "checkpoints": {"keep": 3, "average": 3},
+        "decoding": {"beams": 2, "max_new_tokens": 20},
+        "logging": {"every": 5},
+    }
+    recipe["data"]["test"] = {"made_up": recipe["data"].pop("test")}
+    recipe["data"]["max_length"] = 40
+    path.write_text(yaml.safe_dump({**recipe, **changes}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+PARTS = {"train": "train", "dev": "val", "test": "test"}

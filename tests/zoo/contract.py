@@ -1,0 +1,185 @@
+"""The members of the zoo that every contract test runs over, and what the tests share.
+
+A new system needs nothing here unless the tiny size does not suit it: then one line in `FIELDS` (fields it needs), in
+`VARIANTS` (more variants of its own) or in `IDLE` (parameters that have no gradient, and why).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+
+import hf_mlnmt
+
+TINY: dict[str, Any] = {
+    "vocab_size": 29,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64,
+}
+SEPARATE = {"decoder_vocab_size": 23, "share_encoder_decoder_embeddings": False}
+
+# Fields that a system needs at the tiny size.
+FIELDS: dict[str, dict[str, Any]] = {"ms-123": {"encoder_layers": 4}, "ms-123-aif": {"encoder_layers": 4}}
+# Variants that every system has, and those that single systems have besides.
+COMMON_VARIANTS: dict[str, dict[str, Any]] = {
+    "post": {"norm_position": "post"},
+    "pre": {"norm_position": "pre"},
+    "separate": {"norm_position": "post", **SEPARATE},
+}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "transformer": {
+        "untied": {"tie_word_embeddings": False, "norm_position": "pre", **SEPARATE},
+        "bias": {"attention_bias": True, "activation_function": "gelu"},
+        "uneven": {"encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 4},
+    },
+    # With a target vocabulary of 23 the random weights end every sentence at once.
+    "enc-dc": {"separate": {"norm_position": "post", **SEPARATE, "decoder_vocab_size": 25}},
+    "full-dc": {"wide": {"kernel_size": 5, "dual_layers": [2, 2]}},
+}
+# System -> {end of a parameter's name: why it has no gradient}.
+IDLE: dict[str, dict[str, str]] = {}
+
+# No token twice, and no end at once: a random model otherwise repeats one token for ever, or ends every sentence.
+DECODING: dict[str, Any] = {
+    "do_sample": False,
+    "min_new_tokens": 4,
+    "max_new_tokens": 10,
+    "no_repeat_ngram_size": 1,
+    "return_dict_in_generate": True,
+    "output_logits": True,
+    "output_scores": True,
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One system in one variant."""
+
+    system: str
+    variant: str
+    fields: dict[str, Any] = field(hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.system}-{self.variant}"
+
+    def config(self, **overrides: Any) -> PreTrainedConfig:
+        return hf_mlnmt.config_for(self.system, "tiny", **{**self.fields, **overrides})
+
+    def model(self, seed: int = 0, dtype: torch.dtype = torch.float64, **overrides: Any) -> PreTrainedModel:
+        """A model in evaluation mode whose weights are large, so that mistakes show; float64, so that nothing ties."""
+        return copy.deepcopy(_build(self, seed, dtype, tuple(overrides.items())))
+
+
+@functools.lru_cache(maxsize=16)
+def _build(member: Member, seed: int, dtype: torch.dtype, overrides: tuple) -> PreTrainedModel:
+    model = AutoModelForSeq2SeqLM.from_config(member.config(**dict(overrides))).eval().to(dtype)
+    redraw(model, seed)
+    return model
+
+
+def members() -> list[Member]:
+    """Every system in every variant."""
+    return [
+        Member(system, variant, {**TINY, **FIELDS.get(system, {}), **fields})
+        for system in hf_mlnmt.list_systems()
+        for variant, fields in {**COMMON_VARIANTS, **VARIANTS.get(system, {})}.items()
+    ]
+
+
+def redraw(model: nn.Module, seed: int = 0, std: float | None = 0.4):
+    """Draw every parameter anew: matrices from N(0, std^2) (None: fan_in^-0.5); vectors around 1 (norms) or 0."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+            if parameter.dim() > 1:
+                parameter.copy_(noise * (std or parameter.shape[1:].numel() ** -0.5))
+            else:
+                parameter.copy_((1.0 if name.endswith("norm.weight") else 0.0) + 0.2 * noise)
+
+
+@dataclass
+class Batch:
+    """Four sentence pairs of unequal lengths, padded on the right."""
+
+    source: Tensor
+    source_mask: Tensor
+    labels: Tensor  # ending in </s>, -100 where nothing counts
+    target: Tensor  # the decoder's input: <s> and the labels but the last
+    target_mask: Tensor
+
+    @classmethod
+    def draw(cls, seed: int = 0, sources=(7, 5, 3, 7), targets=(6, 4, 6, 2)) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        source = _ragged(sources, 0, generator)
+        labels = _ragged(targets, -100, generator)
+        target = torch.cat([torch.full((len(targets), 1), 3), labels[:, :-1]], 1)
+        return cls(source, (source != 0).long(), labels, target.masked_fill(target == -100, 0), (labels != -100).long())
+
+    @property
+    def encoder_inputs(self) -> dict[str, Tensor]:
+        return {"input_ids": self.source, "attention_mask": self.source_mask}
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Forced decoding: the padding of the target needs no mask, as nothing looks to the right."""
+        return {**self.encoder_inputs, "decoder_input_ids": self.target}
+
+    @property
+    def training(self) -> dict[str, Tensor]:
+        return {**self.encoder_inputs, "labels": self.labels}
+
+    def rows(self, index) -> Batch:
+        """Some of the sentence pairs, in the order of `index`."""
+        index = torch.as_tensor(index)
+        return Batch(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+
+def _ragged(lengths, padding: int, generator: torch.Generator) -> Tensor:
+    """Rows of random words ending in </s>, padded on the right."""
+    rows = torch.randint(5, 22, (len(lengths), max(lengths)), generator=generator)
+    for row, length in zip(rows, lengths):
+        row[length - 1] = 1
+        row[length:] = padding
+    return rows
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters' gradients, which are then reset."""
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_same(actual, expected, tolerance: float = 1e-9):
+    """Equal tensors, or nests of them, to an absolute and relative tolerance."""
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def assert_same_decoding(actual, expected, tolerance: float = 1e-5):
+    """The same tokens, final scores (generate() keeps them in float32) and every step's scores over the vocabulary."""
+    assert actual.sequences.tolist() == expected.sequences.tolist()
+    if expected.get("sequences_scores") is not None:
+        assert_same(actual.sequences_scores, expected.sequences_scores, tolerance)
+        assert actual.beam_indices.tolist() == expected.beam_indices.tolist()
+    assert_same(torch.stack(actual.logits), torch.stack(expected.logits), tolerance)
+
+
+def assert_lively(decoded):
+    """Guards the tests: sentences differ, and with beams some hypothesis changes its place."""
+    assert len({tuple(row) for row in decoded.sequences.tolist()}) > 1
+    indices = decoded.get("beam_indices")
+    if indices is not None:
+        assert any(len({i for i in row if i >= 0}) > 1 for row in indices.tolist()), "no beam ever moved"
