@@ -6,7 +6,7 @@
 | --- | --- | --- | --- |
 | ours | TransformerForConditionalGeneration | TranslationTrainer | token budget, sorted by length, random order |
 | Marian, bare loop | MarianMTModel | twelve lines below | the same batches |
-| Marian, stock trainer | MarianMTModel | Seq2SeqTrainer, DataCollatorForSeq2Seq | random order, as many sentences a batch |
+| Marian, stock trainer | MarianMTModel | Seq2SeqTrainer | random order, as many sentences a batch |
 
 Speed is real target tokens (padding not counted) a second, from the second step of a turn to its last.
 """
@@ -65,9 +65,16 @@ def counted(collate: Any, counts: list[int]) -> Any:
 def marian_like(config: hf_mlnmt.TransformerConfig) -> MarianMTModel:
     """A Marian model of the same shape (it has biases and no final projection bias to speak of)."""
     names = ("vocab_size", "d_model", "dropout", "scale_embedding", "pad_token_id", "decoder_start_token_id")
-    per_side = [f"{side}_{name}" for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")]
+    per_side = [
+        f"{side}_{name}" for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
+    ]
     fields = {name: getattr(config, name) for name in (*names, *per_side)}
-    fields |= {"eos_token_id": 1, "forced_eos_token_id": 1, "activation_function": "relu", "max_position_embeddings": 512}
+    fields |= {
+        "eos_token_id": 1,
+        "forced_eos_token_id": 1,
+        "activation_function": "relu",
+        "max_position_embeddings": 512,
+    }
     return MarianMTModel(MarianConfig(**fields))
 
 
@@ -123,7 +130,9 @@ class Race:
         for step, batch in enumerate(itertools.islice(self.sampler, self.steps)):
             inputs = self.objective.collate([self.data[i] for i in batch])
             logits = self.marian(**inputs, use_cache=False).logits
-            nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1).backward()
+            nn.functional.cross_entropy(
+                logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1
+            ).backward()
             nn.utils.clip_grad_norm_(self.marian.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -160,7 +169,9 @@ def main() -> None:
         config = hf_mlnmt.config_for("transformer", options.shape, vocab_size=len(tokenizer))
         race = Race(data, config, options.tokens, options.steps, tokenizer)
         statistics_ = batch_statistics(race.sampler, data.source_lengths, data.target_lengths)
-        print(f"padding of our batches: source {statistics_.source_padding:.1%}, target {statistics_.target_padding:.1%}")
+        print(
+            f"padding of our batches: source {statistics_.source_padding:.1%}, target {statistics_.target_padding:.1%}"
+        )
         contestants = {
             "Marian, stock trainer": race.run_stock,
             "Marian, bare loop": race.run_bare,

@@ -1,4 +1,4 @@
-"""Where the records are: modeling/<stem>.json, training/<stem>.yaml, model_cards/<stem>.md, in a checkout or installed."""
+"""Where the records modeling/<stem>.json, training/<stem>.yaml and model_cards/<stem>.md are: checkout or wheel."""
 
 from __future__ import annotations
 

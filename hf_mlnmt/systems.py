@@ -8,7 +8,10 @@ from typing import Any
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.modeling import (
     AggregationConfig,
+    DualContextAggregationConfig,
     DualContextConfig,
+    DualContextMultiLayerConfig,
+    DualContextSupervisionConfig,
     MultiLayerAttentionConfig,
     MultiLevelSupervisionConfig,
     TransformerConfig,
@@ -41,6 +44,13 @@ SYSTEMS: dict[str, tuple[type[TransformerConfig], dict[str, Any]]] = {
     "full-dc": (DualContextConfig, {"dual_context": "Full-DC"}),
 }
 
+# What <system>+enc-dc stands for: the system over a dual-context encoder.
+OVER_DUAL_CONTEXT: dict[type[TransformerConfig], type[TransformerConfig]] = {
+    AggregationConfig: DualContextAggregationConfig,
+    MultiLayerAttentionConfig: DualContextMultiLayerConfig,
+    MultiLevelSupervisionConfig: DualContextSupervisionConfig,
+}
+
 
 def list_systems() -> list[str]:
     """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection."""
@@ -51,6 +61,10 @@ def find_system(system: str) -> tuple[type[TransformerConfig], dict[str, Any]]:
     """Config class and fields of a canonical name; ms-<layers> and ms-<layers>-aif for any layers, a digit each."""
     if system in SYSTEMS:
         return SYSTEMS[system]
+    if system.endswith("+enc-dc"):
+        config_class, fields = find_system(system.removesuffix("+enc-dc"))
+        if config_class in OVER_DUAL_CONTEXT:
+            return OVER_DUAL_CONTEXT[config_class], fields
     if match := re.fullmatch(r"ms-([1-9]+)(-aif)?", system):
         layers = [int(digit) for digit in match[1]]
         return MultiLevelSupervisionConfig, {"auxiliary_layers": layers, "information_fusion": match[2] is not None}
@@ -61,7 +75,8 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> Transforme
     """The config of a system at a shape.
 
     Args:
-        system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion.
+        system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion;
+            ms-1+enc-dc, m-10+enc-dc, s-agg+enc-dc and so on have a dual-context encoder.
         shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048).
         overrides: config fields that replace the shape's and the system's.
 

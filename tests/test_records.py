@@ -1,4 +1,4 @@
-"""The records at the root: modeling/<stem>.json, training/<stem>.yaml and model_cards/<stem>.md stay in step and load."""
+"""The records at the root, modeling/<stem>.json, training/<stem>.yaml, model_cards/<stem>.md: in step and loadable."""
 
 from __future__ import annotations
 

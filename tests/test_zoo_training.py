@@ -88,26 +88,29 @@ def test_padding_changes_no_gradient(model, batch):
 
 
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not-reentrant"])
-@pytest.mark.parametrize("training", [True, False], ids=["loss_only", "with logits"])
-def test_gradient_checkpointing(member, batch, reentrant, training):
-    model = member.model(dropout=0.2, attention_dropout=0.2, activation_dropout=0.2).train()
+@pytest.mark.parametrize("loss_only", [True, False], ids=["loss only", "with logits"])
+def test_gradient_checkpointing(member, batch, reentrant, loss_only):
+    # float32, where the package has a dropout of its own, whose draws must repeat too
+    rates = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.2)
+    model = member.model(dtype=torch.float32, **rates).train()
     losses, found = [], []
     for checkpointing in (False, True):
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-            # Reentrant checkpointing needs an input with a gradient, which the embeddings give.
             assert model.is_gradient_checkpointing
         torch.manual_seed(11)  # the same dropout
-        loss = model(**batch.training, loss_only=training).loss
+        loss = model(**batch.training, loss_only=loss_only).loss
         loss.backward()
         losses.append(loss)
         found.append(gradients(model))
-    assert_same(losses[1], losses[0])
-    assert_same(found[1], found[0])
+    assert_same(losses[1], losses[0], 1e-4)
+    assert_same(found[1], found[0], 1e-4)
 
 
-def test_dropout_is_only_for_training(member, batch):
-    model = member.model(dropout=0.3)
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+def test_dropout_is_only_for_training(member, batch, rate):
+    others = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.0)
+    model = member.model(**{**others, rate: 0.3})
     evaluated = model(**batch.training).loss
     assert_same(model(**batch.training).loss, evaluated)
     model.train()

@@ -12,7 +12,7 @@ TEST_SENTENCES = 5
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus, training run and model.")] = Path("demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus, run and model.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the corpus and of the training.")] = 1,
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
@@ -44,7 +44,10 @@ def demo(
     translate = TranslationPipeline.from_pretrained(str(run / "average"))
     sources, references = _first_lines(data / "test.en.gz"), _first_lines(data / "test.de.gz")
     for source, translation, reference in zip(sources, translate(sources), references, strict=True):
-        console.print(f"[dim]{source}[/dim]\n{translation}", "[green]as the reference[/green]" if translation == reference else f"[yellow]reference: {reference}[/yellow]")  # fmt: skip  # noqa: E501
+        verdict = (
+            "[green]as the reference[/green]" if translation == reference else f"[yellow]not: {reference}[/yellow]"
+        )
+        console.print(f"[dim]{source}[/dim]\n{translation}  {verdict}")
 
     console.rule(f"4. hf-mlnmt publish {run / 'average'} --to {hub}")
     build_folder(run / "average", hub)
@@ -53,7 +56,7 @@ def demo(
     console.rule(f'5. AutoModelForSeq2SeqLM.from_pretrained("{hub}")')
     console.print(f"{sources[0]} -> {_reload(hub, sources[0])}")
     if results is not None:
-        bleu = results.scores["held-out"]["cased"]["bleu"]["score"]
+        bleu = results.scores["held-out"]["cased"]["BLEU"]["score"]
         console.rule(f"held-out BLEU {bleu:.1f}", style="bold green")
 
 

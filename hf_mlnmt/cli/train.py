@@ -10,7 +10,7 @@ import typer
 
 def train(
     recipe: Annotated[
-        Path, typer.Argument(help="The recipe, a YAML file such as training/transformer.multi30k-ende.yaml.")
+        Path, typer.Argument(help="The recipe, a YAML file, or the name of a record such as transformer.multi30k-ende.")
     ],
     data: Annotated[
         Path, typer.Option("--data", "-d", help="Folder that the recipe's file names are relative to.")

@@ -7,7 +7,8 @@ save_tokenizers("run/tokenizer", tokenizer)
 tokenizers = load_tokenizers("run/tokenizer")                    # .source, .target, .processing
 data = encode_corpus(spec, "data", tokenizers, "run/train", PairFilter(max_ratio=3), max_length=256)
 data[0], data.source_lengths, data.target_lengths, data.report   # on disk, memory-mapped, made once
-mixture = Mixture([data, more], weights=[1, 2], seed=1)          # or temperature=5; mixture.set_epoch(3)
+counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or temperature=5
+draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
 write_demo_corpus("demo", seed=1)                                # train, val, test .en.gz and .de.gz
 """
 

@@ -133,6 +133,8 @@ def _training(facts: Facts) -> str:
     for result in facts.results:
         rows = {label: result.get(key) for key, label in _RUN.items() if key != "checkpoints" or key in result}
         rows["command"] = f"`{rows['command']}`" if rows["command"] else None
+        if isinstance(rows["versions"], Mapping):
+            rows["versions"] = ", ".join(f"{package} {version}" for package, version in rows["versions"].items())
         rows["seed"] = str(rows["seed"]) if rows["seed"] is not None else None
         blocks.append(facts_table(rows))
     return "\n\n".join(blocks)

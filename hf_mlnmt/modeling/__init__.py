@@ -3,6 +3,17 @@
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from .aggregation import AggregationConfig, AggregationForConditionalGeneration, AggregationModel
+from .combinations import (
+    DualContextAggregationConfig,
+    DualContextAggregationForConditionalGeneration,
+    DualContextAggregationModel,
+    DualContextMultiLayerConfig,
+    DualContextMultiLayerForConditionalGeneration,
+    DualContextMultiLayerModel,
+    DualContextSupervisionConfig,
+    DualContextSupervisionForConditionalGeneration,
+    DualContextSupervisionModel,
+)
 from .configuration import TransformerConfig
 from .dual_context import DualContextConfig, DualContextForConditionalGeneration, DualContextModel
 from .multi_layer_attention import (
@@ -21,9 +32,18 @@ __all__ = [
     "AggregationConfig",
     "AggregationForConditionalGeneration",
     "AggregationModel",
+    "DualContextAggregationConfig",
+    "DualContextAggregationForConditionalGeneration",
+    "DualContextAggregationModel",
     "DualContextConfig",
     "DualContextForConditionalGeneration",
     "DualContextModel",
+    "DualContextMultiLayerConfig",
+    "DualContextMultiLayerForConditionalGeneration",
+    "DualContextMultiLayerModel",
+    "DualContextSupervisionConfig",
+    "DualContextSupervisionForConditionalGeneration",
+    "DualContextSupervisionModel",
     "MultiLayerAttentionConfig",
     "MultiLayerAttentionForConditionalGeneration",
     "MultiLayerAttentionModel",
@@ -41,6 +61,9 @@ for _config, _base, _translation in [
     (MultiLayerAttentionConfig, MultiLayerAttentionModel, MultiLayerAttentionForConditionalGeneration),
     (MultiLevelSupervisionConfig, MultiLevelSupervisionModel, MultiLevelSupervisionForConditionalGeneration),
     (DualContextConfig, DualContextModel, DualContextForConditionalGeneration),
+    (DualContextSupervisionConfig, DualContextSupervisionModel, DualContextSupervisionForConditionalGeneration),
+    (DualContextMultiLayerConfig, DualContextMultiLayerModel, DualContextMultiLayerForConditionalGeneration),
+    (DualContextAggregationConfig, DualContextAggregationModel, DualContextAggregationForConditionalGeneration),
 ]:
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     AutoModel.register(_config, _base, exist_ok=True)

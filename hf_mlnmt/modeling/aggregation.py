@@ -13,14 +13,14 @@ Reference: thesis on joint attention, section 3.2.1; "Every Layer Counts", PBML 
 
 (3.3) AGG(r_1 .. r_b) = LN(FFN(concat(r)) + sum_i r_i)
 
-Added parameters at the base shape, n = 6: 1.57, 2.62, 7.34, 15.75 million and 42. With the baseline's 61.2 million of the
-tables the totals are table 3.2's. The text says "about 7.41M" for C-Agg, which no reading of (3.3) gives.
+Added parameters at the base shape, n = 6: 1.57, 2.62, 7.34, 15.75 million and 42. With the baseline's 61.2 million the
+totals are table 3.2's. The text says "about 7.41M" for C-Agg; the sizes that it gives for (3.3) make 7.34.
 
 Departs:
-- n = 1 is the baseline in every member, as the thesis says (S-Agg of one layer would still be f^L W, C-Agg a feed-forward).
+- n = 1 is the baseline in every member, as the thesis says (by the equations S-Agg would still be f^L W).
 - AGG has the sublayers' dropout on the FFN's output; the paper names one rate and no places.
-- Transparent: the weights are free, as "Every Layer Counts" describes them, so that a column can be exactly the baseline's.
-  Bapna et al. pass each column through a softmax: `softmax_weights`. Both begin as the plain mean of the states.
+- Transparent: the weights are free, as "Every Layer Counts" describes them, so that a column can be exactly the
+  baseline's. Bapna et al. pass each column through a softmax: `softmax_weights`. Both begin as the mean of the states.
 """
 
 from typing import Literal

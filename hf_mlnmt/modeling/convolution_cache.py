@@ -1,8 +1,8 @@
 """Slots of a decoder's cache that hold, beside keys and values, the last inputs of a causal convolution.
 
-Importing this file registers them with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make
-one for every decoder layer whose type is "mlnmt_convolution", and reorder, repeat, select, crop and reset them with the
-beams and the drafts of assisted decoding.
+Importing this file registers them with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)`
+make one for every decoder layer whose type is "mlnmt_convolution"; they follow the beams and, the dynamic one, the
+drafts of assisted decoding.
 """
 
 import torch
@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 class ConvolutionCacheLayer(DynamicLayer):
     """A decoder layer's keys and values, and `window`: the convolution's last inputs, (batch, f - 1, d_model).
 
-    While recording (`activate_past_recording`, assisted decoding) the window keeps all inputs, so that `crop` can drop some.
+    While recording (`activate_past_recording`, assisted decoding) the window keeps all inputs: `crop` can drop some.
     """
 
     _layer_type = "mlnmt_convolution"
@@ -54,7 +54,7 @@ class ConvolutionCacheLayer(DynamicLayer):
         super().reset()
         self.window = None
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
         if self.window is not None:
             self.window = self.window.index_select(0, beam_idx.to(self.window.device))
@@ -104,7 +104,7 @@ class StaticConvolutionCacheLayer(StaticLayer):
         if self.window is not None:
             self.window.zero_()
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
         if self.window is not None:
             self.window = self.window.index_select(0, beam_idx.to(self.window.device))

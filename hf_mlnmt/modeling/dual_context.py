@@ -15,12 +15,12 @@ r is the sublayer's input, (batch, time, d_model); f the kernel size.
 (5.6) z = [h_l ; h_g] W_z + b_z, W_z in R^{2d x d}          (5.7) z_f = LN(z + r), the baseline's sublayer
 
 Both attentions have their queries from r and one mask, so they are one call with 2 H heads. Attention weights
-(attn_implementation="eager") are (batch, 2, H, time, keys): of h_l, then of h_g. W_z = [0 ; W_o] is
-the baseline's self-attention. In decoding, the last f - 1 inputs of the convolution stay in the cache.
+(attn_implementation="eager") are (batch, 2, H, time, keys): of h_l, then of h_g. W_z = [0 ; W_o] is the baseline's
+self-attention. In decoding, the last f - 1 inputs of the convolution stay in the cache.
 
 Departs:
-- (5.4) prints a window of f + 1 for an even f. Here it has f positions, in the encoder with the odd one on the left (f = 2
-  is r_{t-1}, r_t: encoder and decoder agree). Positions outside the sentence, and masked ones, are zeros.
+- (5.4) prints f + 1 positions for an even f, but W^r has room for f. Here there are f, in the encoder with the odd one
+  on the left (f = 2 is r_{t-1}, r_t, as in the decoder). Positions outside the sentence, and masked ones, are zeros.
 - Parameters: the tables' 73.9, 73.9 and 86.5 million beside 61.2 hold to the last digit with biases in the projections
   (attention_bias=True) and 33.4k subwords; without them Enc-DC adds 12.598 million and Full-DC 25.197.
 - norm_position="pre": r is the normalised input, and z is added to the sublayer's input as any pre-norm sublayer's.
@@ -62,7 +62,7 @@ class DualContextConfig(TransformerConfig):
         """Whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
         if self.dual_context == ("Dec-DC" if side == "encoder" else "Enc-DC"):
             return False
-        return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
+        return self.dual_layers is None or self.dual_layers[0] <= layer_idx <= self.dual_layers[1]
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
         """The caches ask here which kind of slot each decoder layer needs."""
@@ -83,7 +83,7 @@ class DualContextConfig(TransformerConfig):
                 continue
             if len(self.dual_layers) != 2 or not 1 <= self.dual_layers[0] <= self.dual_layers[1] <= layers:
                 raise ValueError(
-                    f"dual_layers={self.dual_layers}: must be None, or [i, j] with 1 <= i <= j <= {side}_layers={layers}"
+                    f"dual_layers={self.dual_layers}: must be None or [i, j], 1 <= i <= j <= {side}_layers={layers}"
                 )
 
 
@@ -97,7 +97,9 @@ class DualContextAttention(Attention):
         self.before = self.kernel - 1 if is_causal else self.kernel // 2  # positions of the window before t
         self.convolution = nn.Linear(self.kernel * width, 2 * width)  # W^r, b^r
         self.convolution_norm = nn.LayerNorm(width)
-        self.global_proj = nn.Linear(width, 4 * width, bias=config.attention_bias)  # of r: both W_q, then W_k, W_v of h_g
+        self.global_proj = nn.Linear(
+            width, 4 * width, bias=config.attention_bias
+        )  # of r: both W_q, then W_k, W_v of h_g
         self.local_proj = nn.Linear(width, 2 * width, bias=config.attention_bias)  # of l_c: W_k, W_v of h_l
         self.out_proj = nn.Linear(2 * width, width)  # W_z, b_z
 

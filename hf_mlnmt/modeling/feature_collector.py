@@ -2,9 +2,9 @@
 
 Reference: thesis on joint attention, section 3.2 and figure 3.1; section 3.5.4 for the masks.
 
-F = [f^1 .. f^n], f^1 the lowest collected layer and f^n = f^L the last; as one tensor (batch, source, n, d_model), batch
-first so that beams can repeat it. What becomes of F is the family's: `merge` (aggregation.py), attention over all of
-it (multi_layer_attention.py). Over another family's encoder: `class X(FeatureCollector, OtherEncoder)`.
+F = [f^1 .. f^n], f^1 the lowest collected layer and f^n = f^L the last; as one tensor (batch, source, n, d_model),
+batch first so that beams can repeat it. What becomes of F is the family's: `merge` (aggregation.py), attention over
+all of it (multi_layer_attention.py). Over another family's encoder: `class X(FeatureCollector, OtherEncoder)`.
 
 Departs: with norm_position="pre" the layers' outputs are sums without a norm, and the papers are all post-norm. Here
 the one layer norm that ends the encoder is applied to every f^i, so that f^L is what the baseline's decoder reads, and

@@ -1,4 +1,4 @@
-"""Multi-layer multi-head attention (MLMHA): every decoder layer attends to n encoder layers, each with its own projections.
+"""Multi-layer multi-head attention (MLMHA): each decoder layer attends to n encoder layers, not to the last one only.
 
 Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, section 4; thesis on joint attention, section 3.2.2.
 
@@ -22,10 +22,10 @@ encoder layer first; U0 = 0 the joint ones, (batch, heads, target, source). Flas
 so with U0 = 0 it needs n d_h <= 256; SDPA has no such limit.
 
 Departs:
-- Parameters: 4 d^2 L_d for each further layer, 3 d^2 L_d if U1 = 1: +31.46 and +23.59 million at the base shape with n = 6.
-  The tables' totals (92.7, 84.9 beside 61.2) hold to the last digit with biases in the projections (attention_bias=True),
-  +31.50 and +23.64, and 33.4k subwords; the papers say nothing of biases, and without them M-01 and M-11 at n = 6 come
-  to 84.8. The papers print W_q without i but count it n times ("n different weights"), as here.
+- Parameters: 4 d^2 L_d for each further layer, 3 d^2 L_d if U1 = 1: +31.46 and +23.59 million at the base shape, n = 6.
+  All totals of table 6 (92.7 and 84.9 at n = 6, beside 61.2) hold to the last digit with biases in the projections
+  (attention_bias=True, 33.4k subwords: +31.50 and +23.64); without biases, our default, M-01 and M-11 at n = 6 come to
+  84.8. The papers say nothing of biases. They print W_q without i but count it n times ("n different weights").
 - Each W^i begins as the baseline's projections do: drawn by itself, whatever n is; the papers are silent.
 """
 

@@ -1,4 +1,4 @@
-"""Multi-level supervision (MS): auxiliary decoders on lower encoder layers, trained with the main one on the same targets.
+"""Multi-level supervision (MS): auxiliary decoders on lower encoder layers, trained on the targets of the main one.
 
 Reference: Ampomah, thesis on joint attention, chapter 4 (its equation numbers are used here).
 
@@ -35,6 +35,8 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration import TransformerConfig
@@ -85,13 +87,13 @@ class MultiLevelSupervisionConfig(TransformerConfig):
 
 @dataclass
 class MultiLevelModelOutput(Seq2SeqModelOutput):
-    """`auxiliary_states`: for each auxiliary decoder its final states (batch, target, d_model), if they were computed."""
+    """`auxiliary_states`: the final states of each auxiliary decoder, (batch, target, d_model), if they ran."""
 
     auxiliary_states: tuple[Tensor, ...] | None = None
 
 
 class MultiLevelEncoder(Encoder):
-    """The baseline's encoder; its memory holds what the auxiliary decoders read, the last state is the main decoder's."""
+    """The baseline's encoder; memory is what the auxiliary decoders read, the main one reads the last state."""
 
     config: MultiLevelSupervisionConfig
 
@@ -191,7 +193,7 @@ class MultiLevelSupervisionModel(TransformerModel):
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         auxiliary_mask: Sequence[float] | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> MultiLevelModelOutput:
         """As the baseline's, and with AIF:
 
@@ -199,8 +201,7 @@ class MultiLevelSupervisionModel(TransformerModel):
             auxiliary_mask: a list with one number for each auxiliary, 0 replaces its features by zeros (thesis, section
                 4.5.5), 1 keeps them. Also an argument of the translation model's forward and of generate().
 
-        Raises: ValueError if `auxiliary_mask` has another length, or there is no AIF; if `encoder_outputs` lacks what the
-            auxiliaries read.
+        Raises: ValueError if `auxiliary_mask` has another length, there is no AIF, or `encoder_outputs` has no memory.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
@@ -214,10 +215,17 @@ class MultiLevelSupervisionModel(TransformerModel):
             if memory is None:
                 raise ValueError("encoder_outputs has no memory: make it with this model's encoder, in the same mode")
             states, past_key_values = self.run_auxiliaries(
-                memory, attention_mask, decoder_inputs_embeds, decoder_attention_mask, past_key_values, use_cache, **kwargs
+                memory,
+                past_key_values,
+                attention_mask=decoder_attention_mask,
+                encoder_attention_mask=attention_mask,
+                inputs_embeds=decoder_inputs_embeds,
+                use_cache=use_cache if fusion else False,
+                **kwargs,
             )
+        features = {}
         if fusion:
-            kwargs["features"] = self.join_features(states, auxiliary_mask)
+            features["features"] = self.join_features(states, auxiliary_mask)
         elif auxiliary_mask is not None:
             raise ValueError("auxiliary_mask: this model has no information_fusion, nothing reads its auxiliaries")
         outputs = super().forward(
@@ -229,27 +237,19 @@ class MultiLevelSupervisionModel(TransformerModel):
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
+            **features,
             **kwargs,
         )
         return MultiLevelModelOutput(**outputs, auxiliary_states=states)
 
     def run_auxiliaries(
-        self, memory: Tensor, source_mask, embeds: Tensor, target_mask, past_key_values: Cache | None, use_cache, **kwargs
+        self, memory: Tensor, past_key_values: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
         """The final states of all auxiliary decoders, and with AIF the cache."""
         # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
-        use_cache = use_cache if self.config.information_fusion else False
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, memory.unbind(2)):
-            outputs = decoder(
-                attention_mask=target_mask,
-                encoder_hidden_states=layer_states,
-                encoder_attention_mask=source_mask,
-                past_key_values=past_key_values,
-                inputs_embeds=embeds,
-                use_cache=use_cache,
-                **kwargs,
-            )
+            outputs = decoder(encoder_hidden_states=layer_states, past_key_values=past_key_values, **inputs)
             states.append(outputs.last_hidden_state)
             past_key_values = outputs.past_key_values
         return tuple(states), past_key_values
@@ -274,7 +274,6 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 
     config: MultiLevelSupervisionConfig
     model_class = MultiLevelSupervisionModel
-    single_class: type[TransformerForConditionalGeneration] = TransformerForConditionalGeneration
     citation = """@phdthesis{ampomah-multilevel,
   title = {Encoder-based Multi-level Supervision for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel},
@@ -285,7 +284,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
     def supervise(
         self, outputs: MultiLevelModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
     ) -> dict[str, Tensor]:
-        """Equation 4.1 in training, part by part: "translation" and "auxiliary_<layer>"; else the main decoder's alone."""
+        """Equation 4.1 in training, as "translation" and "auxiliary_<layer>"; else the main decoder's part alone."""
         losses = super().supervise(outputs, logits, labels, label_smoothing)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
@@ -315,7 +314,8 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         """A model with one decoder, the one whose weights begin with `decoder`, over the first `encoder_layers`."""
         config = self.single_config(encoder_layers)
         config._attn_implementation = self.config._attn_implementation
-        single = self.single_class(config).to(device=self.device, dtype=self.dtype).train(self.training)
+        single = self.single_class(encoder_layers)(config)
+        single = single.to(device=self.device, dtype=self.dtype).train(self.training)
         weights = self.state_dict()
         for name, target in single.state_dict().items():
             source = name if name.endswith("embed_tokens.weight") else name.replace("model.decoder.", decoder)
@@ -323,10 +323,15 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         single.generation_config = GenerationConfig.from_dict(self.generation_config.to_dict())
         return single
 
-    def single_config(self, encoder_layers: int) -> TransformerConfig:
-        """This config without what is multi-level supervision's."""
-        config_class = self.single_class.config_class
-        own = {"architectures", "encoder_layers", "model_type", "transformers_version"}
-        fields = set(config_class.__dataclass_fields__) - own
-        values = {name: value for name, value in self.config.to_dict().items() if name in fields}
-        return config_class(**values, encoder_layers=encoder_layers)
+    def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
+        """The class of a model with one decoder over the first `encoder_layers`."""
+        return TransformerForConditionalGeneration
+
+    def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
+        """This config without what is multi-level supervision's, and with `fields`."""
+        config_class = self.single_class(encoder_layers).config_class
+        own = {"architectures", "model_type", "transformers_version"}
+        kept = {
+            k: v for k, v in self.config.to_dict().items() if k in config_class.__dataclass_fields__ and k not in own
+        }
+        return config_class(**{**kept, **fields, "encoder_layers": encoder_layers})

@@ -87,8 +87,8 @@ class EarlyStopping(TrainerCallback):
 class ShowProgress(TrainerCallback):
     """A bar with speed and dev score on a terminal; elsewhere a line at each log and evaluation."""
 
-    def __init__(self, console: Console, metric: str) -> None:
-        self.console, self.metric = console, metric
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self.bar: Progress | None = None
         self._texts = {"train": "", "dev": ""}
 

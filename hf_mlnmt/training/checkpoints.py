@@ -48,8 +48,8 @@ def staging_folder(checkpoint: Path) -> Path:
 
 def finish(staging: Path, checkpoint: Path) -> None:
     """List the files of `staging` with their checksums and give it the name of `checkpoint` (an old one goes away)."""
-    files = {path.name: _fingerprint(path) for path in sorted(staging.iterdir()) if path.is_file()}
-    write_json(staging / MANIFEST, files)
+    files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
+    write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): _fingerprint(path) for path in files})
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(staging, checkpoint)
 

@@ -83,21 +83,23 @@ class DevSet:
         totals = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
         for _, batch in self._batches(trainer):
             with trainer.compute_loss_context_manager():
-                loss, _ = objective.loss(trainer.model, batch, num_items_in_batch=1)
+                loss, parts = objective.loss(trainer.model, batch, num_items_in_batch=1)
+            # Auxiliary losses are no part of the translation's perplexity.
+            loss = parts.get("translation", loss)
             totals += torch.stack([loss.double(), (batch["labels"] != IGNORED).sum()])
         total, tokens = trainer.accelerator.reduce(totals, "sum").tolist()
         return total / max(1.0, tokens)
 
     def _translate(self, trainer: TranslationTrainer, generation: dict[str, Any]) -> list[list[int]]:
         """Token ids of every sentence, in order. Generates with a copy of the config: generate() must not change it."""
-        model = trainer.model
-        config = copy.deepcopy(model.generation_config)
+        generate: Any = trainer.model.generate
+        config = copy.deepcopy(trainer.model.generation_config)
         config.update(**{"num_beams": self.num_beams, "max_length": None, "use_cache": True, **generation})
         mine: list[tuple[int, list[int]]] = []
         for indices, batch in self._batches(trainer):
             config.max_new_tokens = min(self.max_length, 2 * batch["input_ids"].shape[1] + 10)
             source, mask = batch["input_ids"], batch["attention_mask"]
-            outputs = model.generate(source, attention_mask=mask, generation_config=config)
+            outputs = generate(source, attention_mask=mask, generation_config=config)
             mine.extend(zip(indices, outputs.tolist()))
         everything = gather_object(mine) if trainer.args.world_size > 1 else mine
         return [tokens for _, tokens in sorted(everything)]
@@ -116,6 +118,8 @@ def metric(name: str) -> Metric:
 
         return load_metric(name)
     scorer = own[name]()
-    return lambda outputs, references, sources=None: {
-        name: scorer.corpus_score(list(outputs), [list(references)]).score
-    }
+
+    def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
+        return {name: scorer.corpus_score(list(outputs), [list(references)]).score}
+
+    return compute

@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     from hf_mlnmt.training.recipe import Recipe
 
 # Files of a checkpoint that a model folder has too.
-MODEL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "text_processing.json",
-)
-MODEL_FILES += ("special_tokens_map.json", "target_tokenizer")
+MODEL_FILES = ["config.json", "generation_config.json", "text_processing.json"]
+MODEL_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "target_tokenizer"]
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
@@ -45,20 +39,29 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
     return GenerationConfig(**{name: getattr(config, name) for name in ids}, **settings)
 
 
-def write_model(folder: Path, checkpoint: Path, weights_of: list[Path]) -> Path:
-    """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically."""
+def write_model(
+    folder: Path, checkpoint: Path, weights_of: list[Path], generation: GenerationConfig | None = None
+) -> Path:
+    """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
+
+    `generation` replaces the checkpoint's generation_config.
+    """
     with atomic_folder(folder) as new, checkpoints.explain_full_disk(new):
         for name in MODEL_FILES:
             if (checkpoint / name).is_dir():
                 shutil.copytree(checkpoint / name, new / name)
             elif (checkpoint / name).is_file():
                 shutil.copyfile(checkpoint / name, new / name)
+        if generation is not None:
+            generation.save_pretrained(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
         save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
     return folder
 
 
-def best_and_average(run: Path, steps: list[int], best_step: int | None, output: Path) -> dict[str, Path]:
+def best_and_average(
+    run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig
+) -> dict[str, Path]:
     """Write output/best and output/average. `steps`: the checkpoints to average."""
     folder = {step: run / f"checkpoint-{step}" for step in [*steps, best_step or steps[-1]]}
     for path in folder.values():
@@ -66,8 +69,8 @@ def best_and_average(run: Path, steps: list[int], best_step: int | None, output:
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
     best, last = folder[best_step or steps[-1]], folder[steps[-1]]
     return {
-        "best": write_model(output / "best", best, [best]),
-        "average": write_model(output / "average", last, [folder[step] for step in steps]),
+        "best": write_model(output / "best", best, [best], generation),
+        "average": write_model(output / "average", last, [folder[step] for step in steps], generation),
     }
 
 

@@ -60,10 +60,11 @@ class Meter:
             return int(steps), {}
         return int(steps), {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
-    def save(self, folder: Path) -> None:
-        """Write the totals into a checkpoint folder."""
+    def save(self, folder: Path, processes: int = 1) -> None:
+        """Write the totals, and by how many processes, into a checkpoint folder."""
         self._read()
-        write_json(folder / FILE, {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens})
+        totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
+        write_json(folder / FILE, {**totals, "processes": processes})
 
     def load(self, folder: Path, step: int) -> None:
         """Go on from the totals of a checkpoint folder, written at `step`; without them, from zero."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -119,12 +119,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def computes_own_loss(model: nn.Module) -> bool:
     """Whether the model's forward takes `label_smoothing`, `loss_only` and `num_items_in_batch` as ours do."""
-    return _names_label_smoothing(type(unwrap(model)))
+    return _names_label_smoothing(type(unwrap(model)).forward)
 
 
 @functools.cache
-def _names_label_smoothing(model_class: type[nn.Module]) -> bool:
-    return "label_smoothing" in inspect.signature(model_class.forward).parameters
+def _names_label_smoothing(forward: Callable[..., Any]) -> bool:
+    return "label_smoothing" in inspect.signature(forward).parameters
 
 
 def _with_decoder_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder
+from hf_mlnmt.records import records_root
 from hf_mlnmt.systems import config_for
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.corpora import Corpora
@@ -191,11 +192,11 @@ class Preparation:
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **fixed})
 
     def _record(self) -> Path:
-        """modeling/<record>.json: beside the recipe's folder, or under the current one."""
+        """modeling/<record>.json: beside the recipe's folder, or one of the project's own."""
         recipe = self.recipe
         name = f"{recipe.model.record or recipe.stem}.json"
         beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
-        for path in (beside, Path("modeling") / name):
+        for path in (beside, records_root() / "modeling" / name):
             if path.is_file():
                 return path
         raise UserError(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import PartialState
 from rich.console import Console
 from transformers import PrinterCallback
@@ -21,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_tables
-from hf_mlnmt.files import write_text
-from hf_mlnmt.training import checkpoints, finishing
+from hf_mlnmt.records import record_path
+from hf_mlnmt.training import checkpoints, finishing, folder
 from hf_mlnmt.training.arguments import higher_is_better, schedule, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
 from hf_mlnmt.training.dry_run import report as dry_run_report
@@ -30,9 +28,6 @@ from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.trainer import Batches, TranslationTrainer
-
-# Keys that may change between two starts of one run: they change neither its weights nor its checkpoints.
-FREE_KEYS = ("logging", "decoding", "path")
 
 
 def run_recipe(
@@ -52,7 +47,7 @@ def run_recipe(
     same arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU.
 
     Args:
-        recipe: a Recipe or the path of its YAML.
+        recipe: a Recipe, the path of its YAML, or the name of a record.
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind; returns None.
@@ -61,7 +56,7 @@ def run_recipe(
         UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, settings, seed)
+        recipe = read_recipe(record_path("training", recipe), settings, seed)
     elif settings or seed is not None:
         raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
@@ -70,10 +65,12 @@ def run_recipe(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            run.output = Path(folder)
-            return run.dry()
-    with run.alone(), _sigterm_interrupts():
+        with tempfile.TemporaryDirectory() as nowhere:
+            run.output = Path(nowhere)
+            run.dry()
+        return None
+    main = run.processes.is_main_process
+    with folder.alone(run.output) if main else nullcontext(), _sigterm_interrupts():
         return run.go()
 
 
@@ -97,7 +94,8 @@ class Run:
 
     def go(self) -> Results | None:
         """The whole job; the results, on the main process."""
-        self._claim_folder()
+        if self.processes.is_main_process:
+            folder.claim(self.output, self.recipe, self.command)
         if (self.output / "results.json").is_file():
             self.tell(f"{self.output} is finished; delete results.json to score it again, or choose another --output.")
             return read_results(self.output / "results.json")
@@ -107,7 +105,8 @@ class Run:
         steps, best = self._finished(trainer)
         if not self.processes.is_main_process:
             return None
-        folders = finishing.best_and_average(self.output / "checkpoints", steps, best, self.output)
+        saved, generation = self.output / "checkpoints", trainer.model.generation_config
+        folders = finishing.best_and_average(saved, steps, best, self.output, generation)
         return self._score(folders, steps, best, preparation.test_sets(), trainer)
 
     def dry(self) -> None:
@@ -117,39 +116,6 @@ class Run:
 
     # Before
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Refuse to run beside another process that trains in the same folder. A killed process holds nothing."""
-        if not self.processes.is_main_process:
-            yield
-            return
-        self.output.mkdir(parents=True, exist_ok=True)
-        with (self.output / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{self.output}: another training is running in this folder. Wait for it, or choose another "
-                    "--output."
-                ) from error
-            yield
-
-    def _claim_folder(self) -> None:
-        """Keep the recipe in the folder; refuse a folder that another recipe was trained in."""
-        kept = self.output / "recipe.yaml"
-        if not self.processes.is_main_process:
-            return
-        if not kept.is_file():
-            write_text(kept, f"# {self.command}\n{self.recipe.to_yaml()}")
-            return
-        before, now = yaml.safe_load(kept.read_text(encoding="utf-8")), yaml.safe_load(self.recipe.to_yaml())
-        for key in sorted(before.keys() | now.keys()):
-            if key not in FREE_KEYS and before.get(key) != now.get(key):
-                raise UserError(
-                    f"{self.output}: a training with another '{key}' is in this folder ({before.get(key)}, now "
-                    f"{now.get(key)}). Choose another --output for the new settings, or delete the folder."
-                )
-
     def _preparation(self) -> Preparation:
         """Tokenizers and data are made by one process while the others wait, then read by all."""
         preparation = Preparation(self.recipe, self.data, self.output, self.tell)
@@ -157,6 +123,8 @@ class Run:
             self.tokenizers = preparation.tokenizers()
             self.training_data = preparation.training_data(self.tokenizers)
             self.dev_set = preparation.dev_set(self.tokenizers)
+        if self.processes.is_main_process:
+            folder.check_data(self.output, [part.meta["fingerprint"] for part in self.training_data.parts])
         return preparation
 
     def _trainer(self, preparation: Preparation) -> TranslationTrainer:
@@ -164,7 +132,7 @@ class Run:
         arguments = training_arguments(recipe, self.output)
         model = preparation.model(self.tokenizers)
         self.early = None
-        callbacks: list[Any] = [ShowProgress(self.console, recipe.evaluation.best), stop := StopOnSignal()]
+        callbacks: list[Any] = [ShowProgress(self.console), stop := StopOnSignal()]
         if recipe.evaluation.patience:
             settings = recipe.evaluation
             self.early = EarlyStopping(settings.best, higher_is_better(recipe), settings.patience or 1)
@@ -188,12 +156,13 @@ class Run:
 
     def _train(self, trainer: TranslationTrainer) -> None:
         """Train from the last good checkpoint, or from the start, to the end."""
-        folder = self.output / "checkpoints"
+        saved = self.output / "checkpoints"
         if self.processes.is_main_process:
-            checkpoints.remove_leftovers(folder)
-        checkpoint = checkpoints.last_good(folder, self.warn)
+            checkpoints.remove_leftovers(saved)
+        checkpoint = checkpoints.last_good(saved, self.warn)
         self.processes.wait_for_everyone()
         if checkpoint is not None:
+            self._check_processes(trainer, checkpoint)
             if self._is_done(trainer, checkpoint):
                 return
             self.tell(f"going on from {checkpoint}")
@@ -208,8 +177,16 @@ class Run:
             name = signal.Signals(self.stop.signum).name
             raise Interrupted(
                 self.stop.signum,
-                f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {folder}. The same "
+                f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {saved}. The same "
                 "command goes on from there.",
+            )
+
+    def _check_processes(self, trainer: TranslationTrainer, checkpoint: Path) -> None:
+        before = finishing.read_state(checkpoint)["meter"].get("processes", 1)
+        if before != trainer.args.world_size:
+            raise UserError(
+                f"{checkpoint}: made by {before} process(es), now there are {trainer.args.world_size}. Steps would "
+                f"mean other batches: start with {before} again, or choose another --output."
             )
 
     def _is_done(self, trainer: TranslationTrainer, checkpoint: Path) -> bool:
@@ -219,11 +196,10 @@ class Run:
 
     def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
         """The steps to average and the best step, of a training that is at its end."""
-        folder = self.output / "checkpoints"
-        last = checkpoints.checkpoints(folder)[-1]
-        state = finishing.read_state(last)
+        saved = checkpoints.checkpoints(self.output / "checkpoints")
+        state = finishing.read_state(saved[-1])
         trainer.state.max_steps, trainer.state.save_steps = state["max_steps"], self.recipe.evaluation.every
-        steps = trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(folder)])
+        steps = trainer.scheduled([checkpoints.step_of(path) for path in saved])
         self.state = state
         return steps[-self.recipe.checkpoints.average :], state["best_global_step"]
 
@@ -235,12 +211,12 @@ class Run:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
         facts = self._facts(trainer)
         made_of = {"best": [best or steps[-1]], "average": steps}
-        for name, folder in folders.items():
-            scores = finishing.score_model(folder, tests, self.recipe, self.tell)
+        for name, model in folders.items():
+            scores = finishing.score_model(model, tests, self.recipe, self.tell)
             model_facts = {**facts, "checkpoints": made_of[name]}
-            results = finishing.write_results(folder / "results.json", self.recipe.stem, model_facts, scores)
+            results = finishing.write_results(model / "results.json", self.recipe.stem, model_facts, scores)
             for test, by_protocol in scores.items():
-                self.tell(f"\n{name} ({folder}) on {test}")
+                self.tell(f"\n{name} ({model}) on {test}")
                 for table in score_tables(by_protocol):  # type: ignore[arg-type]
                     self.console.print(table)
         results.write(self.output / "results.json")

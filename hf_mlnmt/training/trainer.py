@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
@@ -24,6 +25,8 @@ from hf_mlnmt.training.guard import FiniteGuard
 from hf_mlnmt.training.meter import Meter
 from hf_mlnmt.training.objectives import Batch, Objective
 from hf_mlnmt.training.schedules import Schedule
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,16 @@ class TranslationTrainer(Seq2SeqTrainer):
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
     """
 
+    model: PreTrainedModel
+    objective: Objective
+    dev_set: dev.DevSet | None
+    train_dataset: Any
+    optimizer: Any
+    lr_scheduler: Any
+
     def __init__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         args: Seq2SeqTrainingArguments,
         train_dataset: Any,
         objective: Objective,
@@ -81,6 +91,10 @@ class TranslationTrainer(Seq2SeqTrainer):
                 "(auxiliary decoders, penalties) vanish without a word. Leave it 0 and give the objective its "
                 f"label_smoothing instead: Translation(..., label_smoothing={args.label_smoothing_factor})."
             )
+        if args.n_gpu > 1:
+            # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
+            logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
+            args._n_gpu = 1
         use_cache = getattr(model.config, "use_cache", None)
         if args.eval_strategy != "no" and dev_set is not None:
             kwargs.setdefault("eval_dataset", dev_set.dataset)
@@ -221,7 +235,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or str(self.args.output_dir))
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe says the same in words
         if self.save_extras is not None and self.args.should_save:
             self.save_extras(folder)
@@ -253,13 +267,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._push_from_checkpoint(str(checkpoint))
 
     def _save_state(self, folder: Path) -> None:
+        saved: Any = self.state.stateful_callbacks
         best = folder.parent / f"checkpoint-{self.state.best_global_step}"
         self.state.best_model_checkpoint = str(best) if self.state.best_global_step else None
         for callback in [*self.callback_handler.callbacks, self.control]:
             if isinstance(callback, ExportableState):
-                self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+                saved[type(callback).__name__] = callback.state()
         self.state.save_to_json(os.path.join(folder, "trainer_state.json"))
-        self.meter.save(folder)
+        self.meter.save(folder, self.args.world_size)
 
     def _rotate(self, run: Path) -> None:
         if self.args.save_total_limit is None:

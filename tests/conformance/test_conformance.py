@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import unittest
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 import torch
+from skips import SKIPS
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 from upstream import Unavailable, introduce, load
 from zoo.contract import Member, members
@@ -72,6 +74,11 @@ def conformance_class(member: Member) -> type[unittest.TestCase]:
             self.config_tester.run_common_tests()
 
     return Case
+
+
+def test_the_table_of_skips_is_not_stale():
+    names = [name for name in dir(UPSTREAM.ModelTesterMixin) if name.startswith("test_")]
+    assert not [pattern for pattern in SKIPS if not any(fnmatch(name, pattern) for name in names)]
 
 
 _seen: set[type] = set()

@@ -6,18 +6,18 @@ that is already there). It lacks some modules that the mixins import; `_stand_in
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import types
 from pathlib import Path
 from typing import Any
 
 import transformers
-
-from hf_mlnmt.files import atomic_folder
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 PACKAGE = "transformers_tests"  # the name under which upstream's tests folder is importable here
@@ -65,29 +65,35 @@ def _archive() -> Path:
     path = CACHE / f"transformers-{version}.tar.gz"
     if not path.is_file():
         CACHE.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "transformers"]
-        command += ["--dest", str(CACHE), f"transformers=={version}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode or not path.is_file():
-            raise Unavailable(
-                f"no source distribution of transformers {version} (set HF_MLNMT_SDIST to its .tar.gz, or connect to "
-                f"the package registry): {done.stderr.strip()[-300:]}"
-            )
+        with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "transformers"]
+            command += ["--dest", temporary, f"transformers=={version}"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode or not (Path(temporary) / path.name).is_file():
+                raise Unavailable(
+                    f"no source distribution of transformers {version} (set HF_MLNMT_SDIST to its .tar.gz, or connect "
+                    f"to the package registry): {done.stderr.strip()[-300:]}"
+                )
+            os.replace(Path(temporary) / path.name, path)
     return path
 
 
 def _extract(archive: Path, folder: Path):
     """The archive's tests/test_*.py as the package PACKAGE in `folder`."""
     prefix = f"transformers-{transformers.__version__}/tests/"
-    with atomic_folder(folder) as temporary, tarfile.open(archive) as tar:
-        package = temporary / PACKAGE
-        package.mkdir()
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary, tarfile.open(archive) as tar:
+        package = Path(temporary) / "tests" / PACKAGE
+        package.mkdir(parents=True)
         (package / "__init__.py").touch()
         members = [m for m in tar.getmembers() if m.isfile() and m.name.startswith(prefix)]
         if not members:
             raise Unavailable(f"{archive} is not the source distribution of transformers {transformers.__version__}")
         for member in members:
             (package / Path(member.name).name).write_bytes(tar.extractfile(member).read())  # type: ignore[union-attr]
+        # Several test processes may be here at once: the first one's folder stays.
+        with contextlib.suppress(OSError):
+            os.rename(package.parent, folder)
 
 
 def _stand_ins() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Dual context: equal to a slow reference, to the baseline where the local half is cut off, and to itself with a cache."""
+"""Dual context: equal to a slow reference, to the baseline without its local half, and to itself with a cache."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ def test_both_units_are_one_attention_call():
 def test_without_the_local_half_it_is_the_baseline(name, norm, bias):
     """W_z = [0 ; W_o], b_z = b_o: the baseline's self-attention, whatever the local unit computes."""
     fields = {"norm_position": norm, "attention_bias": bias}
-    model, baseline = build(config(name, kernel_size=3, **fields)), build(TransformerConfig(**{**TINY, **fields}), seed=1)
+    model, baseline = (
+        build(config(name, kernel_size=3, **fields)),
+        build(TransformerConfig(**{**TINY, **fields}), seed=1),
+    )
     plain, modules = dict(baseline.named_modules()), dict(model.named_modules())
     width = TINY["d_model"]
     with torch.no_grad():
@@ -143,7 +146,9 @@ def test_without_the_local_half_it_is_the_baseline(name, norm, bias):
     batch = Batch.draw()
     with torch.no_grad():
         assert_same(model(**batch.inputs).logits, baseline(**batch.inputs).logits, 1e-11)
-    assert_same_decoding(model.generate(**batch.encoder_inputs, **BEAMS), baseline.generate(**batch.encoder_inputs, **BEAMS))
+    assert_same_decoding(
+        model.generate(**batch.encoder_inputs, **BEAMS), baseline.generate(**batch.encoder_inputs, **BEAMS)
+    )
 
 
 @pytest.mark.parametrize("layers", [None, [1, 1], [2, 3]])
@@ -198,12 +203,14 @@ def test_assisted_decoding(kernel):
     settings = config("Full-DC", kernel_size=kernel)
     model, assistant, batch = build(settings), build(settings, seed=1), Batch.draw().rows([1])
     alone = model.generate(**batch.encoder_inputs, **DECODING)
-    assert alone.sequences.tolist() == model.generate(
-        **batch.encoder_inputs, **DECODING, assistant_model=assistant
-    ).sequences.tolist()
-    assert alone.sequences.tolist() == model.generate(
-        **batch.encoder_inputs, **DECODING, assistant_model=model
-    ).sequences.tolist()
+    assert (
+        alone.sequences.tolist()
+        == model.generate(**batch.encoder_inputs, **DECODING, assistant_model=assistant).sequences.tolist()
+    )
+    assert (
+        alone.sequences.tolist()
+        == model.generate(**batch.encoder_inputs, **DECODING, assistant_model=model).sequences.tolist()
+    )
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -221,7 +228,10 @@ def test_padded_prefix_is_invisible_to_the_convolution(kind, implementation):
         target[1, :2] = 9
         assert_same(model(**inputs, decoder_input_ids=target, use_cache=False).logits[:, 2:], expected[:, 2:])
         text = model.config.get_text_config(decoder=True)
-        caches = {"dynamic": lambda n: DynamicCache(config=text), "static": lambda n: StaticCache(text, max_cache_len=n)}
+        caches = {
+            "dynamic": lambda n: DynamicCache(config=text),
+            "static": lambda n: StaticCache(text, max_cache_len=n),
+        }
         cache = EncoderDecoderCache(caches[kind](8), caches[kind](batch.source.shape[1]))
         steps = []
         for start, stop in ((0, 3), (3, 4), (4, 6)):

@@ -1,4 +1,4 @@
-"""Multi-level supervision: equal to a slow reference, made of baselines, with auxiliaries that can be dropped or used alone."""
+"""Multi-level supervision: equal to a slow reference, made of baselines, each of which can be taken out."""
 
 from __future__ import annotations
 
@@ -297,7 +297,11 @@ def test_added_parameters_without_biases(system, added):
 
 
 def test_names():
-    for system, layers, fusion in [("ms-2", [2], False), ("ms-13-aif", [1, 3], True), ("ms-12345", [1, 2, 3, 4, 5], False)]:
+    for system, layers, fusion in [
+        ("ms-2", [2], False),
+        ("ms-13-aif", [1, 3], True),
+        ("ms-12345", [1, 2, 3, 4, 5], False),
+    ]:
         settings = hf_mlnmt.config_for(system)
         assert (settings.auxiliary_layers, settings.information_fusion) == (layers, fusion)
     for system in ("ms-", "ms-0", "ms-1-aifx", "ms-a"):

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
-from hf_mlnmt.training import read_recipe, run_recipe
+from hf_mlnmt.training import checkpoints, read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import EarlyStopping, ShowProgress
 
 FINAL = ("average/model.safetensors", "best/model.safetensors")
@@ -212,6 +212,30 @@ def test_two_runs_in_one_folder_are_refused(data, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another training is running"):
             run(recipe, data, output)
+
+
+def test_changed_data_is_refused(whole, data, tmp_path):
+    folder, recipe, _ = whole
+    output = shutil.copytree(folder, tmp_path / "run")
+    (output / "results.json").unlink()
+    other = shutil.copytree(data, tmp_path / "data")
+    with (other / "train.en").open("a") as source, (other / "train.de").open("a") as target:
+        source.write("ba\n")
+        target.write("baab.\n")
+    with pytest.raises(UserError, match="training data or the tokenizer changed"):
+        run(recipe, other, output)
+
+
+def test_another_number_of_processes_is_refused(whole, data, tmp_path):
+    folder, recipe, _ = whole
+    output = shutil.copytree(folder, tmp_path / "run")
+    (output / "results.json").unlink()
+    last = output / "checkpoints" / "checkpoint-20"
+    meter = json.loads((last / "meter.json").read_text())
+    (last / "meter.json").write_text(json.dumps({**meter, "processes": 2}))
+    checkpoints.finish(last, last.with_name("checkpoint-21"))
+    with pytest.raises(UserError, match="made by 2 process"):
+        run(recipe, data, output)
 
 
 def test_dry_run_prints_and_leaves_nothing(data, tmp_path):

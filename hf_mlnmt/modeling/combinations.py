@@ -1,0 +1,146 @@
+"""Joint attention and multi-level supervision over a dual-context encoder: two families' seams in one model.
+
+Reference: thesis on joint attention, chapters 3 to 5; the thesis runs each family by itself and names their combination
+in chapter 6.
+
+| value | class | equation |
+| --- | --- | --- |
+| MS over Enc-DC | DualContextSupervision... | (4.1)-(4.3) on encoder layers of (5.4)-(5.7) |
+| MLMHA over Enc-DC | DualContextMultiLayer... | (3.7)-(3.11) on the same |
+| aggregation over Enc-DC | DualContextAggregation... | (3.1)-(3.5), (B) on the same |
+
+Each class is the two families' classes side by side: the joint family comes first and says what is collected from the
+layers, `DualContextEncoder` says what a layer is.
+"""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+
+from .aggregation import (
+    AggregationConfig,
+    AggregationEncoder,
+    AggregationForConditionalGeneration,
+    AggregationModel,
+)
+from .configuration import TransformerConfig
+from .dual_context import DualContextConfig, DualContextEncoder, DualContextForConditionalGeneration
+from .multi_layer_attention import (
+    MultiLayerAttentionConfig,
+    MultiLayerAttentionEncoder,
+    MultiLayerAttentionForConditionalGeneration,
+    MultiLayerAttentionModel,
+)
+from .multi_level_supervision import (
+    MultiLevelEncoder,
+    MultiLevelSupervisionConfig,
+    MultiLevelSupervisionForConditionalGeneration,
+    MultiLevelSupervisionModel,
+)
+from .transformer import TransformerForConditionalGeneration
+
+
+@strict
+class DualContextSupervisionConfig(MultiLevelSupervisionConfig, DualContextConfig):
+    """The fields of both families; the decoders have self-attention."""
+
+    model_type = "mlnmt-dual-context-supervision"
+
+    dual_context: Literal["Enc-DC"] = "Enc-DC"
+
+
+class DualContextSupervisionEncoder(MultiLevelEncoder, DualContextEncoder):
+    """Layers with the dual contextual module, some of them read by auxiliary decoders."""
+
+    config: DualContextSupervisionConfig
+
+
+class DualContextSupervisionModel(MultiLevelSupervisionModel):
+    """Encoder, main decoder and auxiliary decoders, without the output projection."""
+
+    config: DualContextSupervisionConfig
+    encoder_class = DualContextSupervisionEncoder
+
+
+class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForConditionalGeneration):
+    """The translation model; a single decoder of it is a dual-context model."""
+
+    config: DualContextSupervisionConfig
+    model_class = DualContextSupervisionModel
+    citation = (
+        f"{MultiLevelSupervisionForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
+    )
+
+    def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
+        """Below the range of `dual_layers` the encoder is the baseline's."""
+        if self.config.dual_layers is not None and encoder_layers < self.config.dual_layers[0]:
+            return TransformerForConditionalGeneration
+        return DualContextForConditionalGeneration
+
+    def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
+        layers = self.config.dual_layers
+        if layers is not None and layers[0] <= encoder_layers:
+            fields["dual_layers"] = [layers[0], min(layers[1], encoder_layers)]
+        return super().single_config(encoder_layers, **fields)
+
+
+@strict
+class DualContextMultiLayerConfig(MultiLayerAttentionConfig, DualContextConfig):
+    """The fields of both families; the decoder has self-attention and MLMHA."""
+
+    model_type = "mlnmt-dual-context-multi-layer"
+
+    dual_context: Literal["Enc-DC"] = "Enc-DC"
+
+
+class DualContextMultiLayerEncoder(MultiLayerAttentionEncoder, DualContextEncoder):
+    """Layers with the dual contextual module, handed over one by one."""
+
+    config: DualContextMultiLayerConfig
+
+
+class DualContextMultiLayerModel(MultiLayerAttentionModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: DualContextMultiLayerConfig
+    encoder_class = DualContextMultiLayerEncoder
+
+
+class DualContextMultiLayerForConditionalGeneration(MultiLayerAttentionForConditionalGeneration):
+    """The translation model."""
+
+    config: DualContextMultiLayerConfig
+    model_class = DualContextMultiLayerModel
+    citation = (
+        f"{MultiLayerAttentionForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
+    )
+
+
+@strict
+class DualContextAggregationConfig(AggregationConfig, DualContextConfig):
+    """The fields of both families; the decoder has self-attention."""
+
+    model_type = "mlnmt-dual-context-aggregation"
+
+    dual_context: Literal["Enc-DC"] = "Enc-DC"
+
+
+class DualContextAggregationEncoder(AggregationEncoder, DualContextEncoder):
+    """Layers with the dual contextual module, merged."""
+
+    config: DualContextAggregationConfig
+
+
+class DualContextAggregationModel(AggregationModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: DualContextAggregationConfig
+    encoder_class = DualContextAggregationEncoder
+
+
+class DualContextAggregationForConditionalGeneration(AggregationForConditionalGeneration):
+    """The translation model."""
+
+    config: DualContextAggregationConfig
+    model_class = DualContextAggregationModel
+    citation = f"{AggregationForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
