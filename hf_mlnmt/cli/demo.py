@@ -9,6 +9,7 @@ import typer
 
 STEM = "transformer.demo-ende"
 TEST_SENTENCES = 5
+BATCH_TOKENS = 1024  # of all processes together
 
 
 def demo(
@@ -22,23 +23,26 @@ def demo(
     """
     from rich.console import Console
 
+    from hf_mlnmt.cli.processes import cores, run_in_processes
     from hf_mlnmt.data import write_demo_corpus
+    from hf_mlnmt.evaluation import read_results
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.hub import build_folder
-    from hf_mlnmt.records import record_path
-    from hf_mlnmt.training import run_recipe
 
     console = Console(stderr=True)
     data, run, hub = output / "data", output / "run", output / "hub"
-    recipe = record_path("training", STEM)
 
     console.rule("1. a corpus of 40,000 sentence pairs, from a grammar")
     if not (data / "test.de.gz").is_file():
         write_demo_corpus(data, seed=seed)
     console.print(f"{data}: train, val and test, English and German")
 
-    console.rule(f"2. hf-mlnmt train {recipe} --data {data} --output {run}")
-    results = run_recipe(recipe, data, run, seed=seed, console=console, command=f"hf-mlnmt demo --seed {seed}")
+    processes = min(2, cores())
+    arguments = ["train", STEM, "--data", str(data), "--output", str(run), "--seed", str(seed)]
+    arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
+    console.rule(f"2. hf-mlnmt {' '.join(arguments)} --processes {processes}")
+    if code := run_in_processes(processes, arguments):
+        raise typer.Exit(code)
 
     console.rule(f"3. hf-mlnmt translate {run / 'average'}")
     translate = TranslationPipeline.from_pretrained(str(run / "average"))
@@ -55,9 +59,8 @@ def demo(
 
     console.rule(f'5. AutoModelForSeq2SeqLM.from_pretrained("{hub}")')
     console.print(f"{sources[0]} -> {_reload(hub, sources[0])}")
-    if results is not None:
-        bleu = results.scores["held-out"]["cased"]["BLEU"]["score"]
-        console.rule(f"held-out BLEU {bleu:.1f}", style="bold green")
+    bleu = read_results(run / "results.json").scores["held-out"]["cased"]["BLEU"]["score"]
+    console.rule(f"held-out BLEU {bleu:.1f}", style="bold green")
 
 
 def _first_lines(path: Path) -> list[str]:
@@ -75,4 +78,4 @@ def _reload(folder: Path, text: str) -> str:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     output = model.generate(**tokenizer(text, return_tensors="pt"))
-    return tokenizer.decode(output[0], skip_special_tokens=True)
+    return str(tokenizer.decode(output[0], skip_special_tokens=True))

@@ -28,6 +28,12 @@ def train(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", "-p", min=1, help="Processes on this machine: GPUs, or cores. Each has batch.tokens a step."
+        ),
+    ] = 1,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -38,10 +44,17 @@ def train(
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
     Stopped at any moment (Ctrl-C, SIGTERM, kill) and started again with the same command, it goes on from the
-    last checkpoint and ends with the same weights. Several processes: `accelerate launch --num_processes 2 -m hf_mlnmt
-    train ...`. The run's folder then holds average/ and best/ (models to translate with or to publish), results.json
-    and checkpoints/.
+    last checkpoint and ends with the same weights. Several processes: `--processes 2`, or `accelerate launch` or
+    `torchrun` with `-m hf_mlnmt train ...`. The run's folder then holds average/ and best/ (models to translate with
+    or to publish), results.json and checkpoints/.
     """
+    if processes > 1:
+        import sys
+
+        from hf_mlnmt.cli.processes import run_in_processes, without_processes
+
+        raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
+
     from hf_mlnmt.training import run_recipe
     from hf_mlnmt.training.callbacks import Interrupted
 

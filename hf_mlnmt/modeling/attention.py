@@ -10,6 +10,8 @@ Departs: no bias in the four projections unless `attention_bias` (the parameter 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -47,7 +49,7 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
 class Attention(nn.Module):
     """What every attention shares: sizes, the output projection and the dispatch to eager, SDPA or flash."""
 
-    def __init__(self, config, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+    def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.heads = heads
@@ -69,7 +71,7 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """Queries, keys and values from one sequence; `is_causal` in the decoder, where keys and values are cached."""
 
-    def __init__(self, config, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+    def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)
         self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
 
@@ -93,10 +95,10 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Queries from the target, keys and values from the source: projected once per sentence, then cached."""
 
-    def __init__(self, config, heads: int, layer_idx: int | None = None):
+    def __init__(self, config, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx, is_causal=False)
         self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
-        self.kv_proj = nn.Linear(config.d_model, 2 * config.d_model, bias=config.attention_bias)
+        self.kv_proj: nn.Module = nn.Linear(config.d_model, 2 * config.d_model, bias=config.attention_bias)
 
     def forward(
         self,
@@ -124,7 +126,8 @@ def cached_source(past_key_values: EncoderDecoderCache | None, slot: int, projec
         return project()
     cache = past_key_values.cross_attention_cache
     if past_key_values.is_updated.get(slot):
-        return cache.layers[slot].keys, cache.layers[slot].values
+        layer: Any = cache.layers[slot]
+        return layer.keys, layer.values
     key, value = cache.update(*project(), slot)
     past_key_values.is_updated[slot] = True
     return key, value

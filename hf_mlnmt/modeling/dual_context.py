@@ -62,7 +62,7 @@ class DualContextConfig(TransformerConfig):
         """Whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
         if self.dual_context == ("Dec-DC" if side == "encoder" else "Enc-DC"):
             return False
-        return self.dual_layers is None or self.dual_layers[0] <= layer_idx <= self.dual_layers[1]
+        return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
         """The caches ask here which kind of slot each decoder layer needs."""
@@ -90,7 +90,7 @@ class DualContextConfig(TransformerConfig):
 class DualContextAttention(Attention):
     """Equations 5.4 to 5.6."""
 
-    def __init__(self, config: DualContextConfig, heads: int, layer_idx: int | None = None, is_causal: bool = False):
+    def __init__(self, config: DualContextConfig, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)
         self.width = width = config.d_model
         self.kernel = config.kernel_size

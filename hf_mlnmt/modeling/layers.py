@@ -9,6 +9,7 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The nota
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from .dropout import Dropout
 
 class SinusoidalPositions(nn.Module):
     """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved."""
+
+    table: Tensor
 
     def __init__(self, positions: int, width: int):
         super().__init__()
@@ -109,7 +112,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         heads = config.decoder_attention_heads
         self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
         self.self_attn_sublayer = Sublayer(config)
-        self.source_attn = self.source_attention_class(config, heads, layer_idx)
+        self.source_attn: Any = self.source_attention_class(config, heads, layer_idx)
         self.source_attn_sublayer = Sublayer(config)
         self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
         self.feed_forward_sublayer = Sublayer(config)

@@ -108,7 +108,7 @@ class PerLayerLinear(nn.Module):
 class MultiLayerAttention(CrossAttention):
     """Equations 3.7-3.11. Memory is F, (batch, source, n, d_model)."""
 
-    def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int | None = None):
+    def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
         width, bias = config.d_model, config.attention_bias
         self.layers, self.joint, self.sums = config.feature_count, config.joint_weights, config.sums_contexts

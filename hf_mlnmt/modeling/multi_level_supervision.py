@@ -28,6 +28,7 @@ Departs:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -39,6 +40,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from .attention import Attention
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .loss import projected_cross_entropy
@@ -128,7 +130,7 @@ class FusionDecoderLayer(DecoderLayer):
         # By position: reentrant gradient checkpointing passes no gradient to tensors given by keyword.
         return super().__call__(*args, features, **kwargs)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
         memory: Tensor | None,
@@ -160,9 +162,9 @@ class AuxiliaryDecoder(Decoder):
 
     def __init__(self, config: MultiLevelSupervisionConfig, index: int):
         super().__init__(config)
-        self.embed_tokens = None
+        self.embed_tokens = None  # type: ignore[assignment]
         for module in self.layers.modules():
-            if hasattr(module, "layer_idx"):
+            if isinstance(module, Attention):
                 module.layer_idx += (1 + index) * config.decoder_layers
 
 
@@ -223,8 +225,9 @@ class MultiLevelSupervisionModel(TransformerModel):
                 use_cache=use_cache if fusion else False,
                 **kwargs,
             )
+        assert isinstance(encoder_outputs, BaseModelOutput)
         features = {}
-        if fusion:
+        if fusion and states is not None:
             features["features"] = self.join_features(states, auxiliary_mask)
         elif auxiliary_mask is not None:
             raise ValueError("auxiliary_mask: this model has no information_fusion, nothing reads its auxiliaries")
@@ -281,7 +284,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
   note = {Chapter 4 of the doctoral thesis}
 }"""
 
-    def supervise(
+    def supervise(  # type: ignore[override]
         self, outputs: MultiLevelModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
     ) -> dict[str, Tensor]:
         """Equation 4.1 in training, as "translation" and "auxiliary_<layer>"; else the main decoder's part alone."""
@@ -315,7 +318,8 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         config = self.single_config(encoder_layers)
         config._attn_implementation = self.config._attn_implementation
         single = self.single_class(encoder_layers)(config)
-        single = single.to(device=self.device, dtype=self.dtype).train(self.training)
+        single.to(device=self.device, dtype=self.dtype)  # type: ignore[call-arg]
+        single.train(self.training)
         weights = self.state_dict()
         for name, target in single.state_dict().items():
             source = name if name.endswith("embed_tokens.weight") else name.replace("model.decoder.", decoder)
@@ -329,7 +333,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
         """This config without what is multi-level supervision's, and with `fields`."""
-        config_class = self.single_class(encoder_layers).config_class
+        config_class: Any = self.single_class(encoder_layers).config_class
         own = {"architectures", "model_type", "transformers_version"}
         kept = {
             k: v for k, v in self.config.to_dict().items() if k in config_class.__dataclass_fields__ and k not in own

@@ -94,11 +94,12 @@ class TransformerPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         if isinstance(module, SinusoidalPositions):
-            init.copy_(module.table, module.compute(*module.table.shape))
+            positions, width = module.table.shape
+            init.copy_(module.table, module.compute(positions, width))
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Module:
+    ) -> nn.Embedding:
         """Resize the one vocabulary, on both sides (Transformers knows one side only)."""
         if not self.config.share_encoder_decoder_embeddings:
             raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
@@ -139,7 +140,7 @@ class Encoder(Stack):
     """L layers over the source."""
 
     main_input_name = "input_ids"
-    layer_class = EncoderLayer
+    layer_class: type[nn.Module] = EncoderLayer
     _can_record_outputs = {"hidden_states": EncoderLayer, "attentions": SelfAttention}
 
     def __init__(self, config: TransformerConfig):
@@ -172,7 +173,7 @@ class Encoder(Stack):
 class Decoder(Stack):
     """L_d layers over the target, each reading the source."""
 
-    layer_class = DecoderLayer
+    layer_class: type[nn.Module] = DecoderLayer
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": SelfAttention,
@@ -180,7 +181,7 @@ class Decoder(Stack):
     }
 
     def __init__(self, config: TransformerConfig):
-        super().__init__(config, config.decoder_vocab_size, config.decoder_layers)
+        super().__init__(config, config.decoder_vocab_size or config.vocab_size, config.decoder_layers)
         self.post_init()
 
     @merge_with_config_defaults
@@ -220,8 +221,8 @@ class Decoder(Stack):
 class TransformerModel(TransformerPreTrainedModel):
     """Encoder and decoder, without the output projection."""
 
-    encoder_class = Encoder
-    decoder_class = Decoder
+    encoder_class: type[Encoder] = Encoder
+    decoder_class: type[Decoder] = Decoder
     _tied_weights_keys = {"encoder.embed_tokens.weight": "decoder.embed_tokens.weight"}
 
     def __init__(self, config: TransformerConfig):
@@ -236,9 +237,9 @@ class TransformerModel(TransformerPreTrainedModel):
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module):
-        self.encoder.embed_tokens = value
+        self.encoder.embed_tokens = value  # type: ignore[assignment]
         if self.config.share_encoder_decoder_embeddings and self.config.tie_word_embeddings:
-            self.decoder.embed_tokens = value
+            self.decoder.embed_tokens = value  # type: ignore[assignment]
 
     @can_return_tuple
     def forward(
@@ -259,6 +260,7 @@ class TransformerModel(TransformerPreTrainedModel):
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = EncoderOutput.from_tuple(encoder_outputs)
+        assert isinstance(encoder_outputs, BaseModelOutput)
         memory = getattr(encoder_outputs, "memory", None)
         decoder_outputs = self.decoder(
             decoder_input_ids,
@@ -285,7 +287,7 @@ class TransformerModel(TransformerPreTrainedModel):
 class TransformerForConditionalGeneration(TransformerPreTrainedModel, GenerationMixin):
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
-    model_class = TransformerModel
+    model_class: type[TransformerModel] = TransformerModel
     citation = """@inproceedings{vaswani2017attention,
   title = {Attention Is All You Need},
   author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
@@ -301,13 +303,13 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         self.model = self.model_class(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, bias=False)
         if not config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         self.post_init()
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]  # num_items_in_batch is also among TransformersKwargs
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -378,6 +380,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         """The parts of the loss, each summed over the target tokens; here one, of the decoder's last state."""
         if logits is None:
             states, weight = outputs.last_hidden_state, self.lm_head.weight
+            assert states is not None
             return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing)}
         return {"translation": cross_entropy(logits, labels, label_smoothing)}
 
@@ -385,4 +388,4 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)

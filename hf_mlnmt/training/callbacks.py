@@ -58,7 +58,8 @@ class StopOnSignal(TrainerCallback):
 
     def _receive(self, signum: int, frame: Any) -> None:
         self.signum = signum
-        self.release()
+        # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
+        signal.signal(signum, self._before.pop(signum))
 
 
 class EarlyStopping(TrainerCallback):

@@ -61,7 +61,7 @@ def run_recipe(
         raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     run = Run(recipe, Path(data), Path(output or Path("runs") / named), console or Console(stderr=True))
-    run.command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    run.command = command or _command(run.processes.num_processes)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     if dry_run:
@@ -72,6 +72,13 @@ def run_recipe(
     main = run.processes.is_main_process
     with folder.alone(run.output) if main else nullcontext(), _sigterm_interrupts():
         return run.go()
+
+
+def _command(processes: int) -> str:
+    """What a user types to get this run, however its processes were started."""
+    name = Path(sys.argv[0]).name
+    words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+    return shlex.join([*words, *(["--processes", str(processes)] if processes > 1 else [])])
 
 
 class Run:
@@ -233,7 +240,8 @@ class Run:
                 "steps": steps,
                 "epochs": round(self.state["epoch"], 3),
                 "seconds": round(meter["seconds"], 1),
-                "cpu_minutes": round(meter["cpu_seconds"] / 60, 2),
+                # The meter is the main process's; the others do as much.
+                "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
                 "target_tokens": meter["tokens"],
                 "processes": trainer.args.world_size,
                 "device": str(trainer.args.device),

@@ -61,10 +61,11 @@ def test_fusion_equals_the_reference():
     layer = FusionDecoderLayer(config(information_fusion=True, d_model=8), 0).double().eval()
     redraw(layer, 5, None)
     hidden, one, two = (torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    actual = layer(hidden, None, None, None, features=torch.cat([one, two], -1))
+    memory = torch.randn(2, 5, 8, dtype=torch.float64)
+    actual = layer(hidden, memory, None, None, features=torch.cat([one, two], -1))
     weights = [block.t() for block in layer.fusion.weight.split(8, dim=1)]
     expected = reference.fuse(layer.attend_self(hidden, None, None), [one, two], weights)
-    expected = layer.feed_forward_sublayer(expected, layer.feed_forward)
+    expected = layer.feed_forward_sublayer(layer.attend_source(expected, memory, None, None), layer.feed_forward)
     assert_same(actual, expected, 1e-12)
     leaves, probe = [hidden, one, two, layer.fusion.weight], torch.randn_like(actual)
     got = torch.autograd.grad((actual * probe).sum(), leaves, retain_graph=True)
@@ -213,6 +214,17 @@ def test_auxiliaries_have_cache_slots_of_their_own():
     assert_same_decoding(decoded, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
     static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
     assert_same_decoding(decoded, static)
+
+
+def test_main_loss_trains_the_auxiliaries_through_fusion():
+    """With gamma = 0 the main decoder's loss alone still reaches every auxiliary decoder; without AIF it does not."""
+    batch = Batch.draw()
+    for fusion in (True, False):
+        model = build(config(information_fusion=fusion, auxiliary_weight=0.0)).train()
+        model(**batch.training, loss_only=True).loss.backward()
+        found = {name: gradient for name, gradient in gradients(model).items() if "auxiliary_decoders" in name}
+        assert found
+        assert all(bool(gradient.any()) is fusion for gradient in found.values())
 
 
 def test_auxiliary_mask():

@@ -106,6 +106,21 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, stop, schedule):
     assert again.meter.tokens == whole.meter.tokens
 
 
+def test_newbob_hears_the_dev_loss(tmp_path):
+    class Stalled:
+        dataset = Pairs(5)
+
+        def evaluate(self, trainer):
+            return {"loss": 1.0}
+
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1, "learning_rate": 0.008, "max_steps": 8}
+    trainer = make(tmp_path, dev=Stalled(), schedule=Schedule("newbob", factor=0.5, patience=1), **settings)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    # the rate of the step after an evaluation is set before it: a reduction takes effect one step later
+    assert rates == pytest.approx([0.008] * 5 + [0.004] * 2 + [0.002])
+
+
 def test_evaluation_scores_translations_and_leaves_no_trace(tmp_path):
     model = tiny_model()
     before = model.generation_config.to_dict()
@@ -199,10 +214,11 @@ def test_nan_stops_names_step_and_sentences_and_keeps_the_state(tmp_path):
 
 
 def test_broken_weights_are_never_saved(tmp_path):
+    """A gradient that is not a number at the step after which a checkpoint is due; the losses were finite."""
     trainer = make(tmp_path, save_strategy="steps", save_steps=2)
-    with torch.no_grad():
-        trainer.model.lm_head.weight[7] = float("inf")
-    with pytest.raises(NonFiniteLoss):
+    nan = float("nan")
+    trainer.model.lm_head.weight.register_hook(lambda g: g * nan if trainer.state.global_step == 1 else g)
+    with pytest.raises(NonFiniteLoss, match="step 2, batch 1 of 1: the weights are not finite after it"):
         trainer.train()
     assert not list(tmp_path.glob("checkpoint-*"))
 

@@ -1,0 +1,39 @@
+"""The README's Python runs, block after block as a reader would, with a tiny model where `make demo` leaves its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import hf_mlnmt
+from hf_mlnmt.data import save_tokenizers, train_tokenizer
+
+ROOT = Path(__file__).resolve().parents[1]
+SENTENCES = [
+    "The teacher buys two red cars.",
+    "Der Hund schläft.",
+    "The cat sees a bird.",
+    "Die Katze sieht einen Vogel.",
+]
+
+
+def test_every_python_block_runs(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = train_tokenizer(SENTENCES, vocab_size=400)
+    config = hf_mlnmt.config_for("transformer", "tiny", vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
+    model = hf_mlnmt.TransformerForConditionalGeneration(config)
+    model.generation_config.max_new_tokens = 8
+    model.save_pretrained("demo/hub")
+    save_tokenizers("demo/hub", tokenizer)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    scope: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
+    assert scope["trainer"].state.global_step == 4
+
+
+def test_every_link_leads_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
