@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+
+import pytest
 
 import hf_mlnmt
 from hf_mlnmt.data import save_tokenizers, train_tokenizer
@@ -37,3 +40,16 @@ def test_every_link_leads_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_the_results_table_says_what_the_results_say(path: Path):
+    results = json.loads(path.read_text(encoding="utf-8"))
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    row = next(line for line in lines if f"results/{path.name}" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    (scores,) = results["scores"].values()
+    cased, classic = scores["cased"], scores["classic"]["BLEU"]["score"]
+    expected = [cased["BLEU"]["score"], classic, cased["chrF"]["score"], cased["TER"]["score"]]
+    assert cells[-4:] == [f"{value:.2f}" for value in expected]
+    assert f"{results['budget']['steps']:,} steps" in row
