@@ -64,7 +64,8 @@ def model(files: Path) -> Path:
     return files / "run"
 
 
-def test_evaluate_a_file(files: Path, systems, references) -> None:
+def test_evaluate_a_file(files: Path, systems, references, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/hf-mlnmt", "evaluate", "-i", "a.txt"])
     output = files / "results" / "a.json"
     text = run("evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-o", output, "--bootstrap", 50)
     expected = score(systems["a"], references, protocol="classic", language="de", bootstrap=50)
@@ -73,7 +74,7 @@ def test_evaluate_a_file(files: Path, systems, references) -> None:
     content = json.loads(output.read_text())
     assert content["scores"]["test.de"]["classic"] == expected.to_dict()
     assert content["system"] == "a.txt"
-    assert content["command"].startswith("hf-mlnmt ")
+    assert content["command"] == "hf-mlnmt evaluate -i a.txt"
 
 
 def test_several_references_one_protocol_one_metric(files: Path, systems, references) -> None:
