@@ -12,6 +12,7 @@ from hf_mlnmt.modeling import (
     DualContextConfig,
     DualContextMultiLayerConfig,
     DualContextSupervisionConfig,
+    ExtendedCrossAttentionConfig,
     MultiLayerAttentionConfig,
     MultiLevelSupervisionConfig,
     TransformerConfig,
@@ -42,6 +43,16 @@ SYSTEMS: dict[str, tuple[type[TransformerConfig], dict[str, Any]]] = {
     "enc-dc": (DualContextConfig, {"dual_context": "Enc-DC"}),
     "dec-dc": (DualContextConfig, {"dual_context": "Dec-DC"}),
     "full-dc": (DualContextConfig, {"dual_context": "Full-DC"}),
+    "source-embedding": (ExtendedCrossAttentionConfig, {"cross_attention": "source-embedding"}),
+    "target-embedding": (ExtendedCrossAttentionConfig, {"cross_attention": "target-embedding"}),
+    "both-embeddings": (ExtendedCrossAttentionConfig, {"cross_attention": "both-embeddings"}),
+    "previous-context-head": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-context-head"}),
+    "previous-context-full": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-context-full"}),
+    "previous-weight": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-weight"}),
+    "accumulated-weight": (ExtendedCrossAttentionConfig, {"cross_attention": "accumulated-weight"}),
+    "fertility": (ExtendedCrossAttentionConfig, {"cross_attention": "fertility"}),
+    "key-value-head": (ExtendedCrossAttentionConfig, {"cross_attention": "key-value-head"}),
+    "key-value-full": (ExtendedCrossAttentionConfig, {"cross_attention": "key-value-full"}),
 }
 
 # What <system>+enc-dc stands for: the system over a dual-context encoder.

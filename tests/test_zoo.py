@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from zoo.contract import Batch, assert_same
+from zoo.contract import BFLOAT16, PARTLY_ELSEWHERE, Batch, assert_same
 
 
 def logits_of(model, batch: Batch, **kwargs):
@@ -112,7 +112,7 @@ def test_eager_attention_equals_sdpa(member, batch):
         assert_same(logits_of(eager, batch, attention_mask=mask), logits_of(sdpa, batch, attention_mask=mask))
 
 
-def test_attention_weights(model, batch):
+def test_attention_weights(member, model, batch):
     model.set_attn_implementation("eager")
     config = model.config
     with torch.no_grad():
@@ -130,7 +130,11 @@ def test_attention_weights(model, batch):
             # MLMHA with U0 = 1 has one map for each attended layer: (4, layers, heads, queries, keys).
             assert layer.shape[0] == 4
             assert layer.shape[-3:] == (heads, queries, keys)
-            assert_same(layer.sum(-1), torch.ones(layer.shape[:-1]))
+            if kind == "cross_attentions" and member.system in PARTLY_ELSEWHERE:
+                assert (layer.sum(-1) < 1 + 1e-12).all()
+                assert (layer.sum(-1) < 0.99).any()
+            else:
+                assert_same(layer.sum(-1), torch.ones(layer.shape[:-1]))
             if kind == "decoder_attentions":
                 assert not layer.triu(1).any()
             else:
@@ -191,8 +195,8 @@ def test_bfloat16_is_close_to_float32(member, batch):
     exact = logits_of(member.model(dtype=torch.float32), batch)
     half = logits_of(member.model(dtype=torch.bfloat16), batch)
     assert half.dtype == torch.bfloat16
-    scale = exact.std()
-    assert (half.float() - exact).abs().mean() < 0.05 * scale
+    limit = BFLOAT16.get(member.system, 0.05) * exact.std()
+    assert (half.float() - exact).abs().mean() < limit
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = logits_of(member.model(dtype=torch.float32), batch)
-    assert (mixed.float() - exact).abs().mean() < 0.05 * scale
+    assert (mixed.float() - exact).abs().mean() < limit

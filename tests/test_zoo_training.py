@@ -30,7 +30,7 @@ def main_loss(out):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("items", [None, 7, torch.tensor(31)], ids=["mean", "7", "31"])
 def test_loss_by_hand(model, batch, smoothing, items):
-    out = model(**batch.training, label_smoothing=smoothing, num_items_in_batch=items)
+    out = model(**batch.training, smoothing=smoothing, num_items_in_batch=items)
     expected = by_hand(out.logits, batch.labels, smoothing) / (18 if items is None else int(items))
     assert_same(main_loss(out), expected)
     if out.losses:
@@ -47,10 +47,10 @@ def test_labels_are_shifted_by_one(model, batch):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_only_equals_full(model, batch, smoothing):
-    full = model(**batch.training, label_smoothing=smoothing)
+    full = model(**batch.training, smoothing=smoothing)
     full.loss.backward()
     expected = gradients(model)
-    lean = model(**batch.training, label_smoothing=smoothing, loss_only=True)
+    lean = model(**batch.training, smoothing=smoothing, loss_only=True)
     lean.loss.backward()
     assert lean.logits is None
     assert_same(lean.loss, full.loss)
@@ -137,7 +137,7 @@ def test_bfloat16_training_is_close_to_float32(member, batch):
 def test_compiled_equals_eager(system, batch):
     """One graph for forward and backward, as torch.compile traces it; what its back end makes of it is PyTorch's."""
     model = system.model(dtype=torch.float32)
-    training = {**batch.training, "loss_only": True, "label_smoothing": 0.1, "use_cache": False}
+    training = {**batch.training, "loss_only": True, "smoothing": 0.1, "use_cache": False}
     loss = model(**training).loss
     loss.backward()
     expected = gradients(model)

@@ -8,9 +8,13 @@ import typer
 
 from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.compare import compare
+from hf_mlnmt.cli.compare_runs import compare_runs
+from hf_mlnmt.cli.coverage import coverage
 from hf_mlnmt.cli.demo import demo
 from hf_mlnmt.cli.describe import describe
+from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.evaluate import evaluate
+from hf_mlnmt.cli.export import export
 from hf_mlnmt.cli.publish import publish
 from hf_mlnmt.cli.tokenizer import tokenizer
 from hf_mlnmt.cli.train import train
@@ -25,7 +29,21 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (demo, tokenizer, train, average, translate, evaluate, compare, describe, publish):
+for verb in (
+    demo,
+    tokenizer,
+    train,
+    average,
+    drop_auxiliaries,
+    translate,
+    evaluate,
+    compare,
+    compare_runs,
+    describe,
+    coverage,
+    publish,
+    export,
+):
     app.command()(verb)
 
 

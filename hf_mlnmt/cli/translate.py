@@ -120,7 +120,7 @@ def translate(
         typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=_MACHINE),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="auto (as saved), float32, bfloat16, float16.", rich_help_panel=_MACHINE)
+        str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
     ] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=_MACHINE)] = None,
     revision: Annotated[

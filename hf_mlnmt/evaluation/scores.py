@@ -88,9 +88,9 @@ def score(
     for name in map(metric_named, metrics):
         metric = how.metric(name, prepared_references)
         with sacrebleu_seed(seed):
-            result = metric.corpus_score(prepared, None, n_bootstrap=bootstrap)
+            result, has_interval = _corpus_score(metric, prepared, bootstrap)
         # sacreBLEU rounds mean and interval in every public form of them; its numbers are wanted whole.
-        ci = (float(result._mean - result._ci), float(result._mean + result._ci)) if bootstrap > 1 else None
+        ci = (float(result._mean - result._ci), float(result._mean + result._ci)) if has_interval else None
         results[name] = MetricScore(float(result.score), how.sign(metric.get_signature()), ci)
         ratio = getattr(result, "ratio", ratio)
     return Scores(
@@ -102,6 +102,19 @@ def score(
         empty_references=sum(line is not None and not line.strip() for lines in reference_sets for line in lines),
         length_ratio=_length_ratio(how, prepared, prepared_references) if ratio is None else ratio,
     )
+
+
+def _corpus_score(metric: Any, prepared: Sequence[str], bootstrap: int) -> tuple[Any, bool]:
+    """sacreBLEU's score, and whether it has an interval.
+
+    sacreBLEU 2.6 cannot add up the resamples of chrF when some have not one right character: then there is none.
+    """
+    try:
+        return metric.corpus_score(prepared, None, n_bootstrap=bootstrap), bootstrap > 1
+    except TypeError:
+        if not bootstrap:
+            raise
+        return metric.corpus_score(prepared, None, n_bootstrap=0), False
 
 
 def score_protocols(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,18 +29,42 @@ class Parts(NamedTuple):
 def load(name: str, device: str | None = None, dtype: str = "auto", **options: Any) -> Parts:
     """Load a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
 
+    dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8 as
+    they come, on a CPU (docs/decoding.md says when that is faster).
+
     Raises UserError when it is not there, is not a translation model, or its vocabulary does not fit.
     """
-    model = _model(name, dtype, options)
+    rounded = dtype == "int8"
+    model = _model(name, "float32" if rounded else dtype, options)
     folder = _folder(name, options)
     source, target, processing = _tokenizers(name, folder, options)
     parts = Parts(model, source, target, processing.get("source"), processing.get("target"))
     _check_vocabulary(name, parts)
     try:
-        model.to(choose_device(device)).eval()
+        model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
     except RuntimeError as error:
         raise UserError(f"device {device!r}: {error}") from error
-    return parts
+    return parts._replace(model=_in_int8(model)) if rounded else parts
+
+
+def _in_int8(model: Any) -> Any:
+    """The model with its linear layers in int8."""
+    if model.device.type != "cpu":
+        raise UserError(f"dtype int8 is for a CPU, not for device {model.device}: use bfloat16 or float16 there.")
+    from torch.ao.quantization import quantize_dynamic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao's successor is a package of its own
+        model = quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    token = torch.tensor([[model.config.decoder_start_token_id]])
+    try:
+        with torch.no_grad():
+            model(input_ids=token, decoder_input_ids=token)
+    except (AttributeError, TypeError) as error:  # a rounded layer has no weight to be read
+        raise UserError(
+            f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."
+        ) from error
+    return model
 
 
 def choose_device(device: str | None) -> torch.device:
@@ -61,7 +86,7 @@ def _model(name: str, dtype: str, options: dict[str, Any]) -> Any:
     if Path(name).exists() and not (Path(name) / "config.json").is_file():
         raise UserError(f"{name}: no config.json there. Give a model folder (a run's best/ or average/) or a Hub name.")
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16 or float16.")
+        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
     try:
         return AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, **options)
     except ValueError as error:

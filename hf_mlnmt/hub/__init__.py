@@ -8,6 +8,7 @@ from hf_mlnmt.hub.facts import Facts
 from hf_mlnmt.hub.parts import parameters_by_part
 from hf_mlnmt.hub.publish import Published, build_folder
 from hf_mlnmt.hub.records import card_for_record, stale_cards, write_cards
+from hf_mlnmt.hub.tasks import write_records
 from hf_mlnmt.hub.upload import push
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "push",
     "stale_cards",
     "write_cards",
+    "write_records",
 ]

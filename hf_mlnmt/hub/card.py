@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hf_mlnmt.hub.card_comparisons import in_the_papers, side_by_side
 from hf_mlnmt.hub.facts import Facts
 from hf_mlnmt.hub.metadata import hub_datasets, metadata
 from hf_mlnmt.hub.names import language_name
@@ -30,6 +31,8 @@ def build_card(facts: Facts) -> str:
         "Training data": _data(facts),
         "Training": _training(facts),
         "Scores": _scores(facts),
+        **side_by_side(facts),
+        **in_the_papers(facts),
         "Decoding": _decoding(facts),
         "Limitations": _limitations(facts),
     }

@@ -8,8 +8,10 @@ from typing import Any
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_text
 from hf_mlnmt.hub.card import build_card
+from hf_mlnmt.hub.comparison import comparisons_of_record
 from hf_mlnmt.hub.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.hub.parts import model_of_config, parameters_by_part
+from hf_mlnmt.hub.published import papers_numbers
 from hf_mlnmt.records import records_root
 
 
@@ -45,6 +47,8 @@ def facts_of_record(stem: str, root: str | Path | None = None) -> Facts:
         codes=tuple(recipe.get("tokenizer", {}).get("languages", ())),
         recipe=recipe,
         parameters=parameters_by_part(model),
+        comparisons=comparisons_of_record(stem, root),
+        papers=papers_numbers(stem),
         published=False,
     )
 

@@ -16,6 +16,11 @@ from .combinations import (
 )
 from .configuration import TransformerConfig
 from .dual_context import DualContextConfig, DualContextForConditionalGeneration, DualContextModel
+from .extended_cross_attention import (
+    ExtendedCrossAttentionConfig,
+    ExtendedCrossAttentionForConditionalGeneration,
+    ExtendedCrossAttentionModel,
+)
 from .multi_layer_attention import (
     MultiLayerAttentionConfig,
     MultiLayerAttentionForConditionalGeneration,
@@ -44,6 +49,9 @@ __all__ = [
     "DualContextSupervisionConfig",
     "DualContextSupervisionForConditionalGeneration",
     "DualContextSupervisionModel",
+    "ExtendedCrossAttentionConfig",
+    "ExtendedCrossAttentionForConditionalGeneration",
+    "ExtendedCrossAttentionModel",
     "MultiLayerAttentionConfig",
     "MultiLayerAttentionForConditionalGeneration",
     "MultiLayerAttentionModel",
@@ -61,6 +69,7 @@ for _config, _base, _translation in [
     (MultiLayerAttentionConfig, MultiLayerAttentionModel, MultiLayerAttentionForConditionalGeneration),
     (MultiLevelSupervisionConfig, MultiLevelSupervisionModel, MultiLevelSupervisionForConditionalGeneration),
     (DualContextConfig, DualContextModel, DualContextForConditionalGeneration),
+    (ExtendedCrossAttentionConfig, ExtendedCrossAttentionModel, ExtendedCrossAttentionForConditionalGeneration),
     (DualContextSupervisionConfig, DualContextSupervisionModel, DualContextSupervisionForConditionalGeneration),
     (DualContextMultiLayerConfig, DualContextMultiLayerModel, DualContextMultiLayerForConditionalGeneration),
     (DualContextAggregationConfig, DualContextAggregationModel, DualContextAggregationForConditionalGeneration),

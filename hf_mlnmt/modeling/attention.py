@@ -10,6 +10,7 @@ Departs: no bias in the four projections unless `attention_bias` (the parameter 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,10 +60,21 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        attention_function: Callable | None = None,
+        **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Equation 1 by the implementation chosen in the config: (batch, target, heads * d_h) and weights or None."""
-        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        """Equation 1 by `attention_function`, or by the implementation that the config names.
+
+        Returns (batch, target, heads * d_h) and the weights, or None.
+        """
+        interface = attention_function or ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention
+        )
         dropout = self.config.attention_dropout if self.training else 0.0
         output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights

@@ -26,7 +26,7 @@ Departs:
 - norm_position="pre": r is the normalised input, and z is added to the sublayer's input as any pre-norm sublayer's.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -36,7 +36,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from .attention import Attention, SelfAttention, split_heads
 from .configuration import TransformerConfig
-from .convolution_cache import ConvolutionCacheLayer, StaticConvolutionCacheLayer
+from .convolution_cache import ConvolutionCacheLayer, windows
 from .layers import DecoderLayer, EncoderLayer
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -128,20 +128,21 @@ class DualContextAttention(Attention):
     def local_context(self, inputs: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """Equation 5.4: r -> l_c."""
         length = inputs.shape[1]
+        layer = None if cache is None else self.cache_layer(cache)
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
-        real = real_positions(mask, past, length)
+        real = None if layer is not None and layer.at_beams else real_positions(mask, past, length)
         visible = inputs if real is None else inputs.masked_fill(~real.unsqueeze(-1), 0.0)
-        if cache is None:
+        if layer is None:
             visible = nn.functional.pad(visible, (0, 0, self.before, self.kernel - 1 - self.before))
+            found = windows(visible, length)
         else:
-            visible = self.cache_layer(cache).extend(visible, self.before)
-        windows = torch.cat([visible[:, i : i + length] for i in range(self.kernel)], dim=-1)
-        return self.convolution_norm(nn.functional.glu(self.convolution(windows)) + inputs)
+            found = layer.windows(visible, self.before)
+        return self.convolution_norm(nn.functional.glu(self.convolution(found)) + inputs)
 
-    def cache_layer(self, cache: Cache) -> ConvolutionCacheLayer | StaticConvolutionCacheLayer:
-        """This layer's slot. Raises: ValueError for a cache that cannot hold the convolution's inputs."""
+    def cache_layer(self, cache: Cache) -> Any:
+        """This layer's slot, one of convolution_cache.py's. Raises: ValueError for another kind of cache."""
         layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
-        if not isinstance(layer, ConvolutionCacheLayer | StaticConvolutionCacheLayer):
+        if not hasattr(layer, "windows"):
             raise ValueError(
                 f"slot {self.layer_idx} of the cache is {layer}: build the cache from the model's config, as in "
                 "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"

@@ -49,6 +49,10 @@ class SinusoidalPositions(nn.Module):
             )
         return self.table[past : past + length]
 
+    def at(self, positions: Tensor) -> Tensor:
+        """The rows of any positions: (..., d_model)."""
+        return nn.functional.embedding(positions.to(self.table.device), self.table)
+
 
 class Sublayer(nn.Module):
     """Equation 3: the residual connection, dropout and layer norm around one computation."""
@@ -60,9 +64,11 @@ class Sublayer(nn.Module):
         self.pre = config.norm_position == "pre"
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            return hidden_states + self.dropout(compute(self.layer_norm(hidden_states)))
-        return self.layer_norm(hidden_states + self.dropout(compute(hidden_states)))
+        computed = compute(self.layer_norm(hidden_states) if self.pre else hidden_states)
+        if self.training:  # a module called for nothing costs as much as a small product, at every step of a search
+            computed = self.dropout(computed)
+        hidden_states = hidden_states + computed
+        return hidden_states if self.pre else self.layer_norm(hidden_states)
 
 
 class FeedForward(nn.Module):

@@ -22,6 +22,7 @@ Departs: dropout on embeddings and sublayer outputs only, by default; the papers
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,8 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
 from .loss import cross_entropy, projected_cross_entropy
+from .search import FastSearch
+from .search_step import untouched
 
 
 @dataclass
@@ -127,12 +130,21 @@ class Stack(TransformerPreTrainedModel):
         self.layer_norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
 
-    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, past: int | Tensor = 0) -> Tensor:
-        """Equation 1: (batch, time, d_model)."""
+    def embed(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Equation 1: (batch, time, d_model); positions from `past` on unless `position_ids` (1 or batch, time)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, not both and not neither")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
+        if position_ids is None:
+            positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
+        else:
+            positions = self.positions.at(position_ids).to(embeds.dtype)
         return self.dropout(torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale))
 
 
@@ -195,13 +207,17 @@ class Decoder(Stack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        decoder_position_ids: Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target), encoder_hidden_states: memory (batch, source, ...) -> states of the target."""
+        """input_ids (batch, target), encoder_hidden_states: memory (batch, source, ...) -> states of the target.
+
+        decoder_position_ids (1 or batch, 1 or target): positions other than those behind the cache's.
+        """
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        hidden_states = self.embed(input_ids, inputs_embeds, past)
+        hidden_states = self.embed(input_ids, inputs_embeds, past, decoder_position_ids)
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
         source_mask = None
@@ -284,7 +300,7 @@ class TransformerModel(TransformerPreTrainedModel):
         )
 
 
-class TransformerForConditionalGeneration(TransformerPreTrainedModel, GenerationMixin):
+class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch, GenerationMixin):  # type: ignore[misc]
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
     model_class: type[TransformerModel] = TransformerModel
@@ -322,7 +338,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        label_smoothing: float = 0.0,
+        smoothing: float = 0.0,  # "label" in its name would make Trainer look for it in every batch
         loss_only: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -332,7 +348,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
         Args:
             labels: target tokens ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
             logits_to_keep: only the last so many positions' logits (0: all).
-            label_smoothing: eps of the loss (see loss.py).
+            smoothing: eps of the label-smoothed loss (see loss.py).
             loss_only: no logits are returned, nor kept in memory: the way to train.
             num_items_in_batch: target tokens the loss is divided by (None: those of this batch).
         """
@@ -357,7 +373,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(outputs.last_hidden_state[:, kept])
         if labels is not None:
-            losses = self.supervise(outputs, logits, labels, label_smoothing)
+            losses = self.supervise(outputs, logits, labels, smoothing)
             items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
             losses = {name: value / items for name, value in losses.items()}
             loss = torch.stack(list(losses.values())).sum()
@@ -383,6 +399,19 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Generation
             assert states is not None
             return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing)}
         return {"translation": cross_entropy(logits, labels, label_smoothing)}
+
+    def plain_decoder(self) -> Decoder | None:
+        """The decoder, if search_step.py computes just what this model's modules do; else None."""
+        model, decoder = self.model, self.model.decoder
+        forwards: list[tuple[nn.Module, type[Any]]]
+        forwards = [(self, TransformerForConditionalGeneration), (model, TransformerModel), (decoder, Decoder)]
+        forwards += [(layer, DecoderLayer) for layer in decoder.layers]
+        if any(type(module).forward is not plain.forward for module, plain in forwards):
+            return None
+        for layer in decoder.layers:
+            if (type(layer.self_attn), type(layer.source_attn)) != (SelfAttention, CrossAttention):
+                return None
+        return decoder if untouched(decoder, self.lm_head) else None
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

@@ -46,7 +46,7 @@ class Translation:
     """Cross-entropy of the target given the source.
 
     Inputs: examples {"input_ids": (source,), "labels": (target,)}, both ending with </s>, integers.
-    A model whose forward names `label_smoothing` computes its own loss (and may add auxiliary ones); for any other
+    A model whose forward names `smoothing` computes its own loss (and may add auxiliary ones); for any other
     encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
         (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
 
@@ -75,7 +75,7 @@ class Translation:
         """Smoothed cross-entropy summed over target tokens, divided by `num_items_in_batch`."""
         if computes_own_loss(model):
             output = model(
-                **batch, label_smoothing=self.label_smoothing, loss_only=True, num_items_in_batch=num_items_in_batch
+                **batch, smoothing=self.label_smoothing, loss_only=True, num_items_in_batch=num_items_in_batch
             )
             return output.loss, output.losses or {}
         labels = batch["labels"]
@@ -118,13 +118,13 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def computes_own_loss(model: nn.Module) -> bool:
-    """Whether the model's forward takes `label_smoothing`, `loss_only` and `num_items_in_batch` as ours do."""
-    return _names_label_smoothing(type(unwrap(model)).forward)
+    """Whether the model's forward takes `smoothing`, `loss_only` and `num_items_in_batch` as ours do."""
+    return _names_smoothing(type(unwrap(model)).forward)
 
 
 @functools.cache
-def _names_label_smoothing(forward: Callable[..., Any]) -> bool:
-    return "label_smoothing" in inspect.signature(forward).parameters
+def _names_smoothing(forward: Callable[..., Any]) -> bool:
+    return "smoothing" in inspect.signature(forward).parameters
 
 
 def _with_decoder_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import yaml
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.batching import Side
-from hf_mlnmt.training.reading import build, load_yaml
+from hf_mlnmt.training.inheritance import load
+from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.schedules import ScheduleName
 
 
@@ -191,7 +192,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
     """Read and check a recipe.
 
     Args:
-        path: a YAML file.
+        path: a YAML file. Its key `extends` names another, whose keys hold wherever it has none (inheritance.py).
         settings: "key.sub=value" strings that replace keys; values are read as YAML.
         seed: replaces the recipe's.
 
@@ -199,7 +200,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
         UserError: naming file, line and key, what was expected, and the nearest right key.
     """
     path = Path(path)
-    content, lines = load_yaml(path)
+    content, lines = load(path, Recipe)
     for setting in settings:
         _apply(content, setting)
     if seed is not None:

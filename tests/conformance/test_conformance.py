@@ -81,9 +81,12 @@ def test_the_table_of_skips_is_not_stale():
     assert not [pattern for pattern in SKIPS if not any(fnmatch(name, pattern) for name in names)]
 
 
-_seen: set[type] = set()
+_seen: set[str] = set()
 for _member in members():
-    if (_class := type(_member.config())) not in _seen:
-        _seen.add(_class)
-        _name = f"Test{_class.__name__.removesuffix('Config')}"
+    _config = _member.config()
+    _name = f"Test{type(_config).__name__.removesuffix('Config')}"
+    if getattr(_config, "is_recurrent", False):  # one class with and without state in its cache
+        _name += "Recurrent"
+    if _name not in _seen:
+        _seen.add(_name)
         globals()[_name] = type(_name, (conformance_class(_member),), {"__module__": __name__})

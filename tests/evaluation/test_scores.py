@@ -157,3 +157,11 @@ def test_the_seed_decides_and_the_environment_is_left_as_it_was(systems, referen
 def test_refused(hypotheses, references, options, message) -> None:
     with pytest.raises(UserError, match=message):
         score(hypotheses, references, **options)
+
+
+def test_outputs_with_hardly_a_right_character_have_a_score_and_no_interval():
+    """Resamples of chrF with and without a right character are more than sacreBLEU's bootstrap can add up."""
+    scores = score(["q", "q"], ["z", "zq zq"], bootstrap=20)
+    assert scores["chrF"] > 0
+    assert scores.metrics["chrF"].ci is None
+    assert scores.metrics["BLEU"].ci is not None

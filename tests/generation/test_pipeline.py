@@ -333,5 +333,19 @@ def test_loading_mistakes(ours, tmp_path):
         TranslationPipeline.from_pretrained(tmp_path)
 
 
+def test_int8(ours):
+    """Rounded weights give nearly the same scores, by the same search."""
+    exact = TranslationPipeline.from_pretrained(ours, device="cpu")
+    rounded = TranslationPipeline.from_pretrained(ours, dtype="int8")
+    assert rounded.model.plain_decoder() is None
+    ids = torch.tensor([[5, 6, 7, 1]])
+    pair = [pipe.model(input_ids=ids, decoder_input_ids=ids).logits for pipe in (exact, rounded)]
+    assert not torch.equal(*pair)
+    assert torch.nn.functional.cosine_similarity(*(logits.flatten() for logits in pair), dim=0) > 0.99
+    assert len(rounded(["a b c", "d"], num_beams=3)) == 2
+    with pytest.raises(UserError, match="int8 is for a CPU"):
+        TranslationPipeline.from_pretrained(ours, dtype="int8", device="meta")
+
+
 def test_dtype(ours):
     assert TranslationPipeline.from_pretrained(ours, dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16

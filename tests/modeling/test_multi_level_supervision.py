@@ -47,7 +47,7 @@ def test_objective_equals_the_reference(smoothing, loss_only):
         return type(model).supervise(model, outputs, *args)
 
     with patch.object(model, "supervise", supervise):
-        out = model(**batch.training, label_smoothing=smoothing, loss_only=loss_only, num_items_in_batch=1)
+        out = model(**batch.training, smoothing=smoothing, loss_only=loss_only, num_items_in_batch=1)
     states = captured["states"]
     total, parts = reference.objective(states[0], states[1:], model.lm_head.weight, batch.labels, 0.7, smoothing)
     assert list(out.losses) == ["translation", "auxiliary_1", "auxiliary_2"]
@@ -78,12 +78,12 @@ def test_training_is_that_of_separate_baselines(norm):
     model, batch = build(config(norm_position=norm, auxiliary_weight=0.5)).train(), Batch.draw()
     singles = {"translation": model.drop_auxiliaries()}
     singles |= {f"auxiliary_{layer}": model.auxiliary_translator(layer) for layer in (1, 2)}
-    out = model(**batch.training, label_smoothing=0.1, loss_only=True)
+    out = model(**batch.training, smoothing=0.1, loss_only=True)
     out.loss.backward()
     got, expected = gradients(model), {}
     for index, (name, single) in enumerate(singles.items()):
         assert type(single) is TransformerForConditionalGeneration
-        loss = single(**batch.training, label_smoothing=0.1, loss_only=True).loss * (1.0 if index == 0 else 0.5)
+        loss = single(**batch.training, smoothing=0.1, loss_only=True).loss * (1.0 if index == 0 else 0.5)
         assert_same(out.losses[name], loss)
         loss.backward()
         for parameter, gradient in gradients(single).items():

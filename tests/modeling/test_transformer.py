@@ -97,7 +97,7 @@ def test_values_and_gradients_equal_the_reference(variant):
     expected.backward()
     expected_gradients = gradients(model)
     for loss_only in (False, True):
-        out = model(**batch.training, label_smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
+        out = model(**batch.training, smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
         assert_same(out.loss, expected)
         if not loss_only:
             assert_same(out.logits, scores)

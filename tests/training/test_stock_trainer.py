@@ -49,6 +49,15 @@ def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):
         torch.testing.assert_close(tensor, results[1][1][name], rtol=1e-2, atol=1e-4, msg=name)
 
 
+def test_evaluation_gives_the_loss(tmp_path, tokenizer):
+    trainer = stock(tmp_path, tokenizer, per_device_eval_batch_size=6)
+    batch = trainer.data_collator([{**example} for example in trainer.eval_dataset])
+    with torch.no_grad():
+        expected = trainer.model.eval()(**batch).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+    assert trainer.label_names == ["labels"]
+
+
 def test_predict_with_generate_and_resume(tmp_path, tokenizer):
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "predict_with_generate": True}
     settings |= {"eval_strategy": "steps", "eval_steps": 2, "generation_max_length": 9}

@@ -1,0 +1,280 @@
+"""Decoding speed with trained weights: Transformers' own loops, ours and CTranslate2, in one interleaved run.
+
+    python benchmarks/decode.py runs/transformer.multi30k-ende/average --source DIR/test_2016_flickr.en.gz
+    python benchmarks/decode.py runs/*/average --source FILE --engines stock,ours --beams 1,6 --batches 32
+    python benchmarks/decode.py runs/transformer.multi30k-ende/average --memory
+    python benchmarks/decode.py --systems all --steps 20
+
+The same model.generate() is called both times; `stock` is the loop that ours replaces. Batches are taken in the file's
+order and hold `--batches` sentences. CTranslate2 runs the baseline only; its outputs are compared with ours, as are
+stock's. A weak model (an early checkpoint) shows what outputs of very different length do. `--systems` takes random
+weights (tiny shape) and a fixed number of steps: no sentence ends before another, and less of the gain is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Measure, machine, print_ratios, require_green_tests, take_turns
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_mlnmt
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.loading import load
+from hf_mlnmt.modeling import search
+
+ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")
+
+
+@contextmanager
+def stock_loops() -> Iterator[None]:
+    """Transformers' own loops in generate()."""
+    decide = search.why_not
+    search.why_not = lambda *arguments: "the benchmark"
+    try:
+        yield
+    finally:
+        search.why_not = decide
+
+
+def batches(lines: list[str], tokenizer: Any, size: int) -> list[dict[str, torch.Tensor]]:
+    """Padded batches in the order of the lines."""
+    return [dict(tokenizer(lines[i : i + size], return_tensors="pt", padding=True)) for i in range(0, len(lines), size)]
+
+
+def by_generate(model: Any, inputs: list[dict[str, torch.Tensor]], options: dict[str, Any], outputs: list) -> Callable:
+    """One turn of generate(); `outputs` gets the tokens of every sentence."""
+
+    @torch.inference_mode()
+    def run() -> Measure:
+        outputs.clear()
+        start = time.perf_counter()
+        for batch in inputs:
+            outputs.extend(model.generate(**batch, **options).tolist())
+        seconds = time.perf_counter() - start
+        special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
+        outputs[:] = [[token for token in row if token not in special] for row in outputs]
+        return Measure(len(outputs), seconds)
+
+    return run
+
+
+def by_ctranslate2(folder: Path, tokenizer: Any, inputs: list, options: dict[str, Any], outputs: list) -> Callable:
+    """One turn of the exported model, in the same batches."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads(), inter_threads=1)
+    pieces = [
+        [tokenizer.convert_ids_to_tokens(row[mask.bool()]) for row, mask in zip(b["input_ids"], b["attention_mask"])]
+        for b in inputs
+    ]
+
+    def run() -> Measure:
+        found: list[list[str]] = []
+        start = time.perf_counter()
+        for batch in pieces:
+            results = translator.translate_batch(
+                batch,
+                beam_size=options["num_beams"],
+                max_decoding_length=options["max_new_tokens"],
+                length_penalty=1.0,
+                max_batch_size=0,
+            )
+            found.extend(result.hypotheses[0] for result in results)
+        seconds = time.perf_counter() - start
+        outputs[:] = [tokenizer.convert_tokens_to_ids(row) for row in found]
+        return Measure(len(outputs), seconds)
+
+    return run
+
+
+def contestants(
+    name: str, parts: Any, folder: Path, engines: list[str], inputs: list, options: dict[str, Any], outputs: dict
+) -> dict[str, Callable[[], Measure]]:
+    """A turn for every engine that can run this model."""
+    runs: dict[str, Callable[[], Measure]] = {}
+    for engine in engines:
+        kept = outputs.setdefault(engine, [])
+        if engine.startswith("ctranslate2"):
+            exported = folder / engine
+            if exported.is_dir():
+                runs[engine] = by_ctranslate2(exported, parts.source, inputs, options, kept)
+        elif engine == "int8":
+            runs[engine] = by_generate(load(name, dtype="int8").model, inputs, options, kept)
+        elif engine == "stock":
+            ours = by_generate(parts.model, inputs, options, kept)
+            runs[engine] = lambda run=ours: _with_stock_loops(run)
+        else:
+            runs[engine] = by_generate(parts.model, inputs, options, kept)
+    return runs
+
+
+def _with_stock_loops(run: Callable[[], Measure]) -> Measure:
+    with stock_loops():
+        return run()
+
+
+def export_all(name: str, model: Any, engines: list[str], folder: Path) -> None:
+    """What CTranslate2 needs, if it can run the model."""
+    from hf_mlnmt import UserError
+    from hf_mlnmt.hub.export import export
+
+    for engine in engines:
+        if engine.startswith("ctranslate2"):
+            try:
+                export(name, folder / engine, "ctranslate2", dtype="int8" if engine.endswith("int8") else "float32")
+            except UserError as error:
+                print(f"{engine}: {error}", file=sys.stderr)
+
+
+def compare_speed(name: str, options: argparse.Namespace) -> None:
+    """One table for each beam size and batch size."""
+    parts = load(name, device=options.device)
+    lines = list(itertools.islice(read_lines(options.source), options.sentences))
+    engines = options.engines.split(",")
+    with tempfile.TemporaryDirectory() as scratch:
+        export_all(name, parts.model, engines, Path(scratch))
+        for beams, size in itertools.product(numbers(options.beams), numbers(options.batches)):
+            inputs = [{k: v.to(parts.model.device) for k, v in b.items()} for b in batches(lines, parts.source, size)]
+            arguments = {"num_beams": beams, "do_sample": False, "max_new_tokens": options.limit}
+            outputs: dict[str, list] = {}
+            runs = contestants(name, parts, Path(scratch), engines, inputs, arguments, outputs)
+            rates = take_turns(runs, options.rounds)
+            lengths = [len(row) for row in outputs["ours"]]
+            mean = sum(lengths) / len(lengths)
+            title = (
+                f"{name}: beam {beams}, batch {size}, {len(lines)} sentences of {mean:.1f} subwords on average, "
+                f"{max(lengths)} at most (tokens/s: times {mean:.1f})"
+            )
+            print_ratios(title, "sentences", rates, "stock" if "stock" in rates else "ours")
+            for engine in rates:
+                same = sum(a == b for a, b in zip(outputs[engine], outputs["ours"], strict=True))
+                score = bleu(outputs[engine], parts, options.reference)
+                print(f"  {engine}: {same} of {len(lines)} outputs are those of ours{score}")
+
+
+def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> str:
+    """ ", BLEU 35.98", cased."""
+    if reference is None:
+        return ""
+    import sacrebleu
+
+    texts = parts.target.batch_decode(outputs, skip_special_tokens=True)
+    if parts.target_processing:
+        texts = [parts.target_processing.undo(text) for text in texts]
+    references = list(itertools.islice(read_lines(reference), len(texts)))
+    return f", BLEU {sacrebleu.corpus_bleu([text.strip() for text in texts], [references]).score:.2f}"
+
+
+def compare_systems(options: argparse.Namespace) -> None:
+    """Every system with random weights: stock and ours, the same number of steps for every sentence."""
+    systems = hf_mlnmt.list_systems() if options.systems == "all" else options.systems.split(",")
+    ids = torch.randint(5, 8000, (32, 15), generator=torch.Generator().manual_seed(1))
+    inputs = [{"input_ids": ids.to(options.device), "attention_mask": torch.ones_like(ids).to(options.device)}]
+    fixed = {"do_sample": False, "min_new_tokens": options.steps, "max_new_tokens": options.steps}
+    table = Table(title=f"times stock generate(): tiny shape, random weights, batch 32, {options.steps} steps")
+    for column in ("system", *(f"beam {beams}" for beams in numbers(options.beams))):
+        table.add_column(column, justify="right" if table.columns else "left")
+    for system in systems:
+        torch.manual_seed(1)
+        config = hf_mlnmt.config_for(system, "tiny", vocab_size=8000)
+        model = AutoModelForSeq2SeqLM.from_config(config).to(options.device).eval()
+        cells = []
+        for beams in numbers(options.beams):
+            ours = by_generate(model, inputs, {"num_beams": beams, **fixed}, [])
+            runs = {f"{system} stock": lambda run=ours: _with_stock_loops(run), system: ours}
+            rates = take_turns(runs, options.rounds)
+            ratios = [a / b for a, b in zip(rates[system], rates[f"{system} stock"], strict=True)]
+            cells.append(f"{statistics.median(ratios):.2f}")
+        table.add_row(system, *cells)
+    Console().print(table)
+    print(machine())
+
+
+def numbers(text: str) -> list[int]:
+    """A list of numbers, as in 1,4,6."""
+    return [int(part) for part in text.split(",")]
+
+
+def compare_memory(name: str, options: argparse.Namespace) -> None:
+    """Peak memory of one batch at beam 12 and source length 200, each loop in a process of its own."""
+    peaks = {}
+    for engine in ("stock", "ours"):
+        command = [sys.executable, __file__, name, "--peak", engine, "--threads", str(options.threads)]
+        peaks[engine] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    ratio = peaks["ours"] / peaks["stock"]
+    print(
+        f"peak memory above the loaded model, beam 12, batch 32, source length 200, 60 steps: "
+        f"stock {peaks['stock']:,} KiB, ours {peaks['ours']:,} KiB, ratio {ratio:.2f}"
+    )
+
+
+@torch.inference_mode()
+def measure_peak(name: str, engine: str) -> int:
+    """KiB that this process's peak rises by."""
+    model = load(name, device="cpu").model
+    torch.manual_seed(1)
+    ids = torch.randint(5, model.config.vocab_size, (32, 200))
+    arguments = {"num_beams": 12, "do_sample": False, "min_new_tokens": 60, "max_new_tokens": 60}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model.generate(**{k: v[:1, :4] for k, v in inputs.items()}, num_beams=2, max_new_tokens=2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if engine == "stock":
+        with stock_loops():
+            model.generate(**inputs, **arguments)
+    else:
+        model.generate(**inputs, **arguments)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="folders of trained models")
+    parser.add_argument("--systems", help="instead: names of systems, as in m-10,ms-1-aif, or all")
+    parser.add_argument("--steps", type=int, default=20, help="subwords of every output, for --systems")
+    parser.add_argument("--source", type=Path, help="sentences, one a line, text or .gz")
+    parser.add_argument("--reference", type=Path, help="their translations: BLEU (cased) of every engine")
+    parser.add_argument("--sentences", type=int, default=1000, help="how many of them")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--beams", default="1,4,6,12")
+    parser.add_argument("--batches", default="1,32,128")
+    parser.add_argument("--limit", type=int, default=80, help="most subwords of an output")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of speed")
+    parser.add_argument("--no-tests", action="store_true", help="do not run the search's tests first")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        print(measure_peak(options.models[0], options.peak))
+        return
+    if not options.models and not options.systems:
+        parser.error("give folders of models, or --systems")
+    if options.models and not options.memory and not options.source:
+        parser.error("--source FILE is needed: the sentences to translate")
+    if not options.no_tests:
+        require_green_tests()
+    if options.systems:
+        compare_systems(options)
+    for name in options.models:
+        (compare_memory if options.memory else compare_speed)(name, options)
+
+
+if __name__ == "__main__":
+    main()

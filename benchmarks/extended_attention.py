@@ -1,0 +1,178 @@
+"""Training speed of extended cross-attention: every member against the baseline and against a loop over positions.
+
+    python benchmarks/extended_attention.py [--shapes small base] [--rounds 5] [--quick] [--device cuda]
+
+One run, turns A B C A B C: training steps a second (forward, backward, Adam) of the pre-norm baseline, of each member
+as it is, and of each recurrent member with the naive loop, which computes one target position after the other in every
+attention over the source (the thesis's systems did so with the whole decoder). Batches of random tokens: 64 pairs of up
+to 15 and 16 subwords, about 900 target tokens. Ratios are taken round by round. `--quick`: the small shape, few
+members, one round of one step, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import common
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_mlnmt
+from hf_mlnmt.modeling.attention import split_heads
+from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
+from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
+from hf_mlnmt.systems import SYSTEMS, ExtendedCrossAttentionConfig
+
+MEMBERS = [name for name, (kind, _) in SYSTEMS.items() if kind is ExtendedCrossAttentionConfig]
+BASELINE = "transformer (pre-norm)"
+
+
+def naive_forward(self: RecurrentAttention, hidden_states: Tensor, memory: Tensor, attention_mask=None, *_, **__):
+    """`RecurrentAttention.forward` without a cache, one target position after the other."""
+    key, value = self.project_source(memory)
+    hidden = hidden_positions(attention_mask)
+    if hasattr(self, "transition"):  # products of weights are made once, also here
+        made = type(self).transition(self)
+        self.transition = lambda: made
+    outputs, before = [], None
+    for i in range(hidden_states.shape[1]):
+        query = split_heads(self.q_proj(hidden_states[:, i : i + 1]), self.heads)
+        covered = hidden if hidden is None or hidden.shape[2] == 1 else hidden[:, :, i : i + 1]
+        context, _, before = self.recur(query, key, value, memory, covered, None, before, None, None)
+        outputs.append(self.out_proj(context.transpose(1, 2).flatten(2)))
+    self.__dict__.pop("transition", None)
+    return torch.cat(outputs, dim=1), None
+
+
+@contextlib.contextmanager
+def naive_loop() -> Iterator[None]:
+    """In here, recurrent attention is the naive loop."""
+    fast = RecurrentAttention.forward
+    RecurrentAttention.forward = naive_forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RecurrentAttention.forward = fast  # type: ignore[method-assign]
+
+
+def make_batch(vocabulary: int, device: str) -> dict[str, Tensor]:
+    """64 pairs, each a few subwords shorter than the longest, padded on the right."""
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(5, vocabulary, (64, 15), generator=generator)
+    labels = torch.randint(5, vocabulary, (64, 16), generator=generator)
+    cuts = torch.randint(0, 4, (64, 1), generator=generator)
+    mask = torch.arange(15) < 15 - cuts
+    labels = labels.where(torch.arange(16) < 16 - cuts, -100)
+    return {
+        "input_ids": source.where(mask, 0).to(device),
+        "attention_mask": mask.long().to(device),
+        "labels": labels.to(device),
+    }
+
+
+class Contestant:
+    """One model, its optimizer and its batch; made when its turn comes, so that one model at a time is in memory."""
+
+    def __init__(self, system: str, shape: str, naive: bool, steps: int, device: str):
+        self.system, self.shape, self.naive, self.steps, self.device = system, shape, naive, steps, device
+
+    def __call__(self) -> common.Measure:
+        torch.manual_seed(1)
+        config = hf_mlnmt.config_for(self.system, self.shape, vocab_size=8000, norm_position="pre")
+        model = AutoModelForSeq2SeqLM.from_config(config).to(self.device).train()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+        batch = make_batch(8000, self.device)
+        with naive_loop() if self.naive else contextlib.nullcontext():
+            self.step(model, optimizer, batch)  # memory is allocated, kernels are compiled
+            self.wait()
+            start = time.perf_counter()
+            for _ in range(self.steps):
+                self.step(model, optimizer, batch)
+            self.wait()
+        return common.Measure(self.steps, time.perf_counter() - start)
+
+    def step(self, model, optimizer, batch) -> None:
+        model(**batch, loss_only=True, label_smoothing=0.1).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def wait(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+
+def check_naive(device: str) -> None:
+    """The naive loop computes the same."""
+    for member in MEMBERS:
+        if member not in EMBEDDING:
+            config = hf_mlnmt.config_for(member, "tiny", vocab_size=100, dropout=0.0)
+            model, batch = AutoModelForSeq2SeqLM.from_config(config).to(device), make_batch(100, device)
+            loss = model(**batch).loss
+            with naive_loop():
+                torch.testing.assert_close(model(**batch).loss, loss, rtol=1e-4, atol=1e-4)
+
+
+def report(shape: str, rates: dict[str, list[float]], members: list[str]) -> None:
+    """Medians, and the medians of the ratios taken round by round."""
+
+    def ratio(name: str, other: str) -> str:
+        if other not in rates:
+            return "-"
+        return f"{statistics.median(a / b for a, b in zip(rates[name], rates[other], strict=True)):.2f}"
+
+    table = Table(title=f"training, {shape} shape, 64 x 16 target tokens", title_justify="left")
+    for column in ("", "steps/s", "naive steps/s", ": baseline", "naive : baseline", ": naive"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row(BASELINE, f"{statistics.median(rates[BASELINE]):.3f}", "", "1.00", "", "")
+    for member in members:
+        naive = f"{member}, naive"
+        slow = f"{statistics.median(rates[naive]):.3f}" if naive in rates else "-"
+        slow_ratio = ratio(naive, BASELINE) if naive in rates else "-"
+        median = f"{statistics.median(rates[member]):.3f}"
+        table.add_row(member, median, slow, ratio(member, BASELINE), slow_ratio, ratio(member, naive))
+    console = Console(width=110)
+    console.print(table)
+    console.print(common.machine(), style="dim")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["small", "base"], choices=["tiny", "small", "base"])
+    parser.add_argument("--members", nargs="+", default=MEMBERS, choices=MEMBERS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="training steps in a turn")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--skip-tests", action="store_true", help="only while working on this file")
+    options = parser.parse_args()
+    if options.quick:
+        options.shapes, options.rounds, options.steps = ["small"], 1, 1
+        options.members = ["accumulated-weight", "previous-context-head", "key-value-full"]
+    torch.set_num_threads(options.threads)
+    if not options.skip_tests:
+        common.GUARDS[:] = ["tests/modeling/test_extended_cross_attention.py", "tests/modeling/test_attention_scan.py"]
+        common.require_green_tests()
+    check_naive(options.device)
+    for shape in options.shapes:
+        contestants: dict[str, Callable[[], common.Measure]] = {
+            BASELINE: Contestant("transformer", shape, False, options.steps, options.device)
+        }
+        for member in options.members:
+            contestants[member] = Contestant(member, shape, False, options.steps, options.device)
+            if member not in EMBEDDING:
+                contestants[f"{member}, naive"] = Contestant(member, shape, True, options.steps, options.device)
+        print(f"{shape} shape, steps/s", file=sys.stderr)
+        report(shape, common.take_turns(contestants, options.rounds), options.members)
+
+
+if __name__ == "__main__":
+    main()

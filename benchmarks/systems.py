@@ -1,0 +1,183 @@
+"""Every system of the zoo beside the baseline, in one run: parameters, training steps/s, decoding tokens/s, as ratios.
+
+    python benchmarks/systems.py --shape small --threads 1
+
+Each system takes its turn, A B C ... A B C ..., and its ratio to the baseline is taken round by round; the median is
+printed beside the papers' own ratio (their GPU, their code: hf_mlnmt/hub/published.py). Random weights and sentences;
+all systems do the same steps on the same batches. A model is built anew for its turn: one is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import Measure, machine, require_green_tests, take_turns
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_mlnmt
+from hf_mlnmt.files import write_json
+from hf_mlnmt.hub.parts import parameters_of_config
+from hf_mlnmt.hub.published import decoding_ratio, training_ratio
+from hf_mlnmt.systems import find_system, list_systems
+from hf_mlnmt.training import Translation
+
+BASELINE = "transformer"
+
+
+def build(system: str, options: argparse.Namespace) -> Any:
+    """The model with seeded weights."""
+    torch.manual_seed(1)
+    config = hf_mlnmt.config_for(system, options.shape, vocab_size=options.vocabulary)
+    return AutoModelForSeq2SeqLM.from_config(config).to(options.device)
+
+
+def sentences(options: argparse.Namespace, count: int = 8) -> list[list[dict[str, np.ndarray]]]:
+    """Batches of as many pairs as fit into `tokens`, each a little longer than the one before, as after sorting."""
+    draw = np.random.default_rng(1)
+    batches = []
+    for length in np.linspace(0.6, 1.4, count) * options.length:
+        size = max(1, options.tokens // round(length))
+        ids = [draw.integers(5, options.vocabulary, round(length), dtype=np.int32) for _ in range(2 * size)]
+        batches.append([{"input_ids": source, "labels": target} for source, target in zip(ids[::2], ids[1::2])])
+    return batches
+
+
+def training(system: str, options: argparse.Namespace) -> Callable[[], Measure]:
+    """One turn: `steps` optimizer steps after two that do not count."""
+    objective = Translation(0, label_smoothing=0.1)
+    batches = [objective.collate(batch) for batch in sentences(options)]
+    inputs = [{name: tensor.to(options.device) for name, tensor in batch.items()} for batch in batches]
+
+    def run() -> Measure:
+        model = build(system, options).train()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+        start = 0.0
+        for step, batch in enumerate(itertools.islice(itertools.cycle(inputs), options.steps + 2)):
+            if step == 2:
+                start = now(options)
+            loss, _ = objective.loss(model, batch)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return Measure(options.steps, now(options) - start)
+
+    return run
+
+
+def decoding(system: str, options: argparse.Namespace) -> Callable[[], Measure]:
+    """One turn: one batch after one that does not count, exactly `length` tokens for every sentence."""
+    ids = torch.randint(5, options.vocabulary, (options.batch, options.length), generator=torch.manual_seed(1))
+    inputs = {"input_ids": ids.to(options.device), "attention_mask": torch.ones_like(ids).to(options.device)}
+    exact = {"min_new_tokens": options.length, "max_new_tokens": options.length, "do_sample": False}
+
+    @torch.inference_mode()
+    def run() -> Measure:
+        model = build(system, options).eval()
+        model.generate(**inputs, num_beams=options.beams, **{**exact, "min_new_tokens": 3, "max_new_tokens": 3})
+        start = now(options)
+        model.generate(**inputs, num_beams=options.beams, **exact)
+        return Measure(options.batch * options.length, now(options) - start)
+
+    return run
+
+
+def now(options: argparse.Namespace) -> float:
+    """The time, when the device has done what it was told."""
+    if options.device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def ratio(rates: dict[str, list[float]], system: str) -> float:
+    """The median of the ratios to the baseline, taken round by round."""
+    return statistics.median(own / base for own, base in zip(rates[system], rates[BASELINE], strict=True))
+
+
+def report(options: argparse.Namespace, trained: dict[str, list[float]], decoded: dict[str, list[float]]) -> list[dict]:
+    """A row for each system; the papers' ratios beside ours, by names of their own."""
+    sizes = {}
+    for system in options.systems:
+        config = hf_mlnmt.config_for(system, options.shape, vocab_size=options.vocabulary)
+        sizes[system] = parameters_of_config(config)["total"]
+    return [
+        {
+            "system": system,
+            "parameters": sizes[system],
+            "parameters_ratio": sizes[system] / sizes[BASELINE],
+            "training_steps_per_second": statistics.median(trained[system]),
+            "training_ratio": ratio(trained, system),
+            "training_ratio_of_the_papers": training_ratio(system),
+            "decoding_tokens_per_second": statistics.median(decoded[system]),
+            "decoding_ratio": ratio(decoded, system),
+            "decoding_ratio_of_the_papers": decoding_ratio(system),
+        }
+        for system in options.systems
+    ]
+
+
+def show(rows: list[dict], title: str) -> None:
+    """The rows as a table."""
+    table = Table(title=title, title_justify="left")
+    columns = ["system", "parameters", "times", "training steps/s", "times", "papers'", "decoding tokens/s", "times"]
+    for column in [*columns, "papers'"]:
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for row in rows:
+        system, *numbers = row.values()
+        forms = ["{:,}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:.2f}", "{:.2f}"]
+        cells = ["" if number is None else form.format(number) for form, number in zip(forms, numbers, strict=True)]
+        table.add_row(system, *cells)
+    console = Console(width=130)
+    console.print(table)
+    console.print(machine(), style="dim")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="small", choices=["tiny", "small", "base"])
+    parser.add_argument("--systems", nargs="+", default=list_systems(), help="unless given: all")
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--tokens", type=int, default=1024, help="target tokens a training step")
+    parser.add_argument("--length", type=int, default=20, help="subwords of a sentence")
+    parser.add_argument("--batch", type=int, default=32, help="sentences that are decoded at once")
+    parser.add_argument("--beams", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=10, help="training steps a turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="one round of four steps: a look, not a measurement")
+    parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
+    options = parser.parse_args()
+    options.systems = list(dict.fromkeys([BASELINE, *options.systems]))
+    for system in options.systems:
+        find_system(system)
+    if options.quick:
+        options.rounds, options.steps = 1, 4
+    require_green_tests()
+    torch.set_num_threads(options.threads)
+    trained = take_turns({system: training(system, options) for system in options.systems}, options.rounds)
+    decoded = take_turns({system: decoding(system, options) for system in options.systems}, options.rounds)
+    rows = report(options, trained, decoded)
+    title = (
+        f"{options.shape} shape, vocabulary {options.vocabulary}, {options.tokens} tokens a training step; decoding "
+        f"{options.batch} sentences of {options.length} tokens, beam {options.beams}; medians of {options.rounds}"
+    )
+    show(rows, title)
+    if options.output:
+        settings = {name: value for name, value in vars(options).items() if name not in ("output", "systems")}
+        write_json(options.output, {"settings": settings, "machine": machine(), "systems": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""`hf-mlnmt drop-auxiliaries`: a model with multi-level supervision as a plain one, for translation alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def drop_auxiliaries(
+    model: Annotated[Path, typer.Argument(help="Model folder of a system ms-...: a run's average/ or best/.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model folder to write.")],
+    auxiliary: Annotated[
+        int | None,
+        typer.Option(
+            "--auxiliary",
+            "-a",
+            metavar="LAYER",
+            min=1,
+            help="Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is there.")] = False,
+) -> None:
+    """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
+
+    Tokenizers, text processing and generation settings stay. With auxiliary information fusion the main decoder reads
+    its auxiliaries, so they cannot be dropped; each can still be taken out by `--auxiliary`.
+    """
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.hub.single_decoder import write_single_decoder
+
+    if output.exists() and not force:
+        raise UserError(f"{output}: is there already. Choose another --output, or replace it with --force.")
+    write_single_decoder(model, output, auxiliary)
+    what = "the main decoder" if auxiliary is None else f"the auxiliary decoder on encoder layer {auxiliary}"
+    typer.echo(f"{output}: {model} with {what} alone", err=True)

@@ -1,0 +1,45 @@
+"""`hf-mlnmt export`: a model for CTranslate2 or ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
+    to: Annotated[str, typer.Option(help="ctranslate2 (the baseline only) or onnx (nearly every system).")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder to make. An earlier export there is replaced, nothing else."),
+    ],
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or int8 (CTranslate2).")] = "float32",
+) -> None:
+    """Write a model for another engine, and check that it computes what generate() does.
+
+    The folder also holds the tokenizers and export.json, which says how the outputs compared. In float32 they must be
+    the same; of rounded weights the agreement is reported. See docs/decoding.md for how to use it.
+
+    **Example:**
+    `hf-mlnmt export runs/demo/average --to ctranslate2 --dtype int8 --output exported`
+    """
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from hf_mlnmt.hub.export import export as write
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    exported = write(model, output, to, dtype=dtype, tell=console.print)
+    for name, value in exported.record["compared_with_generate"].items():
+        if isinstance(value, dict):
+            sentences, tokens = value["same_sentences"], value["same_tokens"]
+            console.print(
+                f"{name}: {sentences:.0%} of the sentences and {tokens:.1%} of the tokens as generate() gives"
+            )
+        else:
+            console.print(f"{name.replace('_', ' ')}: {value:.2g}")
+    print(exported.folder)

@@ -1,0 +1,165 @@
+"""Finished training runs side by side: are they comparable, and is the difference to the baseline chance?
+
+A run is the folder that `hf-mlnmt train` leaves: results.json, translations/, average/config.json. Runs are comparable
+if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
+from hf_mlnmt.evaluation.systems import read_texts
+
+MODEL = "average"  # the model that a run's results.json is of
+# What does not change what a run has learnt, and what is meant to differ.
+FREE_RECIPE = ("model", "logging")
+BUDGET = ("steps", "processes", "target_tokens")
+FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
+TOLERANCE = 0.01  # points between a recorded difference and the same from the files: more is another text
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """`results`: results.json as it stands; `outputs`: {test set: lines}; `config`: {} if the model is not there."""
+
+    folder: Path
+    results: Mapping[str, Any]
+    outputs: Mapping[str, list[str]]
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.results["system"])
+
+    def digests(self) -> dict[str, str]:
+        """{test set: SHA-256 of the translations}."""
+        return {test: hashlib.sha256("\n".join(lines).encode()).hexdigest() for test, lines in self.outputs.items()}
+
+
+def read_run(folder: str | Path) -> FinishedRun | None:
+    """A run; None while it has no results.json. UserError for what is no run, or lacks translations."""
+    folder = Path(folder)
+    path = folder / "results.json"
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder. Give folders that `hf-mlnmt train` has made, such as runs/NAME.")
+    if not path.is_file():
+        if (folder / "recipe.yaml").is_file():
+            return None
+        raise UserError(f"{folder}: neither results.json nor recipe.yaml is there: not the folder of a training run.")
+    read_results(path)
+    results = json.loads(path.read_text(encoding="utf-8"))
+    language = results.get("languages", {}).get("target")
+    if "recipe" not in results or not language:
+        raise UserError(f'{path}: has no "recipe" and "languages"; it was not written by `hf-mlnmt train`.')
+    files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test in results["scores"]}
+    config = folder / MODEL / "config.json"
+    return FinishedRun(
+        folder,
+        results,
+        {test: read_texts(file) for test, file in files.items()},
+        json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {},
+    )
+
+
+def check_comparable(run: FinishedRun, baseline: FinishedRun) -> None:
+    """UserError naming every field in which a run differs from the baseline, beyond the model."""
+    found = [*_recipe_differences(run, baseline), *_config_differences(run, baseline)]
+    for key in ("seed", "data", "languages"):
+        found += _differences(key, run.results.get(key), baseline.results.get(key))
+    for key in BUDGET:
+        budgets = [(each.results.get("budget") or {}).get(key) for each in (run, baseline)]
+        found += _differences(f"budget.{key}", *budgets)
+    if run.outputs.keys() != baseline.outputs.keys():
+        found.append(f"test sets ({', '.join(run.outputs)}; baseline {', '.join(baseline.outputs)})")
+    if found:
+        listed = "\n  ".join(dict.fromkeys(found))
+        raise UserError(
+            f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}\n"
+            "Train both with one recipe, seed, data and budget, or compare translations with `hf-mlnmt compare`."
+        )
+
+
+def version_notes(run: FinishedRun, baseline: FinishedRun) -> list[str]:
+    """Differences that need not change a number, but may: versions of packages, and the device."""
+    found = _differences("versions", run.results.get("versions"), baseline.results.get("versions"))
+    devices = [(each.results.get("budget") or {}).get("device") for each in (run, baseline)]
+    return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
+
+
+def _recipe_differences(run: FinishedRun, baseline: FinishedRun) -> Iterator[str]:
+    for key in sorted(run.results["recipe"].keys() | baseline.results["recipe"].keys()):
+        if key not in FREE_RECIPE:
+            yield from _differences(
+                f"recipe.{key}", run.results["recipe"].get(key), baseline.results["recipe"].get(key)
+            )
+
+
+def _config_differences(run: FinishedRun, baseline: FinishedRun) -> Iterator[str]:
+    for key in sorted(run.config.keys() & baseline.config.keys()):
+        if key not in FREE_CONFIG:
+            yield from _differences(f"config.{key}", run.config[key], baseline.config[key])
+
+
+def _differences(name: str, here: Any, there: Any) -> Iterator[str]:
+    """ "budget.steps (20; baseline 10)", one for each value that differs at any depth."""
+    if isinstance(here, Mapping) and isinstance(there, Mapping):
+        for key in sorted(here.keys() | there.keys()):
+            yield from _differences(f"{name}.{key}", here.get(key), there.get(key))
+    elif here != there:
+        yield f"{name} ({here}; baseline {there})"
+
+
+def references_of(run: FinishedRun, root: str | Path) -> dict[str, list[str]]:
+    """{test set: raw references}, of the corpora that the run's recipe names, under `root`."""
+    languages = run.results["languages"]
+    tests = run.results["recipe"]["data"]["test"]
+    specs = {name: CorpusSpec.from_dict({"languages": languages, **tests[name]}, name) for name in run.outputs}
+    return {name: [target for _, target in read_pairs(spec, root)] for name, spec in specs.items()}
+
+
+def against_baseline(
+    runs: Sequence[FinishedRun],
+    baseline: FinishedRun,
+    references: Mapping[str, Sequence[str]],
+    *,
+    bootstrap: int = DEFAULT_BOOTSTRAP,
+    trials: int = DEFAULT_TRIALS,
+    seed: int = DEFAULT_SEED,
+    jobs: int = 1,
+) -> dict[str, dict[str, PairedTests]]:
+    """{test set: {protocol: PairedTests}} of all runs against the baseline, for each that results.json has scores of.
+
+    Raises: UserError when the differences are not those that the runs recorded: these are other references.
+    """
+    options: dict[str, Any] = {"bootstrap": bootstrap, "trials": trials, "seed": seed, "jobs": jobs}
+    found: dict[str, dict[str, PairedTests]] = {}
+    for test, by_protocol in baseline.results["scores"].items():
+        systems = {each.name: each.outputs[test] for each in (baseline, *runs)}
+        for protocol, metrics in by_protocol.items():
+            how = {"protocol": protocol, "language": baseline.results["languages"]["target"], "metrics": list(metrics)}
+            tests = paired_tests(systems, references[test], **how, **options)
+            for run in runs:
+                _check_recorded(run, baseline, test, protocol, tests)
+            found.setdefault(test, {})[protocol] = tests
+    return found
+
+
+def _check_recorded(run: FinishedRun, baseline: FinishedRun, test: str, protocol: str, tests: PairedTests) -> None:
+    for metric, result in tests.results[run.name].items():
+        recorded = [each.results["scores"][test][protocol][metric]["score"] for each in (run, baseline)]
+        if abs(recorded[0] - recorded[1] - result.difference) > TOLERANCE:
+            raise UserError(
+                f"{run.folder}: {metric} on {test} ({protocol}) is {result.difference:+.2f} beside the baseline's, but "
+                f"{recorded[0] - recorded[1]:+.2f} in the runs' results.json: the references under --data are not "
+                "those that were scored with."
+            )

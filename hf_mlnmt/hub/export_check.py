@@ -1,0 +1,144 @@
+"""Does an exported model compute what ours computes? Sentences to try, our log probabilities, searches side by side."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.hub.loading import TEXTS
+
+LENGTH = 32
+_TOLERANCE = 1e-3
+_REPORT = "Nothing was exported. Report this, with the versions of the packages."
+
+
+class Sentences(NamedTuple):
+    """What an exported model is tried on: source ids with their end, target ids with the start token and their end."""
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+    @classmethod
+    def of(cls, model: Any, tokenizers: Tokenizers, count: int = 4) -> Sentences:
+        """Some texts, and as many sequences of random tokens, of different lengths; the targets are all random."""
+        config, generator = model.config, torch.Generator().manual_seed(1)
+        start, ends = config.decoder_start_token_id, ends_of(model)
+        longest = min(config.max_position_embeddings - 2, 40)
+
+        def draw(rows: int, length: int) -> list[int]:
+            ids = torch.randint(rows, (min(longest, length),), generator=generator).tolist()
+            special = {config.pad_token_id, config.bos_token_id, start, *ends}
+            return [index for index in ids if index not in special] or [rows - 1]
+
+        texts = [[*ids.tolist()[:-1][:longest], ends[0]] for ids in tokenizers.encode_source(TEXTS[:count])]
+        drawn = [[*draw(len(tokenizers.source), 3 + 7 * n), ends[0]] for n in range(count)]
+        targets = [draw(len(tokenizers.target), 2 + 3 * n) for n in range(len(texts) + count)]
+        return cls(texts + drawn, [[start, *target, ends[0]] for target in targets])
+
+
+class Search(NamedTuple):
+    """What the exported model's search found: ids with the end of sentence, without the start, for each sentence."""
+
+    name: str
+    beams: int
+    found: list[list[int]]
+
+
+def pad(rows: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
+    """Rows of ids as (batch, longest), and their mask."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+    return ids, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+
+
+def ends_of(model: Any) -> list[int]:
+    """The tokens that end a sentence."""
+    ends = model.config.eos_token_id
+    return ends if isinstance(ends, list) else [ends]
+
+
+@torch.no_grad()
+def log_probabilities(model: Any, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
+    """Our log probability of each token of the targets but their first, the start token."""
+    padding = model.config.pad_token_id or 0
+    input_ids, mask = pad(sources, padding)
+    given = pad(targets, padding)[0][:, :-1]
+    return of_tokens(model(input_ids=input_ids, attention_mask=mask, decoder_input_ids=given).logits, targets)
+
+
+def of_tokens(logits: Tensor, targets: list[list[int]]) -> list[Tensor]:
+    """From logits (batch, time, vocabulary) the log probability of each token of the targets but their first."""
+    wanted = pad(targets, 0)[0][:, 1:, None]
+    scores = logits.float().log_softmax(-1).gather(2, wanted).squeeze(2)
+    return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
+
+
+def check_scores(found: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
+    """The largest difference from our log probabilities. Raises: UserError if `strict` and it is not rounding."""
+    expected = log_probabilities(model, *sentences)
+    difference = max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+    if strict and not difference <= _TOLERANCE:
+        raise UserError(f"the exported model's log probabilities differ by {difference:g} from ours. {_REPORT}")
+    return difference
+
+
+@torch.no_grad()
+def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]]:
+    """Our own search, with nothing of the model's generation config but its tokens: ids with the end of sentence."""
+    config = model.config
+    settings = GenerationConfig(
+        num_beams=beams,
+        do_sample=False,
+        max_new_tokens=LENGTH,
+        early_stopping=beams > 1,
+        pad_token_id=config.pad_token_id or 0,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+    input_ids, mask = pad(sources, config.pad_token_id or 0)
+    output = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+    return [until_end(row, ends_of(model)) for row in output[:, 1:].tolist()]
+
+
+def until_end(ids: list[int], ends: list[int]) -> list[int]:
+    """Ids up to and with the first end of sentence."""
+    return ids[: 1 + next((place for place, index in enumerate(ids) if index in ends), len(ids))]
+
+
+def compare_searches(model: Any, sources: list[list[int]], searches: list[Search], strict: bool) -> dict[str, Any]:
+    """Share of sentences with the same tokens as generate() gives, and of tokens at the same place, by search.
+
+    Raises: UserError if `strict` and a sentence differs, unless both have one score (a tie).
+    """
+    report: dict[str, Any] = {}
+    for name, beams, found in searches:
+        expected = generate(model, sources, beams)
+        pairs = list(zip(found, expected, strict=True))
+        same = sum(sum(a == b for a, b in zip(*pair)) for pair in pairs)
+        report[name] = {
+            "same_sentences": round(sum(a == b for a, b in pairs) / len(pairs), 4),
+            "same_tokens": round(same / max(1, sum(max(map(len, pair)) for pair in pairs)), 4),
+        }
+        different = [(source, *pair) for source, pair in zip(sources, pairs, strict=True) if pair[0] != pair[1]]
+        if strict and different and not _tied(model, different):
+            source, theirs, ours = different[0]
+            raise UserError(
+                f"{name} search of the exported model gives {theirs} for {source}, generate() gives {ours}. {_REPORT}"
+            )
+    return report
+
+
+def _tied(model: Any, different: list[tuple[list[int], list[int], list[int]]]) -> bool:
+    """Whether both of every pair of translations have the same mean log probability."""
+    start = model.config.decoder_start_token_id
+    for source, *pair in different:
+        theirs, ours = (log_probabilities(model, [source], [[start, *ids]])[0].mean().item() for ids in pair)
+        if not abs(theirs - ours) <= _TOLERANCE:
+            return False
+    return True

@@ -1,0 +1,283 @@
+"""The recurrences of first-order attention as scans: all matrix products outside, only what depends on i - 1 inside.
+
+Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.py says which equation is which scan.
+
+| scan | what it computes, for i = 1 .. I |
+| --- | --- |
+| weight_scan | alpha_i = softmax(E_i + u * m_i), m_{i+1} = alpha_i, or m_i + alpha_i if it accumulates |
+| context_scan | alpha_i = softmax(E_i + (c_{i-1} A) K^T), c_i = alpha_i V; without V, c_i = alpha_i |
+| gate_scan | pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, [k'_i v'_i] = c_{i-1} T + b |
+
+Each is an operator with a hand-written backward: automatic differentiation would record I times as many small steps,
+and torch.compile would unroll them. The loops are in attention_scan_eager.py; on a CUDA device with Triton a scan whose
+heads go alone is one kernel (attention_scan_triton.py).
+`real` (batch, target), where given, is False at padding of the target: the state passes such a position unchanged.
+Positions whose previous state is known (a step of a search, all of its beams) need no scan: `weight_step`, `gate_step`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from .attention_scan_eager import (
+    contexts_backward,
+    contexts_forward,
+    gates_backward,
+    gates_forward,
+    group,
+    ungroup,
+    weights_backward,
+    weights_forward,
+)
+
+
+def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
+    """alpha of positions whose `memory` m (batch, heads, target, source) is known; None is zero."""
+    if memory is not None:
+        energies = torch.addcmul(energies, coefficient.unsqueeze(2), memory)
+    return softmax(energies, dim=-1)
+
+
+def weight_scan(
+    energies: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, accumulate: bool
+) -> Tensor:
+    """Attention whose energies depend on the earlier weights of the same source position.
+
+    Args:
+        energies: E (batch, heads, target, source), very negative where the source is masked.
+        coefficient: u (batch, heads, source).
+        start: m_1 (batch, heads, source); None is zero.
+        accumulate: whether m sums all earlier weights, or holds the last ones.
+
+    Returns: alpha, the shape of E.
+    """
+    return _SCANS["weight"](energies, coefficient, start, real, accumulate)
+
+
+def context_scan(
+    energies: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    transition: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+) -> Tensor:
+    """Attention whose query depends on the previous context.
+
+    Args:
+        energies: E (batch, heads, target, source), very negative where the source is masked.
+        keys: K (batch, heads, source, width); without `values` the width is the source's length.
+        values: V (batch, heads, source, width), or None where c_i is alpha_i itself.
+        transition: A (heads * width, heads * width), which mixes the heads; None is the identity.
+        start: c_0 (batch, heads, width); None is zero.
+
+    Returns: alpha, the shape of E.
+    """
+    return _SCANS["context"](energies, keys, values, transition, start, real)
+
+
+def gate_step(
+    query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known; None is zero."""
+    if context is None:
+        context = torch.zeros_like(plain)
+    groups = len(transition)
+    mixed = context.transpose(1, 2).unflatten(2, (groups, -1)).flatten(3)  # (batch, target, groups, size)
+    mixed = torch.einsum("btgs,gsw->btgw", mixed, transition)
+    if bias is not None:
+        mixed = mixed + bias
+    key, value = (x.unflatten(-1, (-1, plain.shape[-1])).flatten(2, 3).transpose(1, 2) for x in mixed.chunk(2, dim=-1))
+    gate = torch.sigmoid((query * key).sum(-1) - log_sum).unsqueeze(-1)
+    return gate, torch.lerp(plain, value, gate)
+
+
+def gate_scan(
+    query: Tensor,
+    plain: Tensor,
+    log_sum: Tensor,
+    transition: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+) -> Tensor:
+    """Ordinary attention's contexts, mixed with the previous context through a gate.
+
+    Args:
+        query: q (batch, heads, target, width), scaled.
+        plain: c~, the contexts of ordinary attention, the shape of q.
+        log_sum: lse (batch, heads, target), the logarithm of ordinary attention's normaliser.
+        transition: T (groups, heads / groups * width, 2 heads / groups * width): groups = heads, where each head has
+            its own context, or 1, where all heads share all contexts.
+        bias: b (groups, 2 heads / groups * width).
+        start: c_0 (batch, heads, width); None is zero.
+
+    Returns: c, the shape of q.
+    """
+    return _SCANS["gate"](query, plain, log_sum, transition, bias, start, real)
+
+
+def _fake_weights(energies: Tensor, *others) -> Tensor:
+    # The loops keep the target position first in memory.
+    return torch.empty_like(energies.movedim(2, 0), memory_format=torch.contiguous_format).movedim(0, 2)
+
+
+def _fake_weights_backward(gradient: Tensor, coefficient: Tensor, *others) -> tuple[Tensor, ...]:
+    return _fake_weights(gradient), coefficient.new_empty(coefficient.shape), coefficient.new_empty(coefficient.shape)
+
+
+def _fake_contexts_backward(
+    gradient: Tensor, keys: Tensor, values: Tensor | None, transition: Tensor | None, *others
+) -> tuple[Tensor, ...]:
+    found = [keys.new_empty(0 if x is None else x.shape) for x in (keys, values, transition)]
+    return _fake_weights(gradient), *found, keys.new_empty(*keys.shape[:2], keys.shape[3])
+
+
+def _fake_gates(query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, *others) -> Tensor:
+    return ungroup(torch.empty_like(group(query, transition.shape[0])))
+
+
+def _fake_gates_backward(
+    gradient: Tensor, query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, *others
+) -> tuple[Tensor, ...]:
+    groups = transition.shape[0]
+    found = [ungroup(torch.empty_like(group(x, groups))) for x in (query, plain, log_sum, query[:, :, :1])]
+    matrices = [query.new_empty(0 if x is None else x.shape) for x in (transition, bias)]
+    return *found[:3], *matrices, found[3].squeeze(2)
+
+
+def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
+    """The Triton kernels by name, or None where loops must do: no CUDA, no Triton, float64, padding of the target."""
+    if tensor.device.type != "cuda" or tensor.dtype == torch.float64 or real is not None:
+        return None
+    from .attention_scan_triton import KERNELS
+
+    return KERNELS
+
+
+def _weights(
+    energies: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, accumulate: bool
+) -> Tensor:
+    if kernels := _kernels(energies, real):
+        return kernels["weights_forward"](energies, coefficient, start, accumulate)
+    return weights_forward(energies, coefficient, start, real, accumulate)
+
+
+def _weights_backward(
+    gradient: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, weights: Tensor, accumulate: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    if kernels := _kernels(gradient, real):
+        return kernels["weights_backward"](gradient, coefficient, start, weights, accumulate)
+    return weights_backward(gradient, coefficient, start, real, weights, accumulate)
+
+
+def _contexts(
+    energies: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    transition: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+) -> Tensor:
+    if values is not None and transition is None and (kernels := _kernels(energies, real)):
+        return kernels["contexts_forward"](energies, keys, values, start)
+    return contexts_forward(energies, keys, values, transition, start, real)
+
+
+def _contexts_backward(
+    gradient: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    transition: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+    weights: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if values is not None and transition is None and (kernels := _kernels(gradient, real)):
+        found = kernels["contexts_backward"](gradient, keys, values, start, weights)
+    else:
+        found = contexts_backward(gradient, keys, values, transition, start, real, weights)
+    return found[0], found[1], _some(found[2], gradient), _some(found[3], gradient), found[4].clone()
+
+
+def _gates(
+    query: Tensor,
+    plain: Tensor,
+    log_sum: Tensor,
+    transition: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+) -> Tensor:
+    if len(transition) == query.shape[1] and (kernels := _kernels(query, real)):
+        return kernels["gates_forward"](query, plain, log_sum, transition, bias, start)
+    return gates_forward(query, plain, log_sum, transition, bias, start, real)
+
+
+def _gates_backward(
+    gradient: Tensor,
+    query: Tensor,
+    plain: Tensor,
+    log_sum: Tensor,
+    transition: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    real: Tensor | None,
+    contexts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if len(transition) == query.shape[1] and (kernels := _kernels(query, real)):
+        found = kernels["gates_backward"](gradient, query, plain, log_sum, transition, bias, start, contexts)
+    else:
+        found = gates_backward(gradient, query, plain, log_sum, transition, bias, start, real, contexts)
+    return *found[:4], _some(found[4], gradient), found[5]
+
+
+def _some(tensor: Tensor | None, like: Tensor) -> Tensor:
+    """Operators return tensors only: an empty one stands for None."""
+    return like.new_empty(0) if tensor is None else tensor
+
+
+def _define(name: str, function: Callable, fake: Callable) -> Any:
+    """The operator hf_mlnmt::<name>, which runs `function` in the precision of its inputs."""
+
+    def exactly(*args):
+        with torch.autocast(args[0].device.type, enabled=False):
+            return function(*args)
+
+    schema = torch.library.infer_schema(function, mutates_args=())
+    operator = torch.library.custom_op(f"hf_mlnmt::{name}", exactly, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator
+
+
+def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake_backward: Callable, kept: int) -> Any:
+    """`forward` as an operator, differentiated by `backward`, an operator too, of the gradient, the inputs from number
+    `kept` on, and the output (flags last); it returns the gradients of the first inputs, in order."""
+    # The package and a copy of it from the Hub may be in one process; change the number when an operator changes.
+    name = f"{name}_1"
+    if hasattr(torch.ops.hf_mlnmt, name):
+        return getattr(torch.ops.hf_mlnmt, name)
+    operator, gradients = _define(name, forward, fake), _define(f"{name}_backward", backward, fake_backward)
+
+    def setup_context(ctx, inputs, output):
+        ctx.flags = [x for x in inputs if isinstance(x, bool)]
+        ctx.present = [x is not None for x in inputs]
+        ctx.save_for_backward(*[x for x in inputs[kept:] if not isinstance(x, bool)], output)
+
+    def differentiate(ctx, gradient):
+        found = gradients(gradient, *ctx.saved_tensors, *ctx.flags)
+        rest = [None] * (len(ctx.present) - len(found))
+        return tuple(x if there else None for x, there in zip([*found, *rest], ctx.present))
+
+    operator.register_autograd(differentiate, setup_context=setup_context)
+    return operator
+
+
+_SCANS = {
+    "weight": _scan("weight_scan", _weights, _fake_weights, _weights_backward, _fake_weights_backward, 1),
+    "context": _scan("context_scan", _contexts, _fake_weights, _contexts_backward, _fake_contexts_backward, 1),
+    "gate": _scan("gate_scan", _gates, _fake_gates, _gates_backward, _fake_gates_backward, 0),
+}

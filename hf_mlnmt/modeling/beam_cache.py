@@ -1,0 +1,146 @@
+"""The cache of search.py: one set of keys and values for each sentence, whatever the number of beams.
+
+The beams of a step are neighbours on the time axis: step i of W beams holds the slots (prompt + i W) .. (prompt + i W +
+W - 1), and a mask says which slots are a beam's own history. So beams move without any key or value being copied, the
+source's keys and values are there once for each sentence, and a layer sees nothing but a longer sequence.
+
+Keys lie transposed in memory, (sentences, heads, d_h, slots), which makes the product with the queries several times
+faster on a CPU; and what a layer gets is padded to whole blocks of slots, because softmax is slow over fewer than 16.
+
+Recurrent state (a convolution's window, an attention's memory) cannot be shared that way. A layer of the cache that
+holds some names, as its class's `beam_layer`, the class that holds it as (sentences, beams, ...) and that has
+`expand(width)`, `reorder(parents)` and `select(sentences, source)`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+
+BLOCK = 16
+
+
+def padded(length: int) -> int:
+    """The next multiple of BLOCK."""
+    return -(-length // BLOCK) * BLOCK
+
+
+class SourceCacheLayer(DynamicLayer):
+    """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
+
+    _layer_type = None  # not for DynamicCache(config=...) to choose
+    keys: Any
+    values: Any
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Keep them, the keys transposed in memory."""
+        self.lazy_initialization(key_states, value_states)
+        self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
+        self.values = value_states.contiguous()
+        return self.keys, self.values
+
+    def select(self, sentences: Tensor, source: int) -> None:
+        """Keep these sentences, and the first `source` positions."""
+        self.keys = self.keys.transpose(2, 3)[..., :source].index_select(0, sentences).transpose(2, 3)
+        self.values = self.values[:, :, :source].index_select(0, sentences)
+
+
+class BeamCacheLayer(DynamicLayer):
+    """Keys and values of a decoder layer in buffers with room to grow: (sentences, heads, slots, d_h)."""
+
+    _layer_type = None
+    keys: Any
+    values: Any
+
+    def __init__(self, **kwargs):
+        super().__init__()
+        self.size = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        sentences, heads, _, width = key_states.shape
+        # As they lie in memory.
+        self.key_buffer = key_states.new_zeros(sentences, heads, width, 0)
+        self.value_buffer = value_states.new_zeros(*value_states.shape[:2], 0, value_states.shape[3])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Write the new slots behind the others; all come back, with zeros up to a whole block."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, self.size = self.size, self.size + key_states.shape[2]
+        missing = self.size - self.value_buffer.shape[2]
+        if missing > 0:
+            missing = padded(2 * self.size) - self.value_buffer.shape[2]
+            self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
+            self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
+        self.key_buffer[..., start : self.size] = key_states.transpose(2, 3)
+        self.value_buffer[:, :, start : self.size] = value_states
+        return self._visible()
+
+    def _visible(self) -> tuple[Tensor, Tensor]:
+        end = padded(self.size)
+        self.keys, self.values = self.key_buffer[..., :end].transpose(2, 3), self.value_buffer[:, :, :end]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self.size
+
+    def expand(self, width: int) -> None:
+        """From one row for each sentence (the prompt) to `width` beams: they share what is there."""
+
+    def reorder(self, parents: Tensor) -> None:
+        """Beam i goes on from beam parents[:, i]: the mask says so, nothing moves."""
+
+    def select(self, sentences: Tensor, source: int) -> None:
+        """Keep these sentences; of state that has a place for each source position, the first `source` places."""
+        self.key_buffer = self.key_buffer.index_select(0, sentences)
+        self.value_buffer = self.value_buffer.index_select(0, sentences)
+
+    def select_slots(self, slots: Tensor) -> None:
+        """Keep these slots of each sentence, (sentences, kept)."""
+        self.size = slots.shape[1]
+        blank = padded(2 * self.size) - self.size
+        keys = torch.take_along_dim(self.key_buffer, slots[:, None, None, :], 3)
+        values = torch.take_along_dim(self.value_buffer, slots[:, None, :, None], 2)
+        self.key_buffer = nn.functional.pad(keys, (0, blank))
+        self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
+
+
+class BeamCache(EncoderDecoderCache):
+    """Self-attention slots as above; the source's keys and values once for each sentence."""
+
+    def __init__(self, config):
+        own, source = DynamicCache(config=config), DynamicCache()
+        own.layers = [getattr(type(layer), "beam_layer", BeamCacheLayer)() for layer in own.layers]
+        source.layer_class_to_replicate = SourceCacheLayer
+        super().__init__(own, source)
+
+        self.own: list[Any] = own.layers
+        self.source: list[Any] = source.layers  # filled by the first step
+
+    @property
+    def slots(self) -> int:
+        return self.self_attention_cache.get_seq_length()
+
+    def expand(self, width: int) -> None:
+        """From one row for each sentence to `width` beams."""
+        for layer in self.own:
+            layer.expand(width)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Beam i of each sentence goes on from its beam parents[:, i]; parents (sentences, width)."""
+        for layer in self.own:
+            layer.reorder(parents)
+
+    def select(self, sentences: Tensor, source: int) -> None:
+        """Keep these sentences, and the first `source` positions of their sources."""
+        for layer in self.own:
+            layer.select(sentences, source)
+        for layer in self.source:
+            layer.select(sentences, source)
+
+    def select_slots(self, slots: Tensor) -> None:
+        """Keep these slots of the self-attention, (sentences, kept)."""
+        for layer in self.own:
+            layer.select_slots(slots)

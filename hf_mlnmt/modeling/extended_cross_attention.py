@@ -1,0 +1,437 @@
+"""Extended cross-attention: the attention over the source also sees word embeddings, or its own earlier decisions.
+
+Reference: thesis on monolingual data, chapter 5 (its equation numbers are used here), sections 5.2.1 and 5.2.2.
+
+| value | class | equation |
+| --- | --- | --- |
+| source-embedding | WordEmbeddingAttention | keys and values of [h_j ; f~_j] |
+| target-embedding | WordEmbeddingAttention | query [s_i ; e~_{i-1}] |
+| both-embeddings | WordEmbeddingAttention | both |
+| previous-context-head | PreviousContextAttention | (5.4), gamma_i = c_{i-1} of the same head (5.5) |
+| previous-context-full | PreviousContextAttention | (5.4), gamma_i = W_att c_{i-1}, c of all heads (5.5) |
+| previous-weight | PreviousWeightAttention | (5.4), gamma_ij = alpha(j|i-1) (5.6) |
+| accumulated-weight | PreviousWeightAttention | (5.4), gamma_ij = sum_{i'<i} alpha(j|i') (5.7) |
+| fertility | PreviousWeightAttention | (5.7) / phi_j, phi_j = phi_max sigmoid(v^T h_j), one for all layers and heads |
+| key-value-head | KeyValueContextAttention | one more key-value pair, W_ctx c_{i-1} of the same head (5.8) |
+| key-value-full | KeyValueContextAttention | one more key-value pair, W_ctx W_att c_{i-1}, c of all heads (5.8) |
+
+(5.1) E_ij = (W_k h_j)^T W_q s_i / sqrt(d_h)    (5.2) alpha(.|i) = softmax(E_i)    (5.3) c_i = sum_j alpha(j|i) W_v h_j
+(5.4) W_q [s_i ; gamma_ij] = W_q^1 s_i + W_q^2 gamma_ij, so E_ij gains (W_k h_j)^T W_q^2 gamma_ij / sqrt(d_h)
+
+Nothing but the weights is recurrent: E of all positions is one product, and attention_scan.py goes over them:
+weights      u_j = (W_k h_j)^T W_q^2 / sqrt(d_h), alpha_i = softmax(E_i + u gamma_i); 1 / phi goes into u
+context      alpha_i = softmax(E_i + c_{i-1} K'^T), K' = K W_q^2; on short sources alpha_{i-1} (V K'^T) in its place
+key-value    pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, c~ and lse of ordinary attention
+In decoding the state (c_{i-1}, alpha_{i-1} or their sum) is in the cache; padding of the target leaves it as it is.
+
+Attention weights are those over the source; of the key-value members what lacks to 1 is pi, the previous context's.
+All new weights 0 is the baseline; but not for key-value-*: a pair of zeros keeps its share, exp(0), of (5.8)'s softmax.
+
+Departs:
+- f~ and e~ are what the first layers read: scaled, with positions (3.3) and dropout. `embedding_layer_norm` is the
+  thesis's other choice; it found no difference.
+- c_0 = 0 also in (5.8), where the thesis is silent: at i = 1 the new pair is zeros.
+- phi_max is not given: 2 here, the value of Tu et al. 2016, whom the thesis follows. v begins at 0, all phi at 1.
+  The other new weights begin as the baseline's projections do: they are columns of the same matrices, or like them.
+- attention_dropout: on the weights that read the values; the recurrence goes on from weights without it.
+- Parameters: table 5.3 holds (+1.5, +0.2, +0.0, +3.1 million) with gamma of d_h numbers a head in previous-context-head
+  and W_att, W_ctx (d, d) in key-value-full; W_att is not the output projection.
+"""
+
+from typing import Any, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from .attention import CrossAttention, cached_source, split_heads
+from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
+from .attention_scan_eager import previous_states
+from .configuration import TransformerConfig
+from .layers import DecoderLayer
+from .recurrent_attention import HeadProjection, RecurrentAttention, real_positions
+from .recurrent_cache import RecurrentCacheLayer
+from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
+
+EMBEDDING = ("source-embedding", "target-embedding", "both-embeddings")
+SOURCE, TARGET = (EMBEDDING[0], EMBEDDING[2]), EMBEDDING[1:]
+
+
+@strict
+class ExtendedCrossAttentionConfig(TransformerConfig):
+    """The baseline's fields, `norm_position` "pre" by default as in the thesis, and:
+
+    Args:
+        cross_attention: the member.
+        embedding_layer_norm: a layer norm on the word embeddings before they are attached (the *-embedding members).
+        fertility_maximum: phi_max, a whole number from 1 (member "fertility").
+    """
+
+    model_type = "mlnmt-extended-cross-attention"
+
+    cross_attention: Literal[
+        "source-embedding",
+        "target-embedding",
+        "both-embeddings",
+        "previous-context-head",
+        "previous-context-full",
+        "previous-weight",
+        "accumulated-weight",
+        "fertility",
+        "key-value-head",
+        "key-value-full",
+    ] = "accumulated-weight"
+    embedding_layer_norm: bool = False
+    fertility_maximum: int = 2
+    norm_position: Literal["post", "pre"] = "pre"
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a position needs what the one before it attended to."""
+        return self.cross_attention not in EMBEDDING
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """The caches ask here which kind of slot each decoder layer needs."""
+        config = super().get_text_config(decoder, encoder)
+        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        if self.is_recurrent and decoder and not encoder and "decoder_layers" in vars(self):
+            config.layer_types = [RecurrentCacheLayer._layer_type] * self.decoder_layers
+        return config
+
+    def validate_extension(self):
+        """Refuse what the member does not have."""
+        if self.fertility_maximum < 1:
+            raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
+        if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
+            raise ValueError(
+                f"embedding_layer_norm=True: cross_attention='{self.cross_attention}' attaches no embeddings, only "
+                f"{', '.join(EMBEDDING)} do"
+            )
+
+
+class WordEmbeddingAttention(CrossAttention):
+    """Section 5.2.1: W [h ; f~] = W^1 h + W^2 f~. Memory is [h ; f~] (batch, source, 2 d_model), if f~ is asked for."""
+
+    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
+        super().__init__(config, heads, layer_idx)
+        width = config.d_model
+        if config.cross_attention in SOURCE:
+            self.kv_proj = nn.Linear(2 * width, 2 * width, bias=config.attention_bias)  # [h ; f~] -> keys and values
+        on_target = config.cross_attention in TARGET
+        self.word_q_proj = nn.Linear(width, width, bias=False) if on_target else None
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        memory: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        words: Tensor | None = None,
+        target_real: Tensor | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As the baseline's; `words`: e~ (batch, target, d_model)."""
+        query = self.q_proj(hidden_states)
+        if self.word_q_proj is not None:
+            query = query + self.word_q_proj(words)
+        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)
+        return self.out_proj(output), weights
+
+
+class PreviousContextAttention(RecurrentAttention):
+    """Equation 5.5. The state is c."""
+
+    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
+        super().__init__(config, heads, layer_idx)
+        width, self.full = config.d_model, config.cross_attention.endswith("full")
+        if self.full:
+            self.context_proj = nn.Linear(width, width, bias=False)  # W_att
+            self.context_q_proj: Any = nn.Linear(width, width, bias=False)  # W_q^2
+        else:
+            self.context_q_proj = HeadProjection(heads, width // heads, width // heads)  # W_q^2
+
+    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
+        if before is not None:
+            query = query + self.extend_query(before.to(query.dtype))
+        energies = self.energies(query, key, hidden)
+        if before is not None or (query.shape[2] == 1 and start is None):
+            weights = nn.functional.softmax(energies, dim=-1)
+        else:
+            weights = self.scan(energies, key, value, start, real)
+        context = self.read(weights, value)
+        dropped = self.training and self.config.attention_dropout > 0
+        states = torch.matmul(weights.to(value.dtype), value) if dropped and slot is not None else context
+        return context, weights, states
+
+    def extend_query(self, context: Tensor) -> Tensor:
+        """W_q^2 gamma from c, both (batch, heads, target, d_h)."""
+        if self.full:
+            joined = self.context_q_proj(self.context_proj(context.transpose(1, 2).flatten(2)))
+            return split_heads(joined, self.heads)
+        return torch.einsum("bhti,hoi->bhto", context, self.context_q_proj.weight)
+
+    def scan(self, energies: Tensor, key: Tensor, value: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
+        """All weights, with as little as possible left to the scan."""
+        exact = energies.dtype
+        start = None if start is None else start.to(exact)
+        if self.full:
+            transition = (self.context_q_proj.weight.to(exact) * self.scaling) @ self.context_proj.weight.to(exact)
+            return context_scan(energies, key.to(exact), value.to(exact), transition.t().to(exact), start, real)
+        key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
+        if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:  # the kernel is for the other form
+            mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
+            return context_scan(energies, mixed.to(exact), None, None, None, real)
+        return context_scan(energies, key.to(exact), value.to(exact), None, start, real)
+
+
+class PreviousWeightAttention(RecurrentAttention):
+    """Equations 5.6 and 5.7, and fertility. The state is alpha, or the sum of all alpha so far.
+
+    With fertilities, memory is [h ; 1/phi], (batch, source, d_model + 1).
+    """
+
+    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
+        super().__init__(config, heads, layer_idx)
+        self.accumulate = config.cross_attention != "previous-weight"
+        self.fertile = config.cross_attention == "fertility"
+        self.weight_q_proj = HeadProjection(heads, 1, config.d_model // heads)  # W_q^2
+
+    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return super().project_source(memory[..., :-1] if self.fertile else memory)
+
+    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
+        # u is the energy of one more query, W_q^2.
+        direction = self.weight_q_proj.weight.transpose(1, 2).to(query.dtype).expand(len(query), -1, -1, -1)
+        energies = self.energies(torch.cat([query, direction], dim=2), key, None)
+        energies, coefficient = energies[:, :, :-1], energies[:, :, -1]
+        if self.fertile:
+            coefficient = coefficient * memory[:, None, :, -1]
+        if hidden is not None:
+            energies = energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
+        coefficient = coefficient.to(energies.dtype)
+        # Of a batch that has lost its longest sources, the states are cut as the sources are.
+        start, before = (None if x is None else x[..., : key.shape[2]].to(energies.dtype) for x in (start, before))
+        if before is not None:
+            weights = weight_step(energies, coefficient, before)
+            return self.read(weights, value), weights, before + weights if self.accumulate else weights
+        weights = weight_scan(energies, coefficient, start, real, self.accumulate)
+        states = weights
+        if self.accumulate and slot is not None:
+            counted = weights if real is None else weights * real[:, None, :, None]
+            states = counted.cumsum(2) if start is None else counted.cumsum(2) + start.unsqueeze(2)
+        return self.read(weights, value), weights, states
+
+
+class KeyValueContextAttention(RecurrentAttention):
+    """Equation 5.8. The state is c."""
+
+    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
+        super().__init__(config, heads, layer_idx)
+        width, self.full = config.d_model, config.cross_attention.endswith("full")
+        if self.full:
+            self.context_proj = nn.Linear(width, width, bias=False)  # W_att
+            self.context_kv_proj: Any = nn.Linear(width, width, bias=False)  # W_ctx
+        else:
+            self.context_kv_proj = HeadProjection(heads, width // heads, width)  # W_ctx
+
+    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
+        energies = self.energies(query, key, hidden)
+        exact = energies.dtype
+        log_sum = energies.logsumexp(-1)
+        weights = torch.exp(energies - log_sum.unsqueeze(-1))
+        plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
+        transition, bias = self.transition() if slot is None or self.training else slot.constant(self.transition)
+        transition, bias = transition.to(exact), None if bias is None else bias.to(exact)
+        query = (query * self.scaling).to(exact)
+        start, before = (None if x is None else x.to(exact) for x in (start, before))
+        gate = None
+        if before is not None:
+            gate, contexts = gate_step(query, plain, log_sum, transition, bias, before)
+        else:
+            contexts = gate_scan(query, plain, log_sum, transition, bias, start, real)
+        dropped = self.training and self.config.attention_dropout > 0
+        if not dropped and self.config._attn_implementation != "eager":
+            return contexts, None, contexts
+        if gate is None:
+            before = previous_states(contexts.movedim(2, 0), start, real).movedim(0, 2)
+            gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
+        output = self.drop(contexts, weights, value, gate, plain) if dropped else contexts
+        return output, weights * (1 - gate), contexts
+
+    def drop(self, contexts: Tensor, weights: Tensor, value: Tensor, gate: Tensor, plain: Tensor) -> Tensor:
+        """The contexts with dropout on all J + 1 weights."""
+        rate = self.config.attention_dropout
+        kept = nn.functional.dropout(torch.ones_like(gate), rate)
+        return (1 - gate) * self.read(weights, value) + kept * (contexts - (1 - gate) * plain)
+
+    def transition(self) -> tuple[Tensor, Tensor | None]:
+        """c_{i-1} -> its key and value: [W_k ; W_v] W_ctx (W_att), as `gate_scan` takes it, and their biases."""
+        assert isinstance(self.kv_proj, nn.Linear)
+        exact = torch.promote_types(self.kv_proj.weight.dtype, torch.float32)
+        width, groups = self.config.d_model, 1 if self.full else self.heads
+        matrix = self.context_kv_proj.weight.to(exact)
+        if self.full:
+            matrix = matrix @ self.context_proj.weight.to(exact)
+        pairs = self.kv_proj.weight.to(exact).view(2, groups, width // groups, width).transpose(0, 1).flatten(1, 2)
+        bias: Tensor | None = self.kv_proj.bias
+        if bias is not None:
+            bias = bias.view(2, groups, -1).transpose(0, 1).flatten(1)
+        return torch.matmul(pairs, matrix).transpose(1, 2), bias
+
+
+class ExtendedDecoderLayer(DecoderLayer):
+    """The baseline's layer with the member's attention over the source."""
+
+    def __init__(self, config: ExtendedCrossAttentionConfig, layer_idx: int):
+        kinds = {"previous-context": PreviousContextAttention, "key-value": KeyValueContextAttention}
+        recurrent = kinds.get(config.cross_attention.rpartition("-")[0], PreviousWeightAttention)
+        self.source_attention_class = recurrent if config.is_recurrent else WordEmbeddingAttention
+        super().__init__(config, layer_idx)
+
+    def __call__(self, *args, words: Tensor | None = None, **kwargs) -> Tensor:
+        # By position: reentrant gradient checkpointing passes no gradient to tensors given by keyword.
+        return super().__call__(*args, words, **kwargs)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        words: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        target_real: Tensor | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """As the baseline's; `words`: e~ (batch, target, d_model); `target_real` (batch, target), False at padding."""
+        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
+        if memory is not None:
+            kwargs |= {"words": words, "target_real": target_real}
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
+        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+
+
+class Fertility(nn.Module):
+    """1 / phi of every source position, phi = phi_max sigmoid(v^T h)."""
+
+    def __init__(self, config: ExtendedCrossAttentionConfig):
+        super().__init__()
+        self.maximum = config.fertility_maximum
+        self.weight = nn.Parameter(torch.zeros(1, config.d_model))  # v
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(batch, source, d_model) -> (batch, source, 1)."""
+        # 1 / sigmoid(x) = 1 + exp(-x); the bound keeps exp(-x) 0 from being infinity times zero.
+        energy = nn.functional.linear(states, self.weight).clamp(min=-20.0)
+        return (1 + torch.exp(-energy)) / self.maximum
+
+
+class ExtendedEncoder(Encoder):
+    """The baseline's encoder; its memory also holds what the member attaches to each source position."""
+
+    config: ExtendedCrossAttentionConfig
+
+    def __init__(self, config: ExtendedCrossAttentionConfig):
+        super().__init__(config)
+        attaches = config.cross_attention in SOURCE
+        self.word_norm = nn.LayerNorm(config.d_model) if attaches and config.embedding_layer_norm else nn.Identity()
+        self.fertility = Fertility(config) if config.cross_attention == "fertility" else None
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, Fertility):
+            init.zeros_(module.weight)
+
+    def fuse(self, states: list[Tensor]) -> Tensor | None:
+        """[h ; f~] (batch, source, 2 d_model), [h ; 1/phi] (batch, source, d_model + 1), or None: h."""
+        if self.fertility is not None:
+            return torch.cat([states[-1], self.fertility(states[-1])], dim=-1)
+        if self.config.cross_attention in SOURCE:
+            return torch.cat([states[-1], self.word_norm(states[0])], dim=-1)
+        return None
+
+
+class ExtendedDecoder(Decoder):
+    """The baseline's decoder with the layers above."""
+
+    config: ExtendedCrossAttentionConfig
+    layer_class = ExtendedDecoderLayer
+    _no_split_modules = ["ExtendedDecoderLayer"]
+    _can_record_outputs = {**Decoder._can_record_outputs, "hidden_states": ExtendedDecoderLayer}
+
+    def __init__(self, config: ExtendedCrossAttentionConfig):
+        super().__init__(config)
+        self.reads_words = config.cross_attention in TARGET
+        normalized = self.reads_words and config.embedding_layer_norm
+        self.word_norm = nn.LayerNorm(config.d_model) if normalized else nn.Identity()
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, HeadProjection):
+            if self.config.init_std is not None:
+                init.normal_(module.weight, std=self.config.init_std)
+            else:  # Xavier-uniform for each head's matrix
+                bound = (6 / module.fans) ** 0.5
+                init.uniform_(module.weight, -bound, bound)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """As the baseline's."""
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if self.reads_words:
+            position_ids = kwargs.get("decoder_position_ids")
+            if inputs_embeds is None:
+                input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
+            kwargs["words"] = self.word_norm(self.embed(None, inputs_embeds, past, position_ids))
+        elif attention_mask is not None and self.config.is_recurrent:
+            length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]  # type: ignore[union-attr]
+            kwargs["target_real"] = real_positions(attention_mask, past, length)
+        return super().forward(
+            input_ids,
+            attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+
+class ExtendedCrossAttentionModel(TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    config: ExtendedCrossAttentionConfig
+    encoder_class = ExtendedEncoder
+    decoder_class = ExtendedDecoder
+
+
+class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):
+    """The translation model."""
+
+    config: ExtendedCrossAttentionConfig
+    model_class = ExtendedCrossAttentionModel
+    citation = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter 5}
+}"""

@@ -1,0 +1,164 @@
+"""Slots of a decoder's cache that hold, beside keys and values, the state of a recurrent attention over the source.
+
+Importing this file registers them with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)`
+make one for every decoder layer whose type is "mlnmt_recurrence"; they follow the beams and, the dynamic one, the
+drafts of assisted decoding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer, StaticLayer
+
+from .beam_cache import BeamCacheLayer
+
+
+class Constants:
+    """Products of weights that no position changes: computed once in the life of a cache."""
+
+    constants: Any = None
+
+    def constant(self, compute: Callable[[], Any]) -> Any:
+        """`compute()`, or what it returned the first time."""
+        if self.constants is None:
+            self.constants = compute()
+        return self.constants
+
+
+class BeamRecurrentCacheLayer(Constants, BeamCacheLayer):
+    """The slot for search.py, where the positions of a step are beams: a state for each, (sentences, beams, ...)."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.states: Tensor | None = None  # (sentences, 1, heads, width), then (sentences, beams, heads, width)
+        self.at_beams = False
+
+    def last_state(self) -> Tensor | None:
+        """Before the beams as `RecurrentCacheLayer.last_state`, then one for each: (sentences, beams, heads, width)."""
+        return None if self.states is None else self.states if self.at_beams else self.states[:, -1]
+
+    def append_states(self, states: Tensor):
+        """As `RecurrentCacheLayer.append_states`; at beams, the new state of each."""
+        self.states = states if self.at_beams else states[:, -1:]
+
+    def expand(self, width: int) -> None:
+        assert self.states is not None
+        self.states, self.at_beams = self.states.expand(-1, width, -1, -1), True
+
+    def reorder(self, parents: Tensor) -> None:
+        assert self.states is not None
+        self.states = torch.take_along_dim(self.states, parents[:, :, None, None], dim=1)
+
+    def select(self, sentences: Tensor, source: int) -> None:
+        super().select(sentences, source)
+        assert self.states is not None
+        self.states = self.states.index_select(0, sentences)
+
+
+class RecurrentCacheLayer(Constants, DynamicLayer):
+    """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
+    (batch, steps, heads, width), the last step at the end.
+
+    One step is kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop some.
+    """
+
+    _layer_type = "mlnmt_recurrence"
+    beam_layer = BeamRecurrentCacheLayer
+    at_beams = False
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.states: Tensor | None = None
+        self.record_past = False
+
+    def last_state(self) -> Tensor | None:
+        """(batch, heads, width), or None where the sentence begins."""
+        return None if self.states is None else self.states[:, -1]
+
+    def append_states(self, states: Tensor):
+        """The states behind each of the new positions: (batch, steps, heads, width)."""
+        if self.record_past and self.states is not None:
+            states = torch.cat([self.states, states], dim=1)
+        self.states = states if self.record_past else states[:, -1:]
+
+    def activate_past_recording(self):
+        self.record_past = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+        if self.states is None or (tokens_to_remove == 0 and not self.record_past):
+            return
+        end = self.states.shape[1] + tokens_to_remove
+        if self.get_seq_length() == 0:
+            self.states = None
+        elif end < 1:
+            raise RuntimeError(
+                f"crop({tokens_to_remove}): the states of the attention before that are no longer there; "
+                "call activate_past_recording() on the cache before the steps that may be taken back"
+            )
+        else:
+            self.states = self.states[:, end - 1 : end]
+
+    def reset(self) -> None:
+        super().reset()
+        self.states = None
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        if self.states is not None:
+            self.states = self.states.index_select(0, beam_idx.to(self.states.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        if self.states is not None:
+            self.states = self.states.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        if self.states is not None:
+            self.states = self.states[indices]
+
+    def offload(self):
+        super().offload()
+        if self.states is not None:
+            self.states = self.states.to("cpu", non_blocking=True)
+
+    def prefetch(self):
+        super().prefetch()
+        if self.states is not None:
+            self.states = self.states.to(self.device, non_blocking=True)
+
+
+class StaticRecurrentCacheLayer(Constants, StaticLayer):
+    """The same with keys and values of a fixed size, and the last state alone, changed in place (torch.compile)."""
+
+    _layer_type = "mlnmt_recurrence"
+    at_beams = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.states: Tensor | None = None
+
+    def last_state(self) -> Tensor | None:
+        """As `RecurrentCacheLayer.last_state`; after `reset()`, zeros: what every recurrence begins with."""
+        return None if self.states is None else self.states.clone()
+
+    def append_states(self, states: Tensor):
+        """As `RecurrentCacheLayer.append_states`."""
+        if self.states is None:
+            self.states = torch.empty_like(states[:, -1], memory_format=torch.contiguous_format)
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(self.states)
+        self.states.copy_(states[:, -1])
+
+    def reset(self) -> None:
+        super().reset()
+        if self.states is not None:
+            self.states.zero_()
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        if self.states is not None:
+            self.states = self.states.index_select(0, beam_idx.to(self.states.device))

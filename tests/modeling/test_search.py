@@ -1,0 +1,250 @@
+"""The fast search on the baseline: every option against Transformers' own loop, and the parts by themselves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from test_zoo_search import assert_equal_loops, decode
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    LogitsProcessorList,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+    TextStreamer,
+)
+from transformers.generation.logits_process import LogitsProcessor
+from zoo.contract import TINY, Member, redraw
+
+from hf_mlnmt import TransformerForConditionalGeneration, config_for
+from hf_mlnmt.modeling import search, search_step
+
+# Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
+ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
+
+
+def toy(vocabulary: int = 200, seed: int = 0, **fields):
+    """A float64 model that gives outputs of very different lengths, and sources for it."""
+    member = Member("transformer", "post", {**TINY, "vocab_size": vocabulary, **fields})
+    return member.model(seed=seed)
+
+
+def sources(lengths, vocabulary: int = 200, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(4, vocabulary, (len(lengths), max(lengths)), generator=generator)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+OPTIONS = {
+    "gnmt": {"num_beams": 4, "length_penalty": 0.6},
+    "no penalty": {"num_beams": 4, "length_penalty": 0.0},
+    "min length": {"num_beams": 3, "min_new_tokens": 7},
+    "min and max": {"num_beams": 3, "min_length": 3, "max_length": 9},
+    "one token": {"num_beams": 3, "max_new_tokens": 1},
+    "forced first": {"num_beams": 3, "forced_bos_token_id": 9},
+    "forced last": {"num_beams": 3, "forced_eos_token_id": 1, "max_new_tokens": 6},
+    "repetition": {"num_beams": 3, "repetition_penalty": 1.4},
+    "source repetition": {"num_beams": 3, "encoder_repetition_penalty": 1.4},
+    "source n-grams": {"num_beams": 3, "encoder_no_repeat_ngram_size": 2},
+    "n-grams": {"num_beams": 3, "no_repeat_ngram_size": 2},
+    "bad words": {"num_beams": 3, "bad_words_ids": [[7], [8, 9]]},
+    "suppressed": {"num_beams": 3, "suppress_tokens": [5, 6], "begin_suppress_tokens": [7]},
+    "decay": {"num_beams": 3, "exponential_decay_length_penalty": (3, 1.2)},
+    "several ends": {"num_beams": 3, "eos_token_id": [1, 5, 6], "num_return_sequences": 3},
+    "several ends, greedy": {"eos_token_id": [1, 5, 6]},
+    "many beams": {"num_beams": 12, "num_return_sequences": 12},
+    "renormalised": {"num_beams": 3, "repetition_penalty": 1.4, "renormalize_logits": True},
+    "prefix": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda row, ids: [1, 5 + row, 6 + row, 7]},
+    "greedy, forced": {"forced_bos_token_id": 9, "repetition_penalty": 1.4},
+    "nucleus": {"do_sample": True, "top_p": 0.8, "top_k": 0},
+    "top k": {"do_sample": True, "top_k": 5, "num_return_sequences": 2},
+    "typical": {"do_sample": True, "typical_p": 0.9, "epsilon_cutoff": 1e-3},
+}
+
+
+@pytest.mark.parametrize("early", [True, False, "never"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name, early, monkeypatch):
+    options = OPTIONS[name]
+    if early is not False and options.get("num_beams", 1) == 1:
+        pytest.skip("early_stopping is for beams")
+    stopping = {"early_stopping": early} if "num_beams" in options else {}
+    for vocabulary in (40, 200):
+        model = toy(vocabulary)
+        inputs = sources((6, 1, 4, 9, 3), vocabulary)
+        found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options}, **stopping)
+        if "max" not in name and "one" not in name and "last" not in name:
+            assert (found.sequences[:, -1] != found.sequences[0, -1]).any() or len(found.sequences[0]) < 40
+
+
+@pytest.mark.parametrize("lengths", [(1,), (1, 1), (512,), (512, 1, 40), (17, 16, 15)])
+def test_source_lengths(lengths, monkeypatch):
+    model = toy(max_position_embeddings=600)
+    for beams in (1, 4):
+        assert_equal_loops(model, monkeypatch, **sources(lengths), **ENDING, num_beams=beams)
+
+
+@pytest.mark.parametrize("vocabulary", [63, 64, 65, 200, 1024, 5000])
+def test_vocabularies(vocabulary, monkeypatch):
+    model = toy(vocabulary)
+    for options in ({}, {"num_beams": 1}, {"num_beams": 6, "num_return_sequences": 6}):
+        assert_equal_loops(model, monkeypatch, **sources((5, 8, 2), vocabulary), **options)
+
+
+def test_fewer_words_than_candidates(monkeypatch):
+    model = toy(13)
+    assert_equal_loops(model, monkeypatch, **sources((3, 4), 13), num_beams=9, num_return_sequences=9)
+
+
+def test_sentences_leave_the_batch(monkeypatch):
+    """The batch of the steps shrinks, and the result is not touched by it."""
+    sizes = []
+    step = search.Sentences.step
+    monkeypatch.setattr(search.Sentences, "step", lambda self, *a: (sizes.append(len(self.ids)), step(self, *a))[1])
+    model = toy(60, seed=2)
+    sampling = {"do_sample": True, "top_k": 0, "num_return_sequences": 2}
+    for options in ({"num_beams": 3}, {"num_beams": 3, "early_stopping": True}, {}, sampling):
+        sizes.clear()
+        inputs = sources((6, 1, 4, 9, 3, 12, 30, 2), 60)
+        assert_equal_loops(model, monkeypatch, **inputs, **ENDING, **options)
+        assert min(sizes) < len(inputs["input_ids"])
+
+
+class Stubborn(LogitsProcessor):
+    """Knows its rows by number: the search may not take any away."""
+
+    def __call__(self, input_ids, scores):
+        favoured = torch.arange(len(scores)) % (scores.shape[1] - 5) + 5
+        scores[torch.arange(len(scores)), favoured] += 1.0
+        return scores
+
+
+def test_a_processor_of_ones_own(monkeypatch):
+    for beams in (1, 3):
+        arguments = {**sources((6, 1, 4)), "num_beams": beams, "logits_processor": LogitsProcessorList([Stubborn()])}
+        assert_equal_loops(toy(), monkeypatch, **arguments)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"norm_position": "pre"}, {"attention_bias": True, "activation_function": "gelu"}]
+)
+def test_the_step_written_out(fields, monkeypatch):
+    """It is taken, and it is what the modules compute; modules that are not plain are called."""
+    taken = []
+    call = search_step.PlainStep.__call__
+    monkeypatch.setattr(search_step.PlainStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
+    model = toy(**fields)
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    assert taken
+    taken.clear()
+    layer = model.model.decoder.layers[1].feed_forward.fc1
+    handle = layer.register_forward_hook(lambda module, inputs, output: output + 1.0)
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    handle.remove()
+    model.model.decoder.layers[0].self_attn.out_proj = torch.nn.Sequential(
+        model.model.decoder.layers[0].self_attn.out_proj
+    )
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    assert not taken
+
+
+def test_attention_implementations(monkeypatch):
+    model = toy()
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"use_cache": False},
+        {"cache_implementation": "static", "disable_compile": True},
+        {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1000.0)])},
+        {"do_sample": True, "num_beams": 3},
+        {"output_attentions": True},
+        {"output_hidden_states": True},
+        {"output_logits": True},
+        {"streamer": TextStreamer(None)},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_what_it_does_not_know_goes_to_transformers(arguments, monkeypatch):
+    if "streamer" in arguments:
+        monkeypatch.setattr(TextStreamer, "put", lambda *a: None)
+        monkeypatch.setattr(TextStreamer, "end", lambda *a: None)
+    assert_equal_loops(toy(), monkeypatch, fast=False, **sources((6, 1, 4)), **arguments)
+
+
+def test_a_cache_of_ones_own_is_used():
+    model = toy()
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    cache.self_attention_cache.update(*torch.zeros(2, 3, 2, 1, 8, dtype=torch.float64), 0)
+    assert search.why_not(model, [], model.generation_config, {"use_cache": True, "past_key_values": cache})
+
+
+def test_brute_force():
+    """A search wide enough finds the best of all translations, with "never" and any penalty."""
+    model = TransformerForConditionalGeneration(config_for("transformer", "tiny", **{**TINY, "vocab_size": 6})).double()
+    redraw(model.eval(), 5)
+    inputs = sources((4, 2), 6)
+    others = [token for token in range(6) if token != 1]
+    rows = [[*body, 1] for length in range(3) for body in itertools.product(others, repeat=length)]
+    rows += [list(body) for body in itertools.product(others, repeat=3)]
+    for penalty in (0.0, 1.0, 1.7):
+        arguments = {"num_beams": 160, "early_stopping": "never", "length_penalty": penalty, "max_new_tokens": 3}
+        found = decode(model, **inputs, **arguments)
+        for sentence in range(2):
+            scores = log_probabilities(model, inputs, sentence, rows)
+            score, best = max((score / len(row) ** penalty, row) for score, row in zip(scores, rows))
+            assert found.sequences[sentence, 1 : 1 + len(best)].tolist() == best
+            assert found.sequences_scores[sentence].item() == pytest.approx(score, abs=1e-5)
+
+
+@torch.no_grad()
+def log_probabilities(model, inputs, sentence: int, rows: list[list[int]]) -> list[float]:
+    """ln P of every row given the sentence, by forced decoding."""
+    source = {name: value[sentence].expand(len(rows), -1) for name, value in inputs.items()}
+    target = torch.tensor([[3, *row[:-1], *[0] * (3 - len(row))] for row in rows])
+    logits = model(**source, decoder_input_ids=target).logits.log_softmax(-1)
+    return [logits[i, range(len(row)), row].sum().item() for i, row in enumerate(rows)]
+
+
+def test_draws_are_those_of_multinomial():
+    scores = torch.randn(3, 2, 50)
+    torch.manual_seed(4)
+    expected = torch.multinomial(scores.flatten(0, 1).softmax(-1), 1).view(3, 2)
+    torch.manual_seed(4)
+    assert search.draw(scores, torch.arange(3), 3).tolist() == expected.tolist()
+    torch.manual_seed(4)
+    assert search.draw(scores[1:], torch.tensor([1, 2]), 3).tolist() == expected[1:].tolist()
+
+
+@pytest.mark.parametrize("vocabulary", [30, 64, 1000, 1025, 5003])
+def test_best_continuations_are_topk(vocabulary):
+    log_probs, running = torch.randn(3, 4, vocabulary).log_softmax(-1), torch.randn(3, 4)
+    scores, beams, tokens = search.best_continuations(log_probs, running, 8)
+    expected, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(8)
+    assert scores.tolist() == expected.tolist()
+    assert (beams * vocabulary + tokens).tolist() == index.tolist()
+    assert search.best_token(log_probs).tolist() == log_probs.argmax(-1).tolist()
+
+
+def test_memory_of_the_source_does_not_grow_with_the_beams(monkeypatch):
+    seen = []
+    step = search.Sentences.step
+
+    def spy(self, *arguments):
+        layers = self.cache.cross_attention_cache.layers
+        seen.append((len(layers[0].keys), len(self.encoder_outputs.last_hidden_state)))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(search.Sentences, "step", spy)
+    toy().generate(**sources((6, 1, 4)), num_beams=5, max_new_tokens=3)
+    assert set(seen) <= {(3, 3), (2, 2), (1, 1)}
+    assert seen

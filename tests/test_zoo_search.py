@@ -1,0 +1,85 @@
+"""The contract of every model, part three: the fast search gives what Transformers' own loop gives.
+
+Compared are the sequences, and with beams the final scores and the beams that every token came from. The other loop is
+reached through `why_not`, which decides between the two.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from zoo.contract import assert_lively, assert_same
+
+from hf_mlnmt.modeling import search
+
+LENGTHS = {"do_sample": False, "max_new_tokens": 20}
+# Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
+ENDING = {"exponential_decay_length_penalty": (2, 1.2)}
+LIVELY = {"no_repeat_ngram_size": 1, "min_new_tokens": 4}  # the latter as in contract.DECODING
+SEARCHES = {
+    "greedy": {},
+    "greedy that ends": ENDING,
+    "greedy, lively": LIVELY,
+    "beams": {"num_beams": 4, "num_return_sequences": 4},
+    "beams, lively": {"num_beams": 4, "num_return_sequences": 2, **LIVELY},
+    "beams that end": {"num_beams": 4, "num_return_sequences": 4, **ENDING},
+    "eager stop": {**ENDING, "num_beams": 3, "early_stopping": True, "num_return_sequences": 3},
+    "patient": {**ENDING, "num_beams": 3, "early_stopping": "never", "length_penalty": 1.7},
+    "sampling": {**ENDING, "do_sample": True, "top_k": 0, "num_return_sequences": 3, "temperature": 1.5},
+}
+
+
+def decode(model, seed=3, **arguments):
+    """generate(), and whether its loop was the fast one."""
+    torch.manual_seed(seed)
+    return model.generate(**{**LENGTHS, **arguments}, return_dict_in_generate=True)
+
+
+def assert_equal_loops(model, monkeypatch, fast=True, **arguments):
+    """Both loops on the same arguments; returns what the one under test found."""
+    calls = []
+    with monkeypatch.context() as patch:
+        for name in ("sample", "beam_search"):
+            loop = getattr(search, name)
+            patch.setattr(search, name, lambda *a, loop=loop: (calls.append(1), loop(*a))[1])
+        found = decode(model, **arguments)
+        patch.setattr(search, "why_not", lambda *a: "a test")
+        expected = decode(model, **arguments, output_scores=True)
+    assert bool(calls) == fast
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    if "beam_indices" in expected and "sequences_scores" in found:
+        assert_same(found.sequences_scores, expected.sequences_scores, 1e-5)
+        assert found.beam_indices.tolist() == expected.beam_indices.tolist()
+    return found
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_it_finds_what_transformers_finds(model, batch, monkeypatch, how):
+    found = assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **SEARCHES[how])
+    if "lively" in how:
+        assert_lively(found)
+
+
+def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
+    prompt = batch.target[:, :2]
+    for beams in (1, 3):
+        arguments = {**batch.encoder_inputs, "decoder_input_ids": prompt, "num_beams": beams}
+        assert_equal_loops(model, monkeypatch, **arguments, **LIVELY)
+
+
+def test_pruned_histories(model, batch, monkeypatch):
+    """Long outputs: slots that nobody looks back at are forgotten, several times."""
+    pruned = []
+    prune = search.Sentences.prune
+    monkeypatch.setattr(search.Sentences, "prune", lambda self: (pruned.append(self.cache.slots), prune(self)))
+    arguments = {"num_beams": 4, "max_new_tokens": 50, "min_new_tokens": 45}
+    assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **arguments)
+    assert pruned
+
+
+def test_the_reason_for_the_slow_loop_is_told(model, batch, monkeypatch, caplog):
+    with caplog.at_level(logging.DEBUG, logger=search.__name__):
+        assert_equal_loops(model, monkeypatch, fast=False, **batch.encoder_inputs, num_beams=2, use_cache=False)
+    assert "the cache that was asked for" in caplog.text

@@ -1,0 +1,56 @@
+"""Every family trains like the baseline: resumed is uninterrupted bit for bit, two processes are two batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from family_run import FAMILIES, trainer
+from safetensors.torch import load_file
+from test_processes import launch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the subprocesses."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("system", FAMILIES)
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, system):
+    settings = {"save_strategy": "steps", "save_steps": 3, "max_steps": 8}
+    whole = trainer(system, tmp_path / "whole", **settings)
+    whole.train()
+    again = trainer(system, tmp_path / "again", seed=9, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    assert again.state.global_step == 8
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """What two processes made of every family."""
+    folder = tmp_path_factory.mktemp("two")
+    launch(str(Path(__file__).with_name("family_run.py")), str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("system", FAMILIES)
+def test_two_processes_equal_two_accumulated_batches(two, tmp_path, system):
+    one = trainer(system, tmp_path, dropout=0.0, logging_steps=1, gradient_accumulation_steps=2)
+    start = {name: tensor.clone() for name, tensor in one.model.state_dict().items()}
+    one.train()
+    histories = [json.loads((two / f"{system}.json").read_text())["log_history"], one.state.log_history]
+    losses, others = ([entry["loss"] for entry in history if "loss" in entry] for history in histories)
+    assert len(losses) == 6
+    assert losses == pytest.approx(others, rel=1e-4)
+    found = load_file(two / f"{system}.safetensors")
+    for name, tensor in one.model.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+        assert not torch.equal(found[name], start[name]), f"{name} was not trained"
