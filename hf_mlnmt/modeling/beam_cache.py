@@ -26,6 +26,11 @@ def padded(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
 
 
+def roomy(length: int) -> int:
+    """How many slots a buffer for `length` has: a quarter more, so that most steps need no larger one."""
+    return padded(length + length // 4 + BLOCK)
+
+
 class SourceCacheLayer(DynamicLayer):
     """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
 
@@ -71,7 +76,7 @@ class BeamCacheLayer(DynamicLayer):
         start, self.size = self.size, self.size + key_states.shape[2]
         missing = self.size - self.value_buffer.shape[2]
         if missing > 0:
-            missing = padded(2 * self.size) - self.value_buffer.shape[2]
+            missing = roomy(self.size) - self.value_buffer.shape[2]
             self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
             self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
         self.key_buffer[..., start : self.size] = key_states.transpose(2, 3)
@@ -100,7 +105,7 @@ class BeamCacheLayer(DynamicLayer):
     def select_slots(self, slots: Tensor) -> None:
         """Keep these slots of each sentence, (sentences, kept)."""
         self.size = slots.shape[1]
-        blank = padded(2 * self.size) - self.size
+        blank = roomy(self.size) - self.size
         keys = torch.take_along_dim(self.key_buffer, slots[:, None, None, :], 3)
         values = torch.take_along_dim(self.value_buffer, slots[:, None, :, None], 2)
         self.key_buffer = nn.functional.pad(keys, (0, blank))

@@ -100,8 +100,8 @@ class Sentences:
         """Forget the slots that no beam of a sentence looks back at: most beams share most of their history."""
         alive = (self.visible == 0).any(dim=2)[:, 0]  # (sentences, slots)
         count = int(alive.sum(dim=1).max())
-        self.next_pruning = max(64, 2 * count)
-        if 2 * count > self.cache.slots:
+        self.next_pruning = max(64, 3 * count // 2)
+        if 4 * count > 3 * self.cache.slots:
             return
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
         self.cache.select_slots(slots)
