@@ -14,7 +14,7 @@ from .beam_cache import BeamCache, padded
 from .search_step import PlainStep
 
 # What the loops get from generate() and hand on in another form, or not at all.
-HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "input_ids"}
+HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
 
 
 def attend(module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):

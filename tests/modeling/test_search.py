@@ -141,8 +141,9 @@ def test_the_step_written_out(fields, monkeypatch):
     model = toy(**fields)
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
     assert taken
+    assert model.train().plain_decoder() is None  # dropout
     taken.clear()
-    layer = model.model.decoder.layers[1].feed_forward.fc1
+    layer = model.eval().model.decoder.layers[1].feed_forward.fc1
     handle = layer.register_forward_hook(lambda module, inputs, output: output + 1.0)
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
     handle.remove()
