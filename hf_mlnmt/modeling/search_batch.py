@@ -11,17 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from .beam_cache import BeamCache, padded
-from .search_step import PlainStep
+from .search_step import PlainStep, mix
 
 # What the loops get from generate() and hand on in another form, or not at all.
 HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
 
 
 def attend(module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
-    """Attention of a few queries for each sentence on a CPU: shapes as in attention.py."""
-    scores = torch.matmul(query, key.transpose(2, 3))
-    weights = torch.add(mask, scores, alpha=scaling).softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    return torch.matmul(weights.to(value.dtype), value).transpose(1, 2), None
+    """What modules call for attention in a search on a CPU: shapes as in attention.py."""
+    return mix(query, key, value, mask, scaling), None
 
 
 class Sentences:

@@ -67,13 +67,18 @@ def attend_source(module: Any, states: Tensor, source: Any, mask: Tensor) -> Ten
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+    output = mix(query, key, value, mask, module.scaling).flatten(2).flatten(0, 1)
+    return linear(output, module.out_proj.weight, module.out_proj.bias)
+
+
+def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Equation 1: query (sentences, heads, width, d_h) -> (sentences, width, heads, value's width)."""
     sentences, heads, width, size = query.shape
     scores = torch.bmm(query.reshape(-1, width, size), key.transpose(2, 3).flatten(0, 1))
-    scores = torch.add(mask, scores.view(sentences, heads, width, -1), alpha=module.scaling)
+    scores = torch.add(mask, scores.view(sentences, heads, width, -1), alpha=scaling)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    output = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1)).view(sentences, heads, width, size)
-    output = output.transpose(1, 2).reshape(sentences * width, heads * size)
-    return linear(output, module.out_proj.weight, module.out_proj.bias)
+    output = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
+    return output.view(sentences, heads, width, -1).transpose(1, 2)
 
 
 def feed_forward(module: Any, states: Tensor) -> Tensor:
