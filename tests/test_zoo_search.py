@@ -69,6 +69,11 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
         assert_equal_loops(model, monkeypatch, **arguments, **LIVELY)
 
 
+def test_steps_are_written_out(model):
+    """No family goes through its modules in a search on a CPU (search_step.py)."""
+    assert model.eval().decoder_step() is not None
+
+
 def test_pruned_histories(model, batch, monkeypatch):
     """Long outputs: slots that nobody looks back at are forgotten, several times."""
     pruned = []

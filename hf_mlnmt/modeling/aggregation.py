@@ -35,6 +35,7 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 from .feature_collector import FeatureCollector, check_feature_count
 from .layers import DecoderLayer
+from .search_step import DecoderStep
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -218,11 +219,18 @@ class AggregationModel(TransformerModel):
     decoder_class = AggregationDecoder
 
 
+class AggregationDecoderStep(DecoderStep):
+    """A step of a search: the baseline's, because keys and values of what a layer reads are already there."""
+
+    knows = (AggregationDecoderLayer,)
+
+
 class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model. `layer_mask` of forward and generate() replaces collected layers by zeros."""
 
     config: AggregationConfig
     model_class = AggregationModel
+    step_class = AggregationDecoderStep
     citation = """@article{ampomah2020every,
   title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},

@@ -54,6 +54,7 @@ from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .recurrent_attention import HeadProjection, RecurrentAttention, real_positions
 from .recurrent_cache import RecurrentCacheLayer
+from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 EMBEDDING = ("source-embedding", "target-embedding", "both-embeddings")
@@ -423,11 +424,23 @@ class ExtendedCrossAttentionModel(TransformerModel):
     decoder_class = ExtendedDecoder
 
 
+class ExtendedDecoderStep(DecoderStep):
+    """A step of a search: the baseline's with the target's embeddings."""
+
+    knows = (ExtendedDecoder, ExtendedDecoderLayer)
+
+    def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
+        if not self.decoder.reads_words:
+            return {}
+        return {"words": self.decoder.word_norm(embeds).view(-1, place.width, embeds.shape[1])}
+
+
 class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model."""
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel
+    step_class = ExtendedDecoderStep
     citation = """@phdthesis{rosendahl2024attention,
   title = {Attention-based Machine Translation Using Monolingual Data},
   author = {Rosendahl, Jan},

@@ -44,6 +44,7 @@ from .attention import Attention
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .loss import projected_cross_entropy
+from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, EncoderOutput, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -269,6 +270,31 @@ class MultiLevelSupervisionModel(TransformerModel):
         return torch.cat([features * float(kept) for features, kept in zip(states, mask)], dim=-1)
 
 
+class FusionDecoderStep(DecoderStep):
+    """A step of a search: the baseline's; with AIF the auxiliary decoders run before the main one."""
+
+    knows = (MultiLevelSupervisionModel, FusionDecoderLayer)
+
+    @staticmethod
+    def decoders(model: MultiLevelSupervisionModel) -> list[Decoder]:
+        auxiliaries = model.auxiliary_decoders if model.config.information_fusion else ()
+        return [model.decoder, *auxiliaries]
+
+    @classmethod
+    def products(cls, layer: Any) -> list[nn.Module]:
+        fusion = getattr(layer, "fusion", None)  # only the main decoder's layers can have it
+        return super().products(layer) + ([] if fusion is None else [fusion])
+
+    def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
+        if not self.model.config.information_fusion:
+            return {}
+        return {"features": torch.cat([self.run(x, embeds, place) for x in self.model.auxiliary_decoders], dim=-1)}
+
+    def between(self, layer: DecoderLayer, states: Tensor, place: Place) -> Tensor:
+        fusion = getattr(layer, "fusion", None)
+        return states if fusion is None else states + self.linear(fusion, place.extras["features"])
+
+
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model of the main decoder; those of the auxiliaries come from `auxiliary_translator`.
 
@@ -277,6 +303,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 
     config: MultiLevelSupervisionConfig
     model_class = MultiLevelSupervisionModel
+    step_class = FusionDecoderStep
     citation = """@phdthesis{ampomah-multilevel,
   title = {Encoder-based Multi-level Supervision for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel},

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .beam_cache import BeamCache, padded
-from .search_step import PlainStep, mix
+from .search_step import Place, mix
 
 # What the loops get from generate() and hand on in another form, or not at all.
 HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
@@ -40,11 +40,10 @@ class Sentences:
         self.cache = BeamCache(model.config)
         self.next_pruning = 64
         self.others = {k: v for k, v in kwargs.items() if k not in HANDLED | {"streamer", "synced_gpus"}}
-        self.plain = None
+        self.written_out = None
         if model.device.type == "cpu":
             self.others["attention_function"] = attend
-            decoder = None if self.others.keys() - {"attention_function"} else model.plain_decoder()
-            self.plain = None if decoder is None else PlainStep(decoder, model.lm_head)
+            self.written_out = None if self.others.keys() - {"attention_function"} else model.decoder_step()
 
     def _change_source(self, change: Callable[[Tensor], Tensor]) -> None:
         for name, value in self.encoder_outputs.items():
@@ -76,8 +75,10 @@ class Sentences:
             self.visible = nn.functional.pad(self.visible, (0, missing), value=self.hide)
         self.visible[..., start:end].diagonal(dim1=2, dim2=3).zero_()
         self.length += 1
-        if self.plain is not None:
-            return self.plain(tokens, self.length - 1, self.cache, self.visible, self.source_mask).float()
+        if self.written_out is not None:
+            memory = self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
+            place = Place(self.width, self.cache, self.visible, memory, self.source_mask, attend, {})
+            return self.written_out(tokens, self.length - 1, place).float()
         positions = torch.full((1, 1), self.length - 1, device=tokens.device)
         return self._forward(tokens, decoder_attention_mask=self.visible, decoder_position_ids=positions)
 

@@ -1,45 +1,150 @@
-"""A step of the baseline's decoder for the beams of a search, written out from its modules' weights.
+"""A step of a decoder for the beams of a search, written out from its modules' weights.
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
-than through the modules. `TransformerForConditionalGeneration.plain_decoder` says which decoders this computes.
-Equations are those of attention.py and layers.py; search_batch.py says what a step is given.
+than through the modules. So do products with weights that lie transposed in memory (for a few rows, up to a half less),
+which are kept as long as the search. An attention of a family's own is called as a module.
+
+`TransformerForConditionalGeneration.decoder_step` says for which models this computes what their modules do. A family
+whose layers take more than the baseline's overrides `DecoderStep.begin` and `DecoderStep.between`. Equations are those
+of attention.py and layers.py; search_batch.py says what a step is given.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+
+from .attention import CrossAttention, SelfAttention
 
 
-class PlainStep:
+class Place(NamedTuple):
+    """What the layers of a step share."""
+
+    width: int  # beams
+    cache: Any
+    visible: Tensor  # the mask of the target's slots
+    memory: Tensor | None  # of the source, for an attention that is called as a module
+    source_mask: Tensor
+    attention: Callable  # what such a module calls for equation 1
+    extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
+
+
+class DecoderStep:
     """The decoder's layers and the output projection for one new position of every beam."""
 
-    def __init__(self, decoder: Any, projection: Any):
-        self.decoder, self.projection = decoder, projection
+    knows: tuple[type[Any], ...] = ()  # classes of a family whose methods this computes, as it does the baseline's
 
-    def __call__(self, tokens: Tensor, position: int, cache: Any, visible: Tensor, source_mask: Tensor) -> Tensor:
+    @staticmethod
+    def decoders(model: Any) -> list[Any]:
+        """The decoders that run in a search, from the model without the output projection."""
+        return [model.decoder]
+
+    @classmethod
+    def products(cls, layer: Any) -> list[nn.Module]:
+        """The modules of a layer whose weights are used without calling them."""
+        own, source, feed = layer.self_attn, layer.source_attn, layer.feed_forward
+        found = [feed.fc1, feed.fc2]
+        found += [own.qkv_proj, own.out_proj] if type(own) is SelfAttention else []
+        return found + ([source.q_proj, source.out_proj] if type(source) is CrossAttention else [])
+
+    @classmethod
+    def covers(cls, model: Any) -> bool:
+        """Whether calling the modules is using their weights: no hooks, adapters or quantised layers among them."""
+        decoders = cls.decoders(model.model)
+        layers = [layer for decoder in decoders for layer in decoder.layers]
+        norms = [decoder.layer_norm for decoder in decoders]
+        for layer in layers:
+            sublayers = (layer.self_attn_sublayer, layer.source_attn_sublayer, layer.feed_forward_sublayer)
+            norms += [sublayer.layer_norm for sublayer in sublayers]
+        linears = [model.lm_head, *(product for layer in layers for product in cls.products(layer))]
+        if {type(module) for module in linears} != {nn.Linear}:
+            return False
+        if not {type(norm) for norm in norms} <= {nn.LayerNorm, nn.Identity}:
+            return False
+        if type(model.model.decoder.embed_tokens) is not nn.Embedding:
+            return False
+        modules = [module for decoder in decoders for module in decoder.modules()] + [model.lm_head]
+        return not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+
+    def __init__(self, model: Any):
+        self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
+        self.transposed: dict[nn.Module, Tensor] = {}
+
+    def __call__(self, tokens: Tensor, position: int, place: Place) -> Tensor:
         """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary)."""
         decoder = self.decoder
         states = nn.functional.embedding(tokens.flatten(), decoder.embed_tokens.weight)
         here = decoder.positions(1, position).to(states.dtype)
         states = torch.add(here, states, alpha=decoder.embed_scale)
-        for layer, own, source in zip(decoder.layers, cache.own, cache.source):
-            step = partial(attend_self, layer.self_attn, width=tokens.shape[1], slots=own, mask=visible)
-            states = residual(layer.self_attn_sublayer, states, step)
-            step = partial(attend_source, layer.source_attn, source=source, mask=source_mask)
-            states = residual(layer.source_attn_sublayer, states, step)
-            states = residual(layer.feed_forward_sublayer, states, partial(feed_forward, layer.feed_forward))
-        logits = linear(normed(decoder.layer_norm, states), self.projection.weight)
+        place = place._replace(extras=self.begin(states, place))
+        logits = self.linear(self.projection, self.run(decoder, states, place))
         return logits.view(*tokens.shape, -1)
 
+    def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
+        """What the layers take besides, from the embedding output (sentences x width, d_model)."""
+        return {}
 
-def residual(sublayer: Any, states: Tensor, compute: Any) -> Tensor:
-    """Equation 3."""
-    if sublayer.pre:
-        return states + compute(normed(sublayer.layer_norm, states))
-    return normed(sublayer.layer_norm, states + compute(states))
+    def between(self, layer: Any, states: Tensor, place: Place) -> Tensor:
+        """What a layer does between its two attentions."""
+        return states
+
+    def run(self, decoder: Any, states: Tensor, place: Place) -> Tensor:
+        """All layers of a decoder: (sentences x width, d_model) -> the same."""
+        for layer in decoder.layers:
+            states = self.residual(layer.self_attn_sublayer, states, partial(self.attend_self, layer.self_attn, place))
+            states = self.between(layer, states, place)
+            attend_source = partial(self.attend_source, layer.source_attn, place)
+            states = self.residual(layer.source_attn_sublayer, states, attend_source)
+            states = self.residual(layer.feed_forward_sublayer, states, partial(self.feed_forward, layer.feed_forward))
+        return normed(decoder.layer_norm, states)
+
+    def residual(self, sublayer: Any, states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Equation 3."""
+        if sublayer.pre:
+            return states + compute(normed(sublayer.layer_norm, states))
+        return normed(sublayer.layer_norm, states + compute(states))
+
+    def attend_self(self, module: Any, place: Place, states: Tensor) -> Tensor:
+        """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
+        if type(module) is not SelfAttention:
+            return self.call(module, place, states, place.visible)
+        projected = self.linear(module.qkv_proj, states)
+        heads = projected.view(-1, place.width, 3, module.heads, states.shape[1] // module.heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        key, value = place.cache.own[module.layer_idx].update(key, value)
+        return self.attend(module, query, key, value, place.visible)
+
+    def attend_source(self, module: Any, place: Place, states: Tensor) -> Tensor:
+        """Attention over the source (sentences x width, d_model)."""
+        if type(module) is not CrossAttention:
+            return self.call(partial(module, **place.extras), place, states, place.memory, place.source_mask)
+        source = place.cache.source[module.layer_idx]
+        query = self.linear(module.q_proj, states)
+        query = query.view(len(source.keys), -1, module.heads, states.shape[1] // module.heads).transpose(1, 2)
+        return self.attend(module, query, source.keys, source.values, place.source_mask)
+
+    def call(self, module: Callable, place: Place, states: Tensor, *inputs: Tensor | None) -> Tensor:
+        """An attention of a family's own."""
+        states = states.view(-1, place.width, states.shape[1])
+        output = module(states, *inputs, past_key_values=place.cache, attention_function=place.attention)[0]
+        return output.flatten(0, 1)
+
+    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        return self.linear(module.out_proj, mix(query, key, value, mask, module.scaling).flatten(2).flatten(0, 1))
+
+    def feed_forward(self, module: Any, states: Tensor) -> Tensor:
+        """Equation 4."""
+        return self.linear(module.fc2, module.activation(self.linear(module.fc1, states)))
+
+    def linear(self, module: Any, states: Tensor) -> Tensor:
+        """The module's product."""
+        weight = self.transposed.get(module)
+        if weight is None:
+            weight = self.transposed[module] = module.weight.t().contiguous()
+        return torch.mm(states, weight) if module.bias is None else torch.addmm(module.bias, states, weight)
 
 
 def normed(norm: Any, states: Tensor) -> Tensor:
@@ -47,28 +152,6 @@ def normed(norm: Any, states: Tensor) -> Tensor:
     if isinstance(norm, nn.Identity):
         return states
     return nn.functional.layer_norm(states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
-def attend_self(module: Any, states: Tensor, width: int, slots: Any, mask: Tensor) -> Tensor:
-    """Self-attention (sentences x width, d_model), over the slots of the cache that `mask` shows."""
-    projected = linear(states, module.qkv_proj.weight, module.qkv_proj.bias)
-    heads = projected.view(-1, width, 3, module.heads, states.shape[1] // module.heads).permute(2, 0, 3, 1, 4)
-    query, key, value = heads.unbind(0)
-    key, value = slots.update(key, value)
-    return attend(module, query, key, value, mask)
-
-
-def attend_source(module: Any, states: Tensor, source: Any, mask: Tensor) -> Tensor:
-    """Attention over the source (sentences x width, d_model)."""
-    query = linear(states, module.q_proj.weight, module.q_proj.bias)
-    query = query.view(len(source.keys), -1, module.heads, states.shape[1] // module.heads).transpose(1, 2)
-    return attend(module, query, source.keys, source.values, mask)
-
-
-def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
-    output = mix(query, key, value, mask, module.scaling).flatten(2).flatten(0, 1)
-    return linear(output, module.out_proj.weight, module.out_proj.bias)
 
 
 def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
@@ -79,28 +162,3 @@ def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     output = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
     return output.view(sentences, heads, width, -1).transpose(1, 2)
-
-
-def feed_forward(module: Any, states: Tensor) -> Tensor:
-    """Equation 4."""
-    hidden = module.activation(linear(states, module.fc1.weight, module.fc1.bias))
-    return linear(hidden, module.fc2.weight, module.fc2.bias)
-
-
-def untouched(decoder: Any, projection: Any) -> bool:
-    """Whether calling the modules is using their weights: no hooks, adapters or quantised layers among them."""
-    linears, norms = [projection], [decoder.layer_norm]
-    for layer in decoder.layers:
-        own, source, feed = layer.self_attn, layer.source_attn, layer.feed_forward
-        linears += [own.qkv_proj, own.out_proj, source.q_proj, source.out_proj, feed.fc1, feed.fc2]
-        sublayers = (layer.self_attn_sublayer, layer.source_attn_sublayer, layer.feed_forward_sublayer)
-        norms += [sublayer.layer_norm for sublayer in sublayers]
-    kinds = {type(module) for module in linears}, {type(module) for module in norms}
-    if (
-        kinds[0] != {nn.Linear}
-        or not kinds[1] <= {nn.LayerNorm, nn.Identity}
-        or type(decoder.embed_tokens) is not nn.Embedding
-    ):
-        return False
-    modules = [*decoder.modules(), projection]
-    return not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)

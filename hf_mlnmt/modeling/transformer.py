@@ -16,11 +16,12 @@ monolingual data, section 3.2.3 (norm_position="pre").
 
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.fuse`,
 `DecoderLayer.attend_self`, `DecoderLayer.attend_source`, `TransformerForConditionalGeneration.supervise`, and
-`layer_class`, `encoder_class`, `decoder_class`, `model_class`. Keyword arguments flow from the model through encoder
-and decoder to every layer, so a family may hand its layers more than the baseline needs.
+`layer_class`, `encoder_class`, `decoder_class`, `model_class`, `step_class`. Keyword arguments flow from the model
+through encoder and decoder to every layer, so a family may hand its layers more than the baseline needs.
 Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ from .dropout import Dropout
 from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
 from .loss import cross_entropy, projected_cross_entropy
 from .search import FastSearch
-from .search_step import untouched
+from .search_step import DecoderStep
 
 
 @dataclass
@@ -304,6 +305,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
     model_class: type[TransformerModel] = TransformerModel
+    step_class: type[DecoderStep] = DecoderStep
     citation = """@inproceedings{vaswani2017attention,
   title = {Attention Is All You Need},
   author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
@@ -400,18 +402,20 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
             return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing)}
         return {"translation": cross_entropy(logits, labels, label_smoothing)}
 
-    def plain_decoder(self) -> Decoder | None:
-        """The decoder, if search_step.py computes just what this model's modules do; else None."""
-        model, decoder = self.model, self.model.decoder
-        forwards: list[tuple[nn.Module, type[Any]]]
-        forwards = [(self, TransformerForConditionalGeneration), (model, TransformerModel), (decoder, Decoder)]
-        forwards += [(layer, DecoderLayer) for layer in decoder.layers]
-        if self.training or any(type(module).forward is not plain.forward for module, plain in forwards):
-            return None
-        for layer in decoder.layers:
-            if (type(layer.self_attn), type(layer.source_attn)) != (SelfAttention, CrossAttention):
-                return None
-        return decoder if untouched(decoder, self.lm_head) else None
+    def decoder_step(self) -> DecoderStep | None:
+        """A search's step written out, if it computes just what this model's modules do; else None."""
+        model, step = self.model, self.step_class
+        parts: list[tuple[Any, Any]] = [(self, TransformerForConditionalGeneration), (model, TransformerModel)]
+        for decoder in step.decoders(model):
+            parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
+        for name in ("forward", "attend_self", "attend_source"):
+            for part, plain in parts:
+                classes = [x for x in (plain, *step.knows) if hasattr(x, name)]
+                # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
+                known = {inspect.unwrap(getattr(x, name)) for x in classes}
+                if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
+                    return None
+        return step(self) if not self.training and step.covers(self) else None
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

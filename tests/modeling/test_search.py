@@ -137,12 +137,12 @@ def test_a_processor_of_ones_own(monkeypatch):
 def test_the_step_written_out(fields, monkeypatch):
     """It is taken, and it is what the modules compute; modules that are not plain are called."""
     taken = []
-    call = search_step.PlainStep.__call__
-    monkeypatch.setattr(search_step.PlainStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
+    call = search_step.DecoderStep.__call__
+    monkeypatch.setattr(search_step.DecoderStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
     model = toy(**fields)
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
     assert taken
-    assert model.train().plain_decoder() is None  # dropout
+    assert model.train().decoder_step() is None  # dropout
     taken.clear()
     layer = model.eval().model.decoder.layers[1].feed_forward.fc1
     handle = layer.register_forward_hook(lambda module, inputs, output: output + 1.0)
