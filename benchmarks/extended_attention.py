@@ -100,7 +100,7 @@ class Contestant:
         return common.Measure(self.steps, time.perf_counter() - start)
 
     def step(self, model, optimizer, batch) -> None:
-        model(**batch, loss_only=True, label_smoothing=0.1).loss.backward()
+        model(**batch, loss_only=True, smoothing=0.1).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -152,13 +152,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--skip-tests", action="store_true", help="only while working on this file")
+    parser.add_argument("--no-tests", action="store_true", help="only while working on this file")
     options = parser.parse_args()
     if options.quick:
         options.shapes, options.rounds, options.steps = ["small"], 1, 1
         options.members = ["accumulated-weight", "previous-context-head", "key-value-full"]
     torch.set_num_threads(options.threads)
-    if not options.skip_tests:
+    if not options.no_tests:
         common.GUARDS[:] = ["tests/modeling/test_extended_cross_attention.py", "tests/modeling/test_attention_scan.py"]
         common.require_green_tests()
     check_naive(options.device)
