@@ -11,15 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from .beam_cache import BeamCache, padded
-from .search_step import Place, mix
+from .search_step import Place, attend
 
 # What the loops get from generate() and hand on in another form, or not at all.
 HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
-
-
-def attend(module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
-    """What modules call for attention in a search on a CPU: shapes as in attention.py."""
-    return mix(query, key, value, mask, scaling), None
 
 
 class Sentences:
@@ -77,7 +72,7 @@ class Sentences:
         self.length += 1
         if self.written_out is not None:
             memory = self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
-            place = Place(self.width, self.cache, self.visible, memory, self.source_mask, attend, {})
+            place = Place(self.width, self.cache, self.visible, memory, self.source_mask, {})
             return self.written_out(tokens, self.length - 1, place).float()
         positions = torch.full((1, 1), self.length - 1, device=tokens.device)
         return self._forward(tokens, decoder_attention_mask=self.visible, decoder_position_ids=positions)

@@ -27,7 +27,6 @@ class Place(NamedTuple):
     visible: Tensor  # the mask of the target's slots
     memory: Tensor | None  # of the source, for an attention that is called as a module
     source_mask: Tensor
-    attention: Callable  # what such a module calls for equation 1
     extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
 
 
@@ -128,7 +127,7 @@ class DecoderStep:
     def call(self, module: Callable, place: Place, states: Tensor, *inputs: Tensor | None) -> Tensor:
         """An attention of a family's own."""
         states = states.view(-1, place.width, states.shape[1])
-        output = module(states, *inputs, past_key_values=place.cache, attention_function=place.attention)[0]
+        output = module(states, *inputs, past_key_values=place.cache, attention_function=attend)[0]
         return output.flatten(0, 1)
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
@@ -162,3 +161,8 @@ def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     output = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
     return output.view(sentences, heads, width, -1).transpose(1, 2)
+
+
+def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
+    """What modules call for attention in a search on a CPU: shapes as in attention.py."""
+    return mix(query, key, value, mask, scaling), None
