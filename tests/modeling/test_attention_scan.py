@@ -206,6 +206,39 @@ def test_kernels_in_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize("types", ["*fp32", "*bf16"])
+def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
+    """Down to the machine code of an H100, for which Triton needs no device."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    constants = {"started": True, "sums": True, "biased": True, "block": 64, "wide": 64}
+    counts = ("length", "places", "width", "heads", "programs")
+    inputs = {
+        "energies",
+        "coefficient",
+        "start",
+        "gradient",
+        "keys",
+        "values",
+        "queries",
+        "transition",
+        "plains",
+        "bias",
+    }
+    for name in ("_weights", "_weights_backward", "_contexts", "_contexts_backward", "_gates", "_gates_backward"):
+        function = getattr(kernels, f"{name}_kernel")
+        fixed = {p.name: constants[p.name] for p in function.params if p.is_constexpr}
+        signature = {n: types if n in inputs else "*fp32" for n in function.arg_names}
+        signature |= {n: "i32" for n in counts if n in signature} | dict.fromkeys(fixed, "constexpr")
+        fixed = {(function.arg_names.index(n),): value for n, value in fixed.items()}
+        compiled = compile(ASTSource(function, signature, fixed), target=GPUTarget("cuda", 90, 32))
+        assert compiled.asm["cubin"]
+
+
 def test_kernels_are_for_cuda_alone():
     assert scans._kernels(torch.zeros(1), None) is None
 
