@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import OutputRecorder
 
-from .attention import Attention, SelfAttention, split_heads
+from .attention import Attention, SelfAttention, real_positions, split_heads
 from .configuration import TransformerConfig
 from .convolution_cache import ConvolutionCacheLayer, windows
 from .layers import DecoderLayer, EncoderLayer
@@ -148,21 +148,6 @@ class DualContextAttention(Attention):
                 "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
             )
         return layer
-
-
-def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
-    """Which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
-
-    `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
-    """
-    if mask is None:
-        return None
-    if mask.dim() == 4:
-        mask = mask[:, 0, -1]  # the last query sees every real position up to itself
-        mask = mask if mask.dtype == torch.bool else mask == 0
-    if isinstance(past, Tensor):  # a static cache counts on the device
-        return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
-    return mask[:, past : past + length].bool()
 
 
 class DualContextEncoderLayer(EncoderLayer):

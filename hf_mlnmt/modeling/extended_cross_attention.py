@@ -47,12 +47,12 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from .attention import CrossAttention, cached_source, split_heads
+from .attention import CrossAttention, cached_source, real_positions, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
 from .attention_scan_eager import previous_states
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
-from .recurrent_attention import HeadProjection, RecurrentAttention, real_positions
+from .recurrent_attention import HeadProjection, RecurrentAttention
 from .recurrent_cache import RecurrentCacheLayer
 from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel

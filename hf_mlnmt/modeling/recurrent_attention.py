@@ -111,16 +111,3 @@ def hidden_positions(mask: Tensor | None) -> Tensor | None:
     if mask.dim() == 2:  # flash attention's: True is visible
         return mask[:, None, None, :] == 0
     return ~mask if mask.dtype == torch.bool else mask != 0
-
-
-def real_positions(mask: Tensor, past: int | Tensor, length: int) -> Tensor:
-    """Which of the `length` positions after `past` are not padding, (batch, length).
-
-    `mask` is (batch, keys) or, added to the scores or boolean, (batch, 1, queries, keys).
-    """
-    if mask.dim() == 4:
-        mask = mask[:, 0, -1]  # the last query sees every real position up to itself
-        mask = mask if mask.dtype == torch.bool else mask == 0
-    if isinstance(past, Tensor):  # a static cache counts on the device
-        return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
-    return mask[:, past : past + length].bool()

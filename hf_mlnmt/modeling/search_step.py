@@ -1,8 +1,9 @@
 """A step of a decoder for the beams of a search, written out from its modules' weights.
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
-than through the modules. So do products with weights that lie transposed in memory (for a few rows, up to a half less),
-which are kept as long as the search. An attention of a family's own is called as a module.
+than through the modules. So do products with small weights that lie transposed in memory (for a few rows, up to a half
+less), which are kept as long as the search; for large ones a search is too short to earn the copy. An attention of a
+family's own is called as a module.
 
 `TransformerForConditionalGeneration.decoder_step` says for which models this computes what their modules do. A family
 whose layers take more than the baseline's overrides `DecoderStep.begin` and `DecoderStep.between`. Equations are those
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from .attention import CrossAttention, SelfAttention
+
+SMALL = 2**18  # numbers in a weight; its copy is earned back within about 12 steps
 
 
 class Place(NamedTuple):
@@ -92,18 +95,12 @@ class DecoderStep:
     def run(self, decoder: Any, states: Tensor, place: Place) -> Tensor:
         """All layers of a decoder: (sentences x width, d_model) -> the same."""
         for layer in decoder.layers:
-            states = self.residual(layer.self_attn_sublayer, states, partial(self.attend_self, layer.self_attn, place))
+            states = residual(layer.self_attn_sublayer, states, partial(self.attend_self, layer.self_attn, place))
             states = self.between(layer, states, place)
             attend_source = partial(self.attend_source, layer.source_attn, place)
-            states = self.residual(layer.source_attn_sublayer, states, attend_source)
-            states = self.residual(layer.feed_forward_sublayer, states, partial(self.feed_forward, layer.feed_forward))
+            states = residual(layer.source_attn_sublayer, states, attend_source)
+            states = residual(layer.feed_forward_sublayer, states, partial(self.feed_forward, layer.feed_forward))
         return normed(decoder.layer_norm, states)
-
-    def residual(self, sublayer: Any, states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Equation 3."""
-        if sublayer.pre:
-            return states + compute(normed(sublayer.layer_norm, states))
-        return normed(sublayer.layer_norm, states + compute(states))
 
     def attend_self(self, module: Any, place: Place, states: Tensor) -> Tensor:
         """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
@@ -140,10 +137,19 @@ class DecoderStep:
 
     def linear(self, module: Any, states: Tensor) -> Tensor:
         """The module's product."""
+        if module.weight.numel() > SMALL:
+            return nn.functional.linear(states, module.weight, module.bias)
         weight = self.transposed.get(module)
         if weight is None:
             weight = self.transposed[module] = module.weight.t().contiguous()
         return torch.mm(states, weight) if module.bias is None else torch.addmm(module.bias, states, weight)
+
+
+def residual(sublayer: Any, states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """Equation 3."""
+    if sublayer.pre:
+        return states + compute(normed(sublayer.layer_norm, states))
+    return normed(sublayer.layer_norm, states + compute(states))
 
 
 def normed(norm: Any, states: Tensor) -> Tensor:
