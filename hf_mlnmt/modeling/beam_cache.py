@@ -27,8 +27,17 @@ def padded(length: int) -> int:
 
 
 def roomy(length: int) -> int:
-    """How many slots a buffer for `length` has: a quarter more, so that most steps need no larger one."""
-    return padded(length + length // 4 + BLOCK)
+    """How many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
+    return padded(length + length // 2 + BLOCK)
+
+
+def of_parents(states: Tensor, parents: Tensor) -> Tensor:
+    """What each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
+
+    Whole rows are copied, which on a CPU is faster than `gather` and far faster than `take_along_dim`.
+    """
+    first = torch.arange(0, parents.numel(), parents.shape[1], device=parents.device).unsqueeze(-1)
+    return states.flatten(0, 1).index_select(0, (parents + first).flatten()).view(states.shape)
 
 
 class SourceCacheLayer(DynamicLayer):
@@ -106,8 +115,9 @@ class BeamCacheLayer(DynamicLayer):
         """Keep these slots of each sentence, (sentences, kept)."""
         self.size = slots.shape[1]
         blank = roomy(self.size) - self.size
-        keys = torch.take_along_dim(self.key_buffer, slots[:, None, None, :], 3)
-        values = torch.take_along_dim(self.value_buffer, slots[:, None, :, None], 2)
+        heads, width = self.value_buffer.shape[1], self.value_buffer.shape[3]
+        keys = self.key_buffer.gather(3, slots[:, None, None, :].expand(-1, heads, width, -1))
+        values = self.value_buffer.gather(2, slots[:, None, :, None].expand(-1, heads, -1, width))
         self.key_buffer = nn.functional.pad(keys, (0, blank))
         self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
 

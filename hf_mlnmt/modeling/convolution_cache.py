@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
-from .beam_cache import BeamCacheLayer
+from .beam_cache import BeamCacheLayer, of_parents
 
 
 def windows(extended: Tensor, length: int) -> Tensor:
@@ -46,7 +46,7 @@ class BeamConvolutionCacheLayer(BeamCacheLayer):
 
     def reorder(self, parents: Tensor) -> None:
         assert self.window is not None
-        self.window = torch.take_along_dim(self.window, parents.unsqueeze(-1), dim=1)
+        self.window = of_parents(self.window, parents)
 
     def select(self, sentences: Tensor, source: int) -> None:
         super().select(sentences, source)

@@ -38,6 +38,7 @@ from .attention import Attention, SelfAttention, real_positions, split_heads
 from .configuration import TransformerConfig
 from .convolution_cache import ConvolutionCacheLayer, windows
 from .layers import DecoderLayer, EncoderLayer
+from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -200,11 +201,35 @@ class DualContextModel(TransformerModel):
     decoder_class = DualContextDecoder
 
 
+class DualContextDecoderStep(DecoderStep):
+    """A step of a search: the baseline's with the module."""
+
+    written = {**DecoderStep.written, DualContextAttention: ("convolution", "global_proj", "local_proj", "out_proj")}
+
+    def attend_self(self, module: Any, place: Place, states: Tensor) -> Tensor:
+        if type(module) is not DualContextAttention:
+            return super().attend_self(module, place, states)
+        cache = place.cache.own[module.layer_idx]
+        window = cache.windows(states.unflatten(0, (-1, place.width)), module.before).flatten(0, 1)
+        convolved = nn.functional.glu(self.linear(module.convolution, window))
+        local = self.linear(module.local_proj, module.convolution_norm(convolved + states))  # of (5.4)
+        whole = self.linear(module.global_proj, states)
+        local_key, local_value = local.unflatten(0, (-1, place.width)).chunk(2, dim=-1)
+        query, key, value = whole.unflatten(0, (-1, place.width)).split(
+            (2 * module.width, module.width, module.width), -1
+        )
+        key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
+        query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
+        key, value = cache.update(key, value)
+        return self.attend(module, query, key, value, place.visible)  # (5.5), (5.6)
+
+
 class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model."""
 
     config: DualContextConfig
     model_class = DualContextModel
+    step_class = DualContextDecoderStep
     citation = """@article{ampomah2021dual,
   title = {Dual Contextual Module for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Hawe, Glenn},

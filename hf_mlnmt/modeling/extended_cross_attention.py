@@ -48,11 +48,15 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from .attention import CrossAttention, cached_source, real_positions, split_heads
-from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
-from .attention_scan_eager import previous_states
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
-from .recurrent_attention import HeadProjection, RecurrentAttention
+from .recurrent_attention import (
+    HeadProjection,
+    KeyValueContextAttention,
+    PreviousContextAttention,
+    PreviousWeightAttention,
+    RecurrentAttention,
+)
 from .recurrent_cache import RecurrentCacheLayer
 from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -141,147 +145,6 @@ class WordEmbeddingAttention(CrossAttention):
         key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
         output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
-
-
-class PreviousContextAttention(RecurrentAttention):
-    """Equation 5.5. The state is c."""
-
-    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
-        super().__init__(config, heads, layer_idx)
-        width, self.full = config.d_model, config.cross_attention.endswith("full")
-        if self.full:
-            self.context_proj = nn.Linear(width, width, bias=False)  # W_att
-            self.context_q_proj: Any = nn.Linear(width, width, bias=False)  # W_q^2
-        else:
-            self.context_q_proj = HeadProjection(heads, width // heads, width // heads)  # W_q^2
-
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
-        if before is not None:
-            query = query + self.extend_query(before.to(query.dtype))
-        energies = self.energies(query, key, hidden)
-        if before is not None or (query.shape[2] == 1 and start is None):
-            weights = nn.functional.softmax(energies, dim=-1)
-        else:
-            weights = self.scan(energies, key, value, start, real)
-        context = self.read(weights, value)
-        dropped = self.training and self.config.attention_dropout > 0
-        states = torch.matmul(weights.to(value.dtype), value) if dropped and slot is not None else context
-        return context, weights, states
-
-    def extend_query(self, context: Tensor) -> Tensor:
-        """W_q^2 gamma from c, both (batch, heads, target, d_h)."""
-        if self.full:
-            joined = self.context_q_proj(self.context_proj(context.transpose(1, 2).flatten(2)))
-            return split_heads(joined, self.heads)
-        return torch.einsum("bhti,hoi->bhto", context, self.context_q_proj.weight)
-
-    def scan(self, energies: Tensor, key: Tensor, value: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
-        """All weights, with as little as possible left to the scan."""
-        exact = energies.dtype
-        start = None if start is None else start.to(exact)
-        if self.full:
-            transition = (self.context_q_proj.weight.to(exact) * self.scaling) @ self.context_proj.weight.to(exact)
-            return context_scan(energies, key.to(exact), value.to(exact), transition.t().to(exact), start, real)
-        key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
-        if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:  # the kernel is for the other form
-            mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
-            return context_scan(energies, mixed.to(exact), None, None, None, real)
-        return context_scan(energies, key.to(exact), value.to(exact), None, start, real)
-
-
-class PreviousWeightAttention(RecurrentAttention):
-    """Equations 5.6 and 5.7, and fertility. The state is alpha, or the sum of all alpha so far.
-
-    With fertilities, memory is [h ; 1/phi], (batch, source, d_model + 1).
-    """
-
-    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
-        super().__init__(config, heads, layer_idx)
-        self.accumulate = config.cross_attention != "previous-weight"
-        self.fertile = config.cross_attention == "fertility"
-        self.weight_q_proj = HeadProjection(heads, 1, config.d_model // heads)  # W_q^2
-
-    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        return super().project_source(memory[..., :-1] if self.fertile else memory)
-
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
-        # u is the energy of one more query, W_q^2.
-        direction = self.weight_q_proj.weight.transpose(1, 2).to(query.dtype).expand(len(query), -1, -1, -1)
-        energies = self.energies(torch.cat([query, direction], dim=2), key, None)
-        energies, coefficient = energies[:, :, :-1], energies[:, :, -1]
-        if self.fertile:
-            coefficient = coefficient * memory[:, None, :, -1]
-        if hidden is not None:
-            energies = energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
-        coefficient = coefficient.to(energies.dtype)
-        # Of a batch that has lost its longest sources, the states are cut as the sources are.
-        start, before = (None if x is None else x[..., : key.shape[2]].to(energies.dtype) for x in (start, before))
-        if before is not None:
-            weights = weight_step(energies, coefficient, before)
-            return self.read(weights, value), weights, before + weights if self.accumulate else weights
-        weights = weight_scan(energies, coefficient, start, real, self.accumulate)
-        states = weights
-        if self.accumulate and slot is not None:
-            counted = weights if real is None else weights * real[:, None, :, None]
-            states = counted.cumsum(2) if start is None else counted.cumsum(2) + start.unsqueeze(2)
-        return self.read(weights, value), weights, states
-
-
-class KeyValueContextAttention(RecurrentAttention):
-    """Equation 5.8. The state is c."""
-
-    def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
-        super().__init__(config, heads, layer_idx)
-        width, self.full = config.d_model, config.cross_attention.endswith("full")
-        if self.full:
-            self.context_proj = nn.Linear(width, width, bias=False)  # W_att
-            self.context_kv_proj: Any = nn.Linear(width, width, bias=False)  # W_ctx
-        else:
-            self.context_kv_proj = HeadProjection(heads, width // heads, width)  # W_ctx
-
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
-        energies = self.energies(query, key, hidden)
-        exact = energies.dtype
-        log_sum = energies.logsumexp(-1)
-        weights = torch.exp(energies - log_sum.unsqueeze(-1))
-        plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
-        transition, bias = self.transition() if slot is None or self.training else slot.constant(self.transition)
-        transition, bias = transition.to(exact), None if bias is None else bias.to(exact)
-        query = (query * self.scaling).to(exact)
-        start, before = (None if x is None else x.to(exact) for x in (start, before))
-        gate = None
-        if before is not None:
-            gate, contexts = gate_step(query, plain, log_sum, transition, bias, before)
-        else:
-            contexts = gate_scan(query, plain, log_sum, transition, bias, start, real)
-        dropped = self.training and self.config.attention_dropout > 0
-        if not dropped and self.config._attn_implementation != "eager":
-            return contexts, None, contexts
-        if gate is None:
-            before = previous_states(contexts.movedim(2, 0), start, real).movedim(0, 2)
-            gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
-        output = self.drop(contexts, weights, value, gate, plain) if dropped else contexts
-        return output, weights * (1 - gate), contexts
-
-    def drop(self, contexts: Tensor, weights: Tensor, value: Tensor, gate: Tensor, plain: Tensor) -> Tensor:
-        """The contexts with dropout on all J + 1 weights."""
-        rate = self.config.attention_dropout
-        kept = nn.functional.dropout(torch.ones_like(gate), rate)
-        return (1 - gate) * self.read(weights, value) + kept * (contexts - (1 - gate) * plain)
-
-    def transition(self) -> tuple[Tensor, Tensor | None]:
-        """c_{i-1} -> its key and value: [W_k ; W_v] W_ctx (W_att), as `gate_scan` takes it, and their biases."""
-        assert isinstance(self.kv_proj, nn.Linear)
-        exact = torch.promote_types(self.kv_proj.weight.dtype, torch.float32)
-        width, groups = self.config.d_model, 1 if self.full else self.heads
-        matrix = self.context_kv_proj.weight.to(exact)
-        if self.full:
-            matrix = matrix @ self.context_proj.weight.to(exact)
-        pairs = self.kv_proj.weight.to(exact).view(2, groups, width // groups, width).transpose(0, 1).flatten(1, 2)
-        bias: Tensor | None = self.kv_proj.bias
-        if bias is not None:
-            bias = bias.view(2, groups, -1).transpose(0, 1).flatten(1)
-        return torch.matmul(pairs, matrix).transpose(1, 2), bias
 
 
 class ExtendedDecoderLayer(DecoderLayer):
@@ -425,14 +288,36 @@ class ExtendedCrossAttentionModel(TransformerModel):
 
 
 class ExtendedDecoderStep(DecoderStep):
-    """A step of a search: the baseline's with the target's embeddings."""
+    """A step of a search: the baseline's with the member's attention."""
 
     knows = (ExtendedDecoder, ExtendedDecoderLayer)
+    written = {
+        **DecoderStep.written,
+        WordEmbeddingAttention: ("q_proj", "word_q_proj", "out_proj"),
+        PreviousContextAttention: ("q_proj", "out_proj"),
+        PreviousWeightAttention: ("q_proj", "out_proj"),
+        KeyValueContextAttention: ("q_proj", "out_proj"),
+    }
 
     def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
         if not self.decoder.reads_words:
             return {}
-        return {"words": self.decoder.word_norm(embeds).view(-1, place.width, embeds.shape[1])}
+        return {"words": self.decoder.word_norm(embeds).unflatten(0, (-1, place.width))}
+
+    def attend_source(self, module: Any, place: Place, states: Tensor) -> Tensor:
+        if type(module) not in self.written:
+            return super().attend_source(module, place, states)
+        query = self.linear(module.q_proj, states)
+        if place.extras:
+            query = query + self.linear(module.word_q_proj, place.extras["words"].flatten(0, 1))
+        query = split_heads(query.unflatten(0, (-1, place.width)), module.heads)
+        if not isinstance(module, RecurrentAttention):
+            source = place.cache.source[module.layer_idx]
+            return self.attend(module, query, source.keys, source.values, place.source_mask)
+        slot = place.cache.own[module.layer_idx]
+        context, states_behind = module.step(query, place, slot.states.transpose(1, 2))
+        slot.states = states_behind.transpose(1, 2)
+        return self.project(module, context.to(states.dtype))
 
 
 class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):

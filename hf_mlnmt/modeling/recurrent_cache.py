@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
-from .beam_cache import BeamCacheLayer
+from .beam_cache import BeamCacheLayer, of_parents
 
 
 class Constants:
@@ -34,6 +34,13 @@ class BeamRecurrentCacheLayer(Constants, BeamCacheLayer):
         super().__init__(**kwargs)
         self.states: Tensor | None = None  # (sentences, 1, heads, width), then (sentences, beams, heads, width)
         self.at_beams = False
+        self.source_product: Any = None
+
+    def of_source(self, compute: Callable[[], Any]) -> Any:
+        """`compute()`, a product of the source's keys: computed again only when sentences have left."""
+        if self.source_product is None:
+            self.source_product = compute()
+        return self.source_product
 
     def last_state(self) -> Tensor | None:
         """Before the beams as `RecurrentCacheLayer.last_state`, then one for each: (sentences, beams, heads, width)."""
@@ -49,12 +56,12 @@ class BeamRecurrentCacheLayer(Constants, BeamCacheLayer):
 
     def reorder(self, parents: Tensor) -> None:
         assert self.states is not None
-        self.states = torch.take_along_dim(self.states, parents[:, :, None, None], dim=1)
+        self.states = of_parents(self.states, parents)
 
     def select(self, sentences: Tensor, source: int) -> None:
         super().select(sentences, source)
         assert self.states is not None
-        self.states = self.states.index_select(0, sentences)
+        self.states, self.source_product = self.states.index_select(0, sentences), None
 
 
 class RecurrentCacheLayer(Constants, DynamicLayer):

@@ -25,6 +25,7 @@ from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import logging
 
+from .beam_cache import of_parents
 from .search_batch import HANDLED, Sentences
 from .search_results import NEVER, Finished
 
@@ -215,8 +216,7 @@ def beam_search(model, input_ids: Tensor, logits_processor, criteria, config, kw
         if ended.all() or over.all():
             break
         if rules.processors:
-            history = torch.take_along_dim(history, parents.unsqueeze(-1), dim=1)
-            history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)
+            history = torch.cat([of_parents(history, parents), tokens.unsqueeze(-1)], dim=-1)
         if (kept := rules.leave(ended)) is not None:
             sentences.keep(kept)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]

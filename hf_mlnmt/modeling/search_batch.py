@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .beam_cache import BeamCache, padded
+from .beam_cache import BeamCache, of_parents, padded
 from .search_step import Place, attend
 
 # What the loops get from generate() and hand on in another form, or not at all.
@@ -60,7 +60,7 @@ class Sentences:
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
         """Tokens (sentences, width), each behind beam parents[...]: logits (sentences, width, vocabulary)."""
         if parents is not None:
-            self.visible = torch.take_along_dim(self.visible, parents[:, None, :, None], dim=2)
+            self.visible = of_parents(self.visible.squeeze(1), parents).unsqueeze(1)
             self.cache.reorder(parents)
             if self.cache.slots >= self.next_pruning:
                 self.prune()
@@ -99,7 +99,7 @@ class Sentences:
             return
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
         self.cache.select_slots(slots)
-        visible = torch.take_along_dim(self.visible, slots[:, None, None, :], dim=3)
+        visible = self.visible.gather(3, slots[:, None, None, :].expand(-1, 1, self.width, -1))
         self.visible = nn.functional.pad(visible, (0, padded(count) - count), value=self.hide)
 
     def keep(self, rows: Tensor) -> None:

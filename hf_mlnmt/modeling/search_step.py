@@ -2,12 +2,12 @@
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
 than through the modules. So do products with small weights that lie transposed in memory (for a few rows, up to a half
-less), which are kept as long as the search; for large ones a search is too short to earn the copy. An attention of a
-family's own is called as a module.
+less), which are kept as long as the search; for large ones a search is too short to earn the copy.
 
 `TransformerForConditionalGeneration.decoder_step` says for which models this computes what their modules do. A family
-whose layers take more than the baseline's overrides `DecoderStep.begin` and `DecoderStep.between`. Equations are those
-of attention.py and layers.py; search_batch.py says what a step is given.
+overrides `DecoderStep.begin` and `DecoderStep.between` if its layers take more than the baseline's, `attend_self` and
+`attend_source` for an attention of its own; one that is not `written` out is called as a module. Equations are those of
+attention.py and layers.py; search_batch.py says what a step is given.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import CrossAttention, SelfAttention
+from .attention import CrossAttention, SelfAttention, split_heads
 
 SMALL = 2**18  # numbers in a weight; its copy is earned back within about 12 steps
 
@@ -37,6 +37,11 @@ class DecoderStep:
     """The decoder's layers and the output projection for one new position of every beam."""
 
     knows: tuple[type[Any], ...] = ()  # classes of a family whose methods this computes, as it does the baseline's
+    written: dict[type[Any], tuple[str, ...]] = {  # attentions that are not called, and the products in them
+        SelfAttention: ("qkv_proj", "out_proj"),
+        CrossAttention: ("q_proj", "out_proj"),
+    }
+    linears: tuple[type[Any], ...] = (nn.Linear,)  # what a product is, if it is not an adapter or quantised
 
     @staticmethod
     def decoders(model: Any) -> list[Any]:
@@ -46,10 +51,11 @@ class DecoderStep:
     @classmethod
     def products(cls, layer: Any) -> list[nn.Module]:
         """The modules of a layer whose weights are used without calling them."""
-        own, source, feed = layer.self_attn, layer.source_attn, layer.feed_forward
-        found = [feed.fc1, feed.fc2]
-        found += [own.qkv_proj, own.out_proj] if type(own) is SelfAttention else []
-        return found + ([source.q_proj, source.out_proj] if type(source) is CrossAttention else [])
+        found = [layer.feed_forward.fc1, layer.feed_forward.fc2]
+        for attention in (layer.self_attn, layer.source_attn):
+            products = [getattr(attention, name) for name in cls.written.get(type(attention), ())]
+            found += [product for product in products if product is not None]
+        return found
 
     @classmethod
     def covers(cls, model: Any) -> bool:
@@ -61,7 +67,7 @@ class DecoderStep:
             sublayers = (layer.self_attn_sublayer, layer.source_attn_sublayer, layer.feed_forward_sublayer)
             norms += [sublayer.layer_norm for sublayer in sublayers]
         linears = [model.lm_head, *(product for layer in layers for product in cls.products(layer))]
-        if {type(module) for module in linears} != {nn.Linear}:
+        if not {type(module) for module in linears} <= set(cls.linears):
             return False
         if not {type(norm) for norm in norms} <= {nn.LayerNorm, nn.Identity}:
             return False
@@ -106,9 +112,8 @@ class DecoderStep:
         """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
         if type(module) is not SelfAttention:
             return self.call(module, place, states, place.visible)
-        projected = self.linear(module.qkv_proj, states)
-        heads = projected.view(-1, place.width, 3, module.heads, states.shape[1] // module.heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        projected = self.linear(module.qkv_proj, states).chunk(3, dim=-1)
+        query, key, value = (split_heads(x.unflatten(0, (-1, place.width)), module.heads) for x in projected)
         key, value = place.cache.own[module.layer_idx].update(key, value)
         return self.attend(module, query, key, value, place.visible)
 
@@ -117,8 +122,7 @@ class DecoderStep:
         if type(module) is not CrossAttention:
             return self.call(partial(module, **place.extras), place, states, place.memory, place.source_mask)
         source = place.cache.source[module.layer_idx]
-        query = self.linear(module.q_proj, states)
-        query = query.view(len(source.keys), -1, module.heads, states.shape[1] // module.heads).transpose(1, 2)
+        query = split_heads(self.linear(module.q_proj, states).unflatten(0, (-1, place.width)), module.heads)
         return self.attend(module, query, source.keys, source.values, place.source_mask)
 
     def call(self, module: Callable, place: Place, states: Tensor, *inputs: Tensor | None) -> Tensor:
@@ -129,7 +133,11 @@ class DecoderStep:
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
-        return self.linear(module.out_proj, mix(query, key, value, mask, module.scaling).flatten(2).flatten(0, 1))
+        return self.project(module, mix(query, key, value, mask, module.scaling))
+
+    def project(self, module: Any, contexts: Tensor) -> Tensor:
+        """Equation 2: contexts (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        return self.linear(module.out_proj, contexts.transpose(1, 2).flatten(2).flatten(0, 1))
 
     def feed_forward(self, module: Any, states: Tensor) -> Tensor:
         """Equation 4."""
@@ -160,15 +168,24 @@ def normed(norm: Any, states: Tensor) -> Tensor:
 
 
 def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Equation 1: query (sentences, heads, width, d_h) -> (sentences, width, heads, value's width)."""
+    """Equation 1: query (sentences, heads, width, d_h) -> (sentences, heads, width, value's width)."""
+    return read(energy(query, key, mask, scaling).softmax(-1), value)
+
+
+def energy(query: Tensor, key: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Query (sentences, heads, width, d_h) -> what softmax is taken of, (sentences, heads, width, slots)."""
     sentences, heads, width, size = query.shape
     scores = torch.bmm(query.reshape(-1, width, size), key.transpose(2, 3).flatten(0, 1))
     scores = torch.add(mask, scores.view(sentences, heads, width, -1), alpha=scaling)
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    output = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
-    return output.view(sentences, heads, width, -1).transpose(1, 2)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def read(weights: Tensor, value: Tensor) -> Tensor:
+    """Weights (sentences, heads, width, slots) -> (sentences, heads, width, value's width)."""
+    output = torch.bmm(weights.to(value.dtype).flatten(0, 1), value.flatten(0, 1))
+    return output.view(*weights.shape[:3], -1)
 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
     """What modules call for attention in a search on a CPU: shapes as in attention.py."""
-    return mix(query, key, value, mask, scaling), None
+    return mix(query, key, value, mask, scaling).transpose(1, 2), None
