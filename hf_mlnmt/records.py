@@ -18,9 +18,9 @@ def records_root() -> Path:
     return installed if installed.is_dir() else package.parent
 
 
-def stems() -> list[str]:
-    """The names of all records."""
-    return sorted(path.name.removesuffix(".yaml") for path in (records_root() / "training").glob("*.yaml"))
+def stems(root: Path | None = None) -> list[str]:
+    """The names of all records below `root`, by default this project's own."""
+    return sorted(path.name.removesuffix(".json") for path in ((root or records_root()) / "modeling").glob("*.json"))
 
 
 def record_path(kind: Kind, name: str | Path) -> Path:

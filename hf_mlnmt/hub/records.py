@@ -12,7 +12,7 @@ from hf_mlnmt.hub.comparison import comparisons_of_record
 from hf_mlnmt.hub.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.hub.parts import model_of_config, parameters_by_part
 from hf_mlnmt.hub.published import papers_numbers
-from hf_mlnmt.records import records_root
+from hf_mlnmt.records import records_root, stems
 
 
 def card_for_record(stem: str, root: str | Path | None = None) -> str:
@@ -61,17 +61,12 @@ def record_config(path: Path) -> Any:
     import hf_mlnmt  # noqa: F401  (registers our configs)
 
     if not path.is_file():
-        known = record_stems(path.parent.parent)
+        known = stems(path.parent.parent)
         raise UserError(f"{path}: no such record{suggest(path.stem, known)}; there are: {', '.join(known) or 'none'}.")
     try:
         return AutoConfig.from_pretrained(path)
     except (StrictDataclassError, ValueError, TypeError, OSError) as error:
         raise UserError(f"{path}: not the config of a model: {error}") from error
-
-
-def record_stems(root: str | Path | None = None) -> list[str]:
-    """The stems of all records."""
-    return sorted(path.name.removesuffix(".json") for path in (_root(root) / "modeling").glob("*.json"))
 
 
 def results_of_record(stem: str, root: str | Path | None = None) -> list[Path]:
@@ -84,14 +79,14 @@ def results_of_record(stem: str, root: str | Path | None = None) -> list[Path]:
 
 def stale_cards(root: str | Path | None = None) -> list[str]:
     """Stems whose card is missing or differs from what `card_for_record` makes."""
-    return [stem for stem in record_stems(root) if _written(stem, root) != card_for_record(stem, root)]
+    return [stem for stem in stems(_root(root)) if _written(stem, root) != card_for_record(stem, root)]
 
 
 def write_cards(root: str | Path | None = None) -> list[Path]:
     """Write the card of every record; returns the files."""
     return [
         write_text(_root(root) / "model_cards" / f"{stem}.md", card_for_record(stem, root))
-        for stem in record_stems(root)
+        for stem in stems(_root(root))
     ]
 
 

@@ -33,7 +33,7 @@ from transformers.activations import ACT2FN
 
 from .configuration import TransformerConfig
 from .dropout import Dropout
-from .feature_collector import FeatureCollector, check_feature_count
+from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
 from .search_step import DecoderStep
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
@@ -231,12 +231,4 @@ class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
     config: AggregationConfig
     model_class = AggregationModel
     step_class = AggregationDecoderStep
-    citation = """@article{ampomah2020every,
-  title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
-  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},
-  journal = {The Prague Bulletin of Mathematical Linguistics},
-  number = {115},
-  pages = {51--82},
-  year = {2020},
-  doi = {10.14712/00326585.005}
-}"""
+    citation = CITATION

@@ -39,7 +39,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
-from .feature_collector import FeatureCollector, check_feature_count
+from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
 from .search_step import DecoderStep, Place, mix
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
@@ -222,12 +222,4 @@ class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGener
     config: MultiLayerAttentionConfig
     model_class = MultiLayerAttentionModel
     step_class = MultiLayerDecoderStep
-    citation = """@article{ampomah2020every,
-  title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
-  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},
-  journal = {The Prague Bulletin of Mathematical Linguistics},
-  number = {115},
-  pages = {51--82},
-  year = {2020},
-  doi = {10.14712/00326585.005}
-}"""
+    citation = CITATION

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_mlnmt.hub.records import record_stems, stale_cards
+from hf_mlnmt.hub.records import stale_cards
+from hf_mlnmt.records import stems
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_cards_are_in_step_with_their_records():
-    assert record_stems(ROOT)
+    assert stems(ROOT)
     assert stale_cards(ROOT) == [], 'run: python -c "from hf_mlnmt.hub import write_cards; write_cards()"'

@@ -9,13 +9,13 @@ import pytest
 
 from hf_mlnmt import config_for
 from hf_mlnmt.hub.published import PUBLISHED, decoding_ratio, published, training_ratio
-from hf_mlnmt.hub.records import record_stems
 from hf_mlnmt.hub.tasks import BASELINE, TASKS, recipe_text, record_config_of, record_json, summary, write_records
+from hf_mlnmt.records import stems
 from hf_mlnmt.systems import list_systems
 from hf_mlnmt.training import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = [stem.split(".", 1) for stem in record_stems(ROOT) if stem.split(".", 1)[1] in TASKS]
+RECORDS = [stem.split(".", 1) for stem in stems(ROOT) if stem.split(".", 1)[1] in TASKS]
 
 
 @pytest.mark.parametrize(("system", "task"), RECORDS)
@@ -30,7 +30,7 @@ def test_a_record_is_its_systems_config(system: str, task: str):
 
 def test_every_published_number_has_its_record():
     for task, systems in PUBLISHED.items():
-        assert {f"{system}.{task}" for system in systems} <= set(record_stems(ROOT))
+        assert {f"{system}.{task}" for system in systems} <= set(stems(ROOT))
 
 
 @pytest.mark.parametrize("task", TASKS)
