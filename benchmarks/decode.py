@@ -34,6 +34,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.files import write_json
 from hf_mlnmt.generation.loading import load
 from hf_mlnmt.modeling import search
 
@@ -142,8 +143,9 @@ def export_all(name: str, model: Any, engines: list[str], folder: Path) -> None:
                 print(f"{engine}: {error}", file=sys.stderr)
 
 
-def compare_speed(name: str, options: argparse.Namespace) -> None:
-    """One table for each beam size and batch size."""
+def compare_speed(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One table for each beam size and batch size; the same as rows, one for each engine."""
+    rows = []
     parts = load(name, device=options.device)
     lines = list(itertools.islice(read_lines(options.source), options.sentences))
     engines = options.engines.split(",")
@@ -158,18 +160,47 @@ def compare_speed(name: str, options: argparse.Namespace) -> None:
             lengths = [len(row) for row in outputs["ours"]]
             mean = sum(lengths) / len(lengths)
             title = (
-                f"{name}: beam {beams}, batch {size}, {len(lines)} sentences of {mean:.1f} subwords on average, "
+                f"{short(name)}: beam {beams}, batch {size}, {len(lines)} sentences of {mean:.1f} subwords on average, "
                 f"{max(lengths)} at most (tokens/s: times {mean:.1f})"
             )
             print_ratios(title, "sentences", rates, "stock" if "stock" in rates else "ours")
             for engine in rates:
                 same = sum(a == b for a, b in zip(outputs[engine], outputs["ours"], strict=True))
                 score = bleu(outputs[engine], parts, options.reference)
-                print(f"  {engine}: {same} of {len(lines)} outputs are those of ours{score}")
+                print(f"  {engine}: {same} of {len(lines)} outputs are those of ours{score and f', BLEU {score:.2f}'}")
+                row = {"model": short(name), "beams": beams, "batch": size, "engine": engine, "outputs_as_ours": same}
+                row["sentences_per_second"] = statistics.median(rates[engine])
+                row["tokens_per_second"] = row["sentences_per_second"] * mean
+                if "stock" in rates:
+                    pairs = zip(rates[engine], rates["stock"], strict=True)
+                    row["times_stock"] = statistics.median(own / stock for own, stock in pairs)
+                rows.append(row | ({"bleu_cased": score} if score else {}))
+    return rows
 
 
-def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> str:
-    """ ", BLEU 35.98", cased."""
+def short(name: str) -> str:
+    """The run's name, of the folder of one of its models."""
+    path = Path(name).resolve()
+    return path.parent.name if path.name in ("average", "best") else path.name
+
+
+def summarise(rows: list[dict[str, Any]]) -> None:
+    """How many times as fast as stock: a row for each model and engine, a column for each beam and batch."""
+    settings = list(dict.fromkeys((row["beams"], row["batch"]) for row in rows))
+    cells: dict[tuple[str, str], dict] = {}
+    for row in rows:
+        if row["engine"] != "stock" and "times_stock" in row:
+            cells.setdefault((row["model"], row["engine"]), {})[row["beams"], row["batch"]] = row["times_stock"]
+    table = Table("model", "engine", title="times stock generate() (beam, batch)", title_justify="left")
+    for beams, batch in settings:
+        table.add_column(f"{beams}, {batch}", justify="right")
+    for (model, engine), ratios in cells.items():
+        table.add_row(model, engine, *(f"{ratios[x]:.2f}" if x in ratios else "" for x in settings))
+    Console(width=60 + 10 * len(settings)).print(table)
+
+
+def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float | str:
+    """Cased, or an empty text without a reference."""
     if reference is None:
         return ""
     import sacrebleu
@@ -178,7 +209,7 @@ def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> str:
     if parts.target_processing:
         texts = [parts.target_processing.undo(text) for text in texts]
     references = list(itertools.islice(read_lines(reference), len(texts)))
-    return f", BLEU {sacrebleu.corpus_bleu([text.strip() for text in texts], [references]).score:.2f}"
+    return sacrebleu.corpus_bleu([text.strip() for text in texts], [references]).score
 
 
 def compare_systems(options: argparse.Namespace) -> None:
@@ -260,6 +291,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help="instead of wall time, on a CPU others use too")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of speed")
     parser.add_argument("--no-tests", action="store_true", help="do not run the search's tests first")
+    parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -277,8 +309,17 @@ def main() -> None:
         require_green_tests()
     if options.systems:
         compare_systems(options)
+    rows: list[dict[str, Any]] = []
     for name in options.models:
-        (compare_memory if options.memory else compare_speed)(name, options)
+        if options.memory:
+            compare_memory(name, options)
+            continue
+        rows += compare_speed(name, options)
+        if options.output:  # after every model: a long run that is cut short has not been for nothing
+            settings = {key: str(value) for key, value in vars(options).items() if key not in ("output", "models")}
+            write_json(options.output, {"settings": settings, "machine": machine(), "rows": rows})
+    if rows:
+        summarise(rows)
 
 
 if __name__ == "__main__":
