@@ -2,16 +2,17 @@
 
     python benchmarks/systems.py --shape small --threads 1
 
-Each system takes its turn, A B C ... A B C ..., and its ratio to the baseline is taken round by round; the median is
-printed beside the papers' own ratio (their GPU, their code: hf_mlnmt/hub/published.py). Random weights and sentences;
-all systems do the same steps on the same batches. Turns are short, because a busy machine changes its speed within
-seconds. At the base shape a model is built anew for every turn: all together do not fit into memory.
+Each system takes its turn right after the baseline, A B A C A D ..., and its ratio is to the turn before; the median
+is printed beside the ratio of the arithmetic (floating-point operations of a step: what a processor that does nothing
+else could reach) and the papers' own ratio (their GPU, their code: hf_mlnmt/hub/published.py), which is above it where
+their step was not arithmetic alone. Random weights and sentences; all systems do the same steps on the same batches.
+Turns are short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for
+every turn: all together do not fit into memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from common import Measure, machine, require_green_tests, take_turns
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
@@ -43,11 +45,11 @@ def build(system: str, options: argparse.Namespace) -> Any:
     return AutoModelForSeq2SeqLM.from_config(config).to(options.device)
 
 
-def sentences(options: argparse.Namespace, count: int = 8) -> list[list[dict[str, np.ndarray]]]:
-    """Batches of as many pairs as fit into `tokens`, each a little longer than the one before, as after sorting."""
+def sentences(options: argparse.Namespace) -> list[list[dict[str, np.ndarray]]]:
+    """A batch for each step of a turn, of as many pairs as fit into `tokens`; their lengths are `length` on average."""
     draw = np.random.default_rng(1)
     batches = []
-    for length in np.linspace(0.6, 1.4, count) * options.length:
+    for length in (0.6 + 0.8 * (np.arange(options.steps) + 0.5) / options.steps) * options.length:
         size = max(1, options.tokens // round(length))
         ids = [draw.integers(5, options.vocabulary, round(length), dtype=np.int32) for _ in range(2 * size)]
         batches.append([{"input_ids": source, "labels": target} for source, target in zip(ids[::2], ids[1::2])])
@@ -55,14 +57,14 @@ def sentences(options: argparse.Namespace, count: int = 8) -> list[list[dict[str
 
 
 def training(system: str, options: argparse.Namespace) -> Callable[[], Measure]:
-    """One turn: `steps` optimizer steps; a new model has done two before."""
+    """One turn: an optimizer step on every batch; a new model has done a turn before."""
     objective = Translation(0, label_smoothing=0.1)
     batches = [objective.collate(batch) for batch in sentences(options)]
     inputs = [{name: tensor.to(options.device) for name, tensor in batch.items()} for batch in batches]
     kept: list[tuple] = []
 
-    def steps(model: Any, optimizer: Any, batches: Any, count: int) -> None:
-        for batch in itertools.islice(batches, count):
+    def steps(model: Any, optimizer: Any) -> None:
+        for batch in inputs:
             loss, _ = objective.loss(model, batch)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -71,14 +73,14 @@ def training(system: str, options: argparse.Namespace) -> Callable[[], Measure]:
 
     def make() -> tuple:
         model = build(system, options).train()
-        parts = model, torch.optim.Adam(model.parameters(), lr=1e-4, fused=True), itertools.cycle(inputs)
-        steps(*parts, 2)
+        parts = model, torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+        steps(*parts)
         return parts
 
     def run() -> Measure:
         parts = kept[0] if kept else make()
         start = now(options)
-        steps(*parts, options.steps)
+        steps(*parts)
         measure = Measure(options.steps, now(options) - start)
         if options.shape != "base" and not kept:
             kept.append(parts)
@@ -116,15 +118,38 @@ def now(options: argparse.Namespace) -> float:
     return time.perf_counter()
 
 
-def ratio(rates: dict[str, list[float]], system: str) -> float:
-    """The median of the ratios to the baseline, taken round by round."""
-    return statistics.median(own / base for own, base in zip(rates[system], rates[BASELINE], strict=True))
-
-
-def report(options: argparse.Namespace, trained: dict[str, list[float]], decoded: dict[str, list[float]]) -> list[dict]:
-    """A row for each system; the papers' ratios beside ours, by names of their own."""
-    sizes = {}
+def beside_baseline(
+    turn: Callable[[str, argparse.Namespace], Callable[[], Measure]], options: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
+    """Of each system the median rate, and the median of its ratios to the baseline's turn before it."""
+    baseline = turn(BASELINE, options)
+    runs: dict[str, Callable[[], Measure]] = {}
     for system in options.systems:
+        runs[f"baseline before {system}"] = baseline
+        runs[system] = turn(system, options)
+    rates = take_turns(runs, options.rounds)
+    found = {}
+    for system in options.systems:
+        pairs = zip(rates[system], rates[f"baseline before {system}"], strict=True)
+        found[system] = statistics.median(rates[system]), statistics.median(own / base for own, base in pairs)
+    return found
+
+
+def operations(system: str, options: argparse.Namespace) -> int:
+    """Floating-point operations of one training step, without the optimizer's and those of the element-wise rest."""
+    model = build(system, options).train()
+    objective = Translation(0, label_smoothing=0.1)
+    batch = {name: tensor.to(options.device) for name, tensor in objective.collate(sentences(options)[0]).items()}
+    with FlopCounterMode(display=False) as counter:
+        objective.loss(model, batch)[0].backward()
+    return counter.get_total_flops()
+
+
+def report(options: argparse.Namespace, trained: dict, decoded: dict) -> list[dict]:
+    """A row for each system; the papers' ratios beside ours, by names of their own."""
+    whole = operations(BASELINE, options)
+    sizes = {}
+    for system in {BASELINE, *options.systems}:
         config = hf_mlnmt.config_for(system, options.shape, vocab_size=options.vocabulary)
         sizes[system] = parameters_of_config(config)["total"]
     return [
@@ -132,11 +157,12 @@ def report(options: argparse.Namespace, trained: dict[str, list[float]], decoded
             "system": system,
             "parameters": sizes[system],
             "parameters_ratio": sizes[system] / sizes[BASELINE],
-            "training_steps_per_second": statistics.median(trained[system]),
-            "training_ratio": ratio(trained, system),
+            "training_steps_per_second": trained[system][0],
+            "training_ratio": trained[system][1],
+            "training_ratio_of_the_arithmetic": whole / operations(system, options),
             "training_ratio_of_the_papers": training_ratio(system),
-            "decoding_tokens_per_second": statistics.median(decoded[system]),
-            "decoding_ratio": ratio(decoded, system),
+            "decoding_tokens_per_second": decoded[system][0],
+            "decoding_ratio": decoded[system][1],
             "decoding_ratio_of_the_papers": decoding_ratio(system),
         }
         for system in options.systems
@@ -146,15 +172,15 @@ def report(options: argparse.Namespace, trained: dict[str, list[float]], decoded
 def show(rows: list[dict], title: str) -> None:
     """The rows as a table."""
     table = Table(title=title, title_justify="left")
-    columns = ["system", "parameters", "times", "training steps/s", "times", "papers'", "decoding tokens/s", "times"]
-    for column in [*columns, "papers'"]:
+    training = ["training steps/s", "times", "arithmetic", "papers'"]
+    for column in ["system", "parameters", "times", *training, "decoding tokens/s", "times", "papers'"]:
         table.add_column(column, justify="left" if column == "system" else "right")
     for row in rows:
         system, *numbers = row.values()
-        forms = ["{:,}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:.2f}", "{:.2f}"]
+        forms = ["{:,}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:.2f}", "{:.2f}"]
         cells = ["" if number is None else form.format(number) for form, number in zip(forms, numbers, strict=True)]
         table.add_row(system, *cells)
-    console = Console(width=130)
+    console = Console(width=140)
     console.print(table)
     console.print(machine(), style="dim")
 
@@ -176,7 +202,7 @@ def main() -> None:
     parser.add_argument("--no-tests", action="store_true", help="do not run the tests of what is measured first")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
     options = parser.parse_args()
-    options.systems = list(dict.fromkeys([BASELINE, *options.systems]))
+    options.systems = list(dict.fromkeys(options.systems))
     for system in options.systems:
         find_system(system)
     if options.quick:
@@ -184,8 +210,7 @@ def main() -> None:
     if not options.no_tests:
         require_green_tests()
     torch.set_num_threads(options.threads)
-    trained = take_turns({system: training(system, options) for system in options.systems}, options.rounds)
-    decoded = take_turns({system: decoding(system, options) for system in options.systems}, options.rounds)
+    trained, decoded = beside_baseline(training, options), beside_baseline(decoding, options)
     rows = report(options, trained, decoded)
     title = (
         f"{options.shape} shape, vocabulary {options.vocabulary}, {options.tokens} tokens a training step; decoding "

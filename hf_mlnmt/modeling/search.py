@@ -232,8 +232,9 @@ def best_token(scores: Tensor) -> Tensor:
         return scores.argmax(dim=-1)
     block = scores[..., :whole].unflatten(-1, (-1, BLOCK)).amax(dim=-1).argmax(dim=-1, keepdim=True)
     index = block * BLOCK + torch.arange(BLOCK)
-    rest = torch.arange(whole, vocabulary).expand(*index.shape[:-1], -1)
-    index = torch.cat([index, rest], dim=-1)
+    if whole < vocabulary:
+        rest = torch.arange(whole, vocabulary).expand(*index.shape[:-1], -1)
+        index = torch.cat([index, rest], dim=-1)
     return index.gather(-1, scores.gather(-1, index).argmax(dim=-1, keepdim=True)).squeeze(-1)
 
 

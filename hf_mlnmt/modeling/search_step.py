@@ -78,7 +78,7 @@ class DecoderStep:
 
     def __init__(self, model: Any):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
-        self.transposed: dict[nn.Module, Tensor] = {}
+        self.factors: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
 
     def __call__(self, tokens: Tensor, position: int, place: Place) -> Tensor:
         """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary)."""
@@ -112,8 +112,9 @@ class DecoderStep:
         """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
         if type(module) is not SelfAttention:
             return self.call(module, place, states, place.visible)
-        projected = self.linear(module.qkv_proj, states).chunk(3, dim=-1)
-        query, key, value = (split_heads(x.unflatten(0, (-1, place.width)), module.heads) for x in projected)
+        projected = self.linear(module.qkv_proj, states)
+        heads = projected.view(-1, place.width, 3, module.heads, states.shape[1] // module.heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
         key, value = place.cache.own[module.layer_idx].update(key, value)
         return self.attend(module, query, key, value, place.visible)
 
@@ -145,12 +146,11 @@ class DecoderStep:
 
     def linear(self, module: Any, states: Tensor) -> Tensor:
         """The module's product."""
-        if module.weight.numel() > SMALL:
-            return nn.functional.linear(states, module.weight, module.bias)
-        weight = self.transposed.get(module)
-        if weight is None:
-            weight = self.transposed[module] = module.weight.t().contiguous()
-        return torch.mm(states, weight) if module.bias is None else torch.addmm(module.bias, states, weight)
+        if module not in self.factors:
+            weight = module.weight.t()
+            self.factors[module] = (weight.contiguous() if weight.numel() <= SMALL else weight, module.bias)
+        weight, bias = self.factors[module]
+        return torch.mm(states, weight) if bias is None else torch.addmm(bias, states, weight)
 
 
 def residual(sublayer: Any, states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
