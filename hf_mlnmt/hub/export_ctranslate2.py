@@ -149,7 +149,8 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[
 
     # A CPU has no float16 arithmetic: the rounded weights, computed in float32.
     compute_type = "int8" if dtype == "int8" else "float32"
-    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
+    threads = torch.get_num_threads()  # of the whole process: CTranslate2 would set its own number for PyTorch too
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type, intra_threads=threads)
     sentences = Sentences.of(model, tokenizers)
     sources = [tokenizers.source.convert_ids_to_tokens(ids) for ids in sentences.sources]
     vocabulary = _vocabulary(tokenizers.target, model.config.decoder_vocab_size)
