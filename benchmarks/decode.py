@@ -167,14 +167,15 @@ def compare_speed(name: str, options: argparse.Namespace) -> list[dict[str, Any]
             for engine in rates:
                 same = sum(a == b for a, b in zip(outputs[engine], outputs["ours"], strict=True))
                 score = bleu(outputs[engine], parts, options.reference)
-                print(f"  {engine}: {same} of {len(lines)} outputs are those of ours{score and f', BLEU {score:.2f}'}")
+                known = "" if score is None else f", BLEU {score:.2f}"
+                print(f"  {engine}: {same} of {len(lines)} outputs are those of ours{known}")
                 row = {"model": short(name), "beams": beams, "batch": size, "engine": engine, "outputs_as_ours": same}
                 row["sentences_per_second"] = statistics.median(rates[engine])
                 row["tokens_per_second"] = row["sentences_per_second"] * mean
                 if "stock" in rates:
                     pairs = zip(rates[engine], rates["stock"], strict=True)
                     row["times_stock"] = statistics.median(own / stock for own, stock in pairs)
-                rows.append(row | ({"bleu_cased": score} if score else {}))
+                rows.append(row if score is None else row | {"bleu_cased": score})
     return rows
 
 
@@ -199,10 +200,10 @@ def summarise(rows: list[dict[str, Any]]) -> None:
     Console(width=60 + 10 * len(settings)).print(table)
 
 
-def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float | str:
-    """Cased, or an empty text without a reference."""
+def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float | None:
+    """Cased; None without a reference."""
     if reference is None:
-        return ""
+        return None
     import sacrebleu
 
     texts = parts.target.batch_decode(outputs, skip_special_tokens=True)

@@ -3,11 +3,11 @@
     python benchmarks/systems.py --shape small --threads 1
 
 Each system takes its turn right after the baseline, A B A C A D ..., and its ratio is to the turn before; the median
-is printed beside the ratio of the arithmetic (floating-point operations of a step: what a processor that does nothing
-else could reach) and the papers' own ratio (their GPU, their code: hf_mlnmt/hub/published.py), which is above it where
-their step was not arithmetic alone. Random weights and sentences; all systems do the same steps on the same batches.
-Turns are short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for
-every turn: all together do not fit into memory.
+is printed beside the ratio of the arithmetic (floating-point operations in the matrix products of a step: a guide, not
+a bound, since products differ in speed and a step has other work) and the papers' own ratio (their GPU, their code:
+hf_mlnmt/hub/published.py). Random weights and sentences; all systems do the same steps on the same batches. Turns are
+short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for every turn:
+all together do not fit into memory.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def beside_baseline(
 
 
 def operations(system: str, options: argparse.Namespace) -> int:
-    """Floating-point operations of one training step, without the optimizer's and those of the element-wise rest."""
+    """Floating-point operations in the matrix products of one training step, without those of the recurrent scans."""
     model = build(system, options).train()
+    model.set_attn_implementation("eager")  # the counter does not see into a CPU's fused attention
     objective = Translation(0, label_smoothing=0.1)
     batch = {name: tensor.to(options.device) for name, tensor in objective.collate(sentences(options)[0]).items()}
     with FlopCounterMode(display=False) as counter:

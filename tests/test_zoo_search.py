@@ -71,7 +71,11 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
 
 def test_steps_are_written_out(model):
     """No family goes through its modules in a search on a CPU (search_step.py)."""
-    assert model.eval().decoder_step() is not None
+    step = model.eval().decoder_step()
+    assert step is not None
+    for decoder in step.decoders(model.model):
+        for layer in decoder.layers:
+            assert {type(layer.self_attn), type(layer.source_attn)} <= set(step.written)
 
 
 def test_pruned_histories(model, batch, monkeypatch):

@@ -173,15 +173,7 @@ class PreviousWeightAttention(RecurrentAttention):
         return super().project_source(memory[..., :-1] if self.fertile else memory)
 
     def recur(self, query, key, value, memory, hidden, start, before, real, slot):
-        # u is the energy of one more query, W_q^2.
-        direction = self.weight_q_proj.weight.transpose(1, 2).to(query.dtype).expand(len(query), -1, -1, -1)
-        energies = self.energies(torch.cat([query, direction], dim=2), key, None)
-        energies, coefficient = energies[:, :, :-1], energies[:, :, -1]
-        if self.fertile:
-            coefficient = coefficient * memory[:, None, :, -1]
-        if hidden is not None:
-            energies = energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
-        coefficient = coefficient.to(energies.dtype)
+        energies, coefficient = self.energies(query, key, hidden), self.coefficient(key, memory)
         # Of a batch that has lost its longest sources, the states are cut as the sources are.
         start, before = (None if x is None else x[..., : key.shape[2]].to(energies.dtype) for x in (start, before))
         if before is not None:
@@ -200,15 +192,14 @@ class PreviousWeightAttention(RecurrentAttention):
         before = before[..., : source.keys.shape[2]]
         coefficient = slot.of_source(lambda: self.coefficient(source.keys, place.memory))
         energies = energy(query, source.keys, place.source_mask, self.scaling)
-        weights = torch.addcmul(energies, coefficient, before).softmax(-1)
+        weights = weight_step(energies, coefficient, before)
         return read(weights, source.values), before + weights if self.accumulate else weights
 
     def coefficient(self, key: Tensor, memory: Tensor) -> Tensor:
-        """u, (sentences, heads, 1, source)."""
-        direction = self.weight_q_proj.weight.transpose(1, 2).to(key.dtype) * self.scaling
-        found = torch.matmul(direction, key.transpose(2, 3))
-        found = found * memory[:, None, None, :, -1] if self.fertile else found
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi if fertile."""
+        direction = self.weight_q_proj.weight.transpose(1, 2).to(key.dtype)
+        found = self.energies(direction, key, None).squeeze(2)
+        return found * memory[:, None, :, -1] if self.fertile else found
 
 
 class KeyValueContextAttention(RecurrentAttention):

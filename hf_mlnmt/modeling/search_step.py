@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .attention import CrossAttention, SelfAttention, split_heads
 
-SMALL = 2**18  # numbers in a weight; its copy is earned back within about 12 steps
+SMALL = 2**18  # numbers in a weight; its copy is earned back within 10 to 30 steps
 
 
 class Place(NamedTuple):

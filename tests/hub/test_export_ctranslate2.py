@@ -44,6 +44,20 @@ def test_outputs_are_generates(fields, make, tmp_path):
         assert torch.equal(value, before[name]), name
 
 
+def test_pytorch_keeps_its_threads(tmp_path):
+    """The two share the number."""
+    tokenizers = joint_tokenizer()
+    model = toy_model(tokenizers)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # not what CTranslate2 would choose
+    try:
+        write(model, tokenizers, tmp_path, "float32")
+        check(tmp_path, model, tokenizers, "float32")
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
 def test_rounded_weights_are_reported(dtype, tmp_path):
     tokenizers = joint_tokenizer()
