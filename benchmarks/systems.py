@@ -32,6 +32,7 @@ import hf_mlnmt
 from hf_mlnmt.files import write_json
 from hf_mlnmt.hub.parts import parameters_of_config
 from hf_mlnmt.hub.published import decoding_ratio, training_ratio
+from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.systems import find_system, list_systems
 from hf_mlnmt.training import Translation
 
@@ -211,6 +212,8 @@ def main() -> None:
     if not options.no_tests:
         require_green_tests()
     torch.set_num_threads(options.threads)
+    if options.device == "cpu":
+        keep_memory()  # as our trainer does
     trained, decoded = beside_baseline(training, options), beside_baseline(decoding, options)
     rows = report(options, trained, decoded)
     title = (

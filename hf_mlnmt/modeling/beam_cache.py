@@ -12,7 +12,7 @@ holds some names, as its class's `beam_layer`, the class that holds it as (sente
 `expand(width)`, `reorder(parents)` and `select(sentences, source)`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,24 +40,39 @@ def of_parents(states: Tensor, parents: Tensor) -> Tensor:
     return states.flatten(0, 1).index_select(0, (parents + first).flatten()).view(states.shape)
 
 
+class Rows(NamedTuple):
+    """Keys (sentences x heads, d_h, slots) and values (sentences x heads, slots, d_h): a matrix for every head."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> "Rows":
+        """From (sentences, heads, slots, d_h) each."""
+        return cls(keys.transpose(2, 3).flatten(0, 1), values.flatten(0, 1))
+
+
 class SourceCacheLayer(DynamicLayer):
     """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
 
     _layer_type = None  # not for DynamicCache(config=...) to choose
     keys: Any
     values: Any
+    rows: Rows
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         """Keep them, the keys transposed in memory."""
         self.lazy_initialization(key_states, value_states)
         self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
         self.values = value_states.contiguous()
+        self.rows = Rows.of(self.keys, self.values)
         return self.keys, self.values
 
     def select(self, sentences: Tensor, source: int) -> None:
         """Keep these sentences, and the first `source` positions."""
         self.keys = self.keys.transpose(2, 3)[..., :source].index_select(0, sentences).transpose(2, 3)
         self.values = self.values[:, :, :source].index_select(0, sentences)
+        self.rows = Rows.of(self.keys, self.values)
 
 
 class BeamCacheLayer(DynamicLayer):
@@ -66,10 +81,11 @@ class BeamCacheLayer(DynamicLayer):
     _layer_type = None
     keys: Any
     values: Any
+    rows: Rows
 
     def __init__(self, **kwargs):
         super().__init__()
-        self.size = 0
+        self.size = self.end = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -88,13 +104,15 @@ class BeamCacheLayer(DynamicLayer):
             missing = roomy(self.size) - self.value_buffer.shape[2]
             self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
             self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
-        self.key_buffer[..., start : self.size] = key_states.transpose(2, 3)
-        self.value_buffer[:, :, start : self.size] = value_states
-        return self._visible()
-
-    def _visible(self) -> tuple[Tensor, Tensor]:
-        end = padded(self.size)
-        self.keys, self.values = self.key_buffer[..., :end].transpose(2, 3), self.value_buffer[:, :, :end]
+            self.end = 0
+        new = key_states.shape[2]
+        self.key_buffer.narrow(3, start, new).copy_(key_states.transpose(2, 3))
+        self.value_buffer.narrow(2, start, new).copy_(value_states)
+        if self.end != padded(self.size):  # else what is seen of the buffers is the same as before
+            self.end = padded(self.size)
+            self.keys = self.key_buffer[..., : self.end].transpose(2, 3)
+            self.values = self.value_buffer[:, :, : self.end]
+            self.rows = Rows.of(self.keys, self.values)
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
@@ -110,10 +128,11 @@ class BeamCacheLayer(DynamicLayer):
         """Keep these sentences; of state that has a place for each source position, the first `source` places."""
         self.key_buffer = self.key_buffer.index_select(0, sentences)
         self.value_buffer = self.value_buffer.index_select(0, sentences)
+        self.end = 0
 
     def select_slots(self, slots: Tensor) -> None:
         """Keep these slots of each sentence, (sentences, kept)."""
-        self.size = slots.shape[1]
+        self.size, self.end = slots.shape[1], 0
         blank = roomy(self.size) - self.size
         heads, width = self.value_buffer.shape[1], self.value_buffer.shape[3]
         keys = self.key_buffer.gather(3, slots[:, None, None, :].expand(-1, heads, width, -1))

@@ -206,9 +206,9 @@ class DualContextDecoderStep(DecoderStep):
 
     written = {**DecoderStep.written, DualContextAttention: ("convolution", "global_proj", "local_proj", "out_proj")}
 
-    def attend_self(self, module: Any, place: Place, states: Tensor) -> Tensor:
+    def attend_self(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         if type(module) is not DualContextAttention:
-            return super().attend_self(module, place, states)
+            return super().attend_self(module, place, states, onto)
         cache = place.cache.own[module.layer_idx]
         window = cache.windows(states.unflatten(0, (-1, place.width)), module.before).flatten(0, 1)
         convolved = nn.functional.glu(self.linear(module.convolution, window))
@@ -220,8 +220,8 @@ class DualContextDecoderStep(DecoderStep):
         )
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
         query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
-        key, value = cache.update(key, value)
-        return self.attend(module, query, key, value, place.visible)  # (5.5), (5.6)
+        cache.update(key, value)
+        return self.attend(module, query, cache.rows, place.visible, onto)  # (5.5), (5.6)
 
 
 class DualContextForConditionalGeneration(TransformerForConditionalGeneration):

@@ -304,20 +304,20 @@ class ExtendedDecoderStep(DecoderStep):
             return {}
         return {"words": self.decoder.word_norm(embeds).unflatten(0, (-1, place.width))}
 
-    def attend_source(self, module: Any, place: Place, states: Tensor) -> Tensor:
+    def attend_source(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         if type(module) not in self.written:
-            return super().attend_source(module, place, states)
+            return super().attend_source(module, place, states, onto)
         query = self.linear(module.q_proj, states)
         if place.extras:
-            query = query + self.linear(module.word_q_proj, place.extras["words"].flatten(0, 1))
+            query = self.linear(module.word_q_proj, place.extras["words"].flatten(0, 1), query)
         query = split_heads(query.unflatten(0, (-1, place.width)), module.heads)
         if not isinstance(module, RecurrentAttention):
             source = place.cache.source[module.layer_idx]
-            return self.attend(module, query, source.keys, source.values, place.source_mask)
+            return self.attend(module, query, source.rows, place.source_mask, onto)
         slot = place.cache.own[module.layer_idx]
         context, states_behind = module.step(query, place, slot.states.transpose(1, 2))
         slot.states = states_behind.transpose(1, 2)
-        return self.project(module, context.to(states.dtype))
+        return self.project(module, context.to(states.dtype), onto)
 
 
 class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):

@@ -60,9 +60,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         exact = torch.promote_types(states.dtype, torch.float32)
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
+        room = states.new_empty(min(ROWS, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
         for start in range(0, states.shape[0], ROWS):
             rows, target = states[start : start + ROWS], labels[start : start + ROWS].unsqueeze(1)
-            logits = (rows @ weight.t()).to(exact)
+            logits = torch.mm(rows, weight.t(), out=room[: rows.shape[0]]).to(exact)
             chosen = logits.gather(1, target)
             largest = logits.amax(1, keepdim=True)
             probabilities = torch.softmax(logits, 1, out=logits)

@@ -206,14 +206,14 @@ class MultiLayerDecoderStep(DecoderStep):
     written = {**DecoderStep.written, MultiLayerAttention: ("q_proj", "out_proj")}
     linears = (*DecoderStep.linears, StackedLinear)
 
-    def attend_source(self, module: Any, place: Place, states: Tensor) -> Tensor:
+    def attend_source(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         if type(module) is not MultiLayerAttention:
-            return super().attend_source(module, place, states)
+            return super().attend_source(module, place, states, onto)
         source = place.cache.source[module.layer_idx]
         query = self.linear(module.q_proj, states).view(-1, place.width, module.layers, states.shape[1])
         query = module.place_layers(query)
-        contexts = mix(query, source.keys, source.values, place.source_mask, module.scaling).transpose(1, 2)
-        return self.linear(module.out_proj, module.combine(contexts.flatten(2)).flatten(0, 1))
+        contexts = mix(query, source.rows, place.source_mask, module.scaling).transpose(1, 2)
+        return self.linear(module.out_proj, module.combine(contexts.flatten(2)).flatten(0, 1), onto)
 
 
 class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGeneration):

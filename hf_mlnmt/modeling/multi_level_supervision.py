@@ -292,7 +292,7 @@ class FusionDecoderStep(DecoderStep):
 
     def between(self, layer: DecoderLayer, states: Tensor, place: Place) -> Tensor:
         fusion = getattr(layer, "fusion", None)
-        return states if fusion is None else states + self.linear(fusion, place.extras["features"])
+        return states if fusion is None else self.linear(fusion, place.extras["features"], states)
 
 
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):

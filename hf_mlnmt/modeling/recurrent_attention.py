@@ -133,7 +133,7 @@ class PreviousContextAttention(RecurrentAttention):
     def step(self, query, place, before):
         source = place.cache.source[self.layer_idx]
         query = query + self.extend_query(before)
-        context = mix(query, source.keys, source.values, place.source_mask, self.scaling)
+        context = mix(query, source.rows, place.source_mask, self.scaling)
         return context, context
 
     def extend_query(self, context: Tensor) -> Tensor:
@@ -191,9 +191,9 @@ class PreviousWeightAttention(RecurrentAttention):
         # Of a batch that has lost its longest sources, the states are cut as the sources are.
         before = before[..., : source.keys.shape[2]]
         coefficient = slot.of_source(lambda: self.coefficient(source.keys, place.memory))
-        energies = energy(query, source.keys, place.source_mask, self.scaling)
+        energies = energy(query, source.rows, place.source_mask, self.scaling)
         weights = weight_step(energies, coefficient, before)
-        return read(weights, source.values), before + weights if self.accumulate else weights
+        return read(weights, source.rows), before + weights if self.accumulate else weights
 
     def coefficient(self, key: Tensor, memory: Tensor) -> Tensor:
         """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi if fertile."""
@@ -240,10 +240,10 @@ class KeyValueContextAttention(RecurrentAttention):
 
     def step(self, query, place, before):
         source, slot = place.cache.source[self.layer_idx], place.cache.own[self.layer_idx]
-        energies = energy(query, source.keys, place.source_mask, self.scaling)
+        energies = energy(query, source.rows, place.source_mask, self.scaling)
         exact = energies.dtype
         transition, bias = slot.constant(self.transition)
-        context = read(energies.softmax(-1), source.values).to(exact)  # c~
+        context = read(energies.softmax(-1), source.rows).to(exact)  # c~
         query = (query * self.scaling).to(exact)
         context = gate_step(query, context, energies.logsumexp(-1), transition, bias, before.to(exact))[1]
         return context, context

@@ -138,9 +138,8 @@ class Rules:
             return scores
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape)
 
-    def leave(self, done: Tensor) -> Tensor | None:
+    def leave(self, done: Tensor, left: int) -> Tensor | None:
         """The rows to keep when enough sentences are done to be worth a copy of the others' caches; else None."""
-        left = len(done) - int(done.sum())
         return (~done).nonzero()[:, 0] if self.may_leave and left <= 0.75 * len(done) else None
 
 
@@ -159,17 +158,16 @@ def sample(model, input_ids: Tensor, logits_processor, criteria, config, kwargs:
         scores = rules.process(history, logits)
         tokens = draw(scores, sentences.ids, rows // width) if config.do_sample else best_token(scores)
         tokens = torch.where(done, pad, tokens) if rules.ends is not None else tokens
-        column = prompt.new_zeros(rows // width, width) + pad
-        column[sentences.ids] = tokens
-        columns.append(column.view(rows, 1))
+        columns.append(sentences.spread(tokens, pad).view(rows, 1))
         length += 1
         done = done | rules.over(tokens, length)
-        ended = done.all(dim=1)
-        if ended.all():
+        ended = done.squeeze(1) if width == 1 else done.all(dim=1)
+        left = len(ended) - int(ended.sum())
+        if not left:
             break
         if rules.processors:
             history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)
-        if (kept := rules.leave(ended)) is not None:
+        if (kept := rules.leave(ended, left)) is not None:
             sentences.keep(kept)
             tokens, done, history = tokens[kept], done[kept], history[kept]
         logits = sentences.step(tokens, None)
@@ -201,11 +199,11 @@ def beam_search(model, input_ids: Tensor, logits_processor, criteria, config, kw
     running[:, 0] = 0.0  # the beams are one at first
     finished = Finished(prompt, config)
     history = input_ids.view(-1, beams, prompt.shape[1])
-    logits = sentences.begin(prompt).expand(-1, beams, -1)
+    log_probs = log_softmax(sentences.begin(prompt)).expand(-1, beams, -1)
     length = prompt.shape[1]
     while True:
         length += 1
-        log_probs = rules.process(history, logits.log_softmax(dim=-1))
+        log_probs = rules.process(history, log_probs)
         scores, parents, tokens = best_continuations(log_probs, running, looked_at)
         over = rules.over(tokens, length)
         running, chosen = (scores + over * NEVER).topk(beams)
@@ -213,15 +211,21 @@ def beam_search(model, input_ids: Tensor, logits_processor, criteria, config, kw
         tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)
         finished.step(sentences.ids, tokens, parents)
         ended = finished.ended(sentences.ids, running, length)
-        if ended.all() or over.all():
+        left = len(ended) - int(ended.sum())
+        if not left or over.all():
             break
         if rules.processors:
             history = torch.cat([of_parents(history, parents), tokens.unsqueeze(-1)], dim=-1)
-        if (kept := rules.leave(ended)) is not None:
+        if (kept := rules.leave(ended, left)) is not None:
             sentences.keep(kept)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
-        logits = sentences.step(tokens, parents)
+        log_probs = log_softmax(sentences.step(tokens, parents))
     return finished.result()
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Over the last dimension; on a CPU in the place of the logits, which takes no new memory."""
+    return torch.log_softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
 
 
 def best_token(scores: Tensor) -> Tensor:

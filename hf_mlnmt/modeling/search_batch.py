@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .beam_cache import BeamCache, of_parents, padded
-from .search_step import Place, attend
+from .search_step import Mask, Place, attend
 
 # What the loops get from generate() and hand on in another form, or not at all.
 HANDLED = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
@@ -22,7 +22,8 @@ class Sentences:
 
     def __init__(self, model: Any, width: int, rows: int, kwargs: dict[str, Any]):
         self.model, self.width = model, width
-        self.ids = torch.arange(rows // width, device=model.device)
+        self.count = rows // width
+        self.ids = torch.arange(self.count, device=model.device)
         self.encoder_outputs = kwargs["encoder_outputs"]
         states = self.encoder_outputs.last_hidden_state
         real = kwargs.get("attention_mask")
@@ -45,7 +46,7 @@ class Sentences:
             if isinstance(value, Tensor):
                 self.encoder_outputs[name] = change(value)
         mask = torch.zeros(self.real.shape, dtype=self.dtype, device=self.real.device)
-        self.source_mask = mask.masked_fill_(~self.real, self.hide)[:, None, None, :]
+        self.source_mask = Mask(mask.masked_fill_(~self.real, self.hide)[:, None, None, :])
 
     def begin(self, prompt: Tensor) -> Tensor:
         """Read the prompt (sentences, length), one row for each sentence: logits (sentences, 1, vocabulary)."""
@@ -72,7 +73,7 @@ class Sentences:
         self.length += 1
         if self.written_out is not None:
             memory = self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
-            place = Place(self.width, self.cache, self.visible, memory, self.source_mask, {})
+            place = Place(self.width, self.cache, Mask(self.visible), memory, self.source_mask, {})
             return self.written_out(tokens, self.length - 1, place).float()
         positions = torch.full((1, 1), self.length - 1, device=tokens.device)
         return self._forward(tokens, decoder_attention_mask=self.visible, decoder_position_ids=positions)
@@ -80,7 +81,7 @@ class Sentences:
     def _forward(self, tokens: Tensor, **inputs) -> Tensor:
         outputs = self.model(
             encoder_outputs=self.encoder_outputs,
-            attention_mask=self.source_mask,
+            attention_mask=self.source_mask.tensor,
             decoder_input_ids=tokens,
             past_key_values=self.cache,
             use_cache=True,
@@ -89,6 +90,14 @@ class Sentences:
             **self.others,
         )
         return outputs.logits.float()
+
+    def spread(self, tokens: Tensor, pad: Tensor | int) -> Tensor:
+        """Tokens (sentences here, width) as a column of the whole batch, `pad` where sentences have left."""
+        if len(tokens) == self.count:
+            return tokens
+        column = tokens.new_zeros(self.count, self.width) + pad
+        column[self.ids] = tokens
+        return column
 
     def prune(self) -> None:
         """Forget the slots that no beam of a sentence looks back at: most beams share most of their history."""

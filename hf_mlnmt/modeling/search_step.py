@@ -6,8 +6,9 @@ less), which are kept as long as the search; for large ones a search is too shor
 
 `TransformerForConditionalGeneration.decoder_step` says for which models this computes what their modules do. A family
 overrides `DecoderStep.begin` and `DecoderStep.between` if its layers take more than the baseline's, `attend_self` and
-`attend_source` for an attention of its own; one that is not `written` out is called as a module. Equations are those of
-attention.py and layers.py; search_batch.py says what a step is given.
+`attend_source` for an attention of its own; one that is not `written` out is called as a module. Where a product is
+added to something, as in every residual connection, `onto` is that, and the product is computed on top of it. Equations
+are those of attention.py and layers.py; search_batch.py says what a step is given.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import CrossAttention, SelfAttention, split_heads
+from .attention import CrossAttention, SelfAttention
+from .beam_cache import Rows
 
 SMALL = 2**18  # numbers in a weight; its copy is earned back within 10 to 30 steps
+
+
+class Mask:
+    """An additive mask (sentences, 1, width or 1, slots)."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+        self.rows: dict[int, Tensor] = {}
+
+    def of_heads(self, heads: int) -> Tensor:
+        """Repeated for each head, (sentences x heads, width or 1, slots): once for all layers that read it."""
+        if heads not in self.rows:
+            self.rows[heads] = self.tensor.expand(-1, heads, -1, -1).flatten(0, 1)
+        return self.rows[heads]
 
 
 class Place(NamedTuple):
@@ -27,9 +43,9 @@ class Place(NamedTuple):
 
     width: int  # beams
     cache: Any
-    visible: Tensor  # the mask of the target's slots
+    visible: Mask  # of the target's slots
     memory: Tensor | None  # of the source, for an attention that is called as a module
-    source_mask: Tensor
+    source_mask: Mask
     extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
 
 
@@ -79,15 +95,17 @@ class DecoderStep:
     def __init__(self, model: Any):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.factors: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
+        self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
+        self.room: Tensor | None = None  # the memory of the logits
 
     def __call__(self, tokens: Tensor, position: int, place: Place) -> Tensor:
-        """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary)."""
+        """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary), until the next call."""
         decoder = self.decoder
-        states = nn.functional.embedding(tokens.flatten(), decoder.embed_tokens.weight)
+        states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())
         here = decoder.positions(1, position).to(states.dtype)
         states = torch.add(here, states, alpha=decoder.embed_scale)
         place = place._replace(extras=self.begin(states, place))
-        logits = self.linear(self.projection, self.run(decoder, states, place))
+        logits = self.score(self.run(decoder, states, place))
         return logits.view(*tokens.shape, -1)
 
     def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
@@ -101,91 +119,129 @@ class DecoderStep:
     def run(self, decoder: Any, states: Tensor, place: Place) -> Tensor:
         """All layers of a decoder: (sentences x width, d_model) -> the same."""
         for layer in decoder.layers:
-            states = residual(layer.self_attn_sublayer, states, partial(self.attend_self, layer.self_attn, place))
+            states = self.residual(layer.self_attn_sublayer, states, self.attend_self, layer.self_attn, place)
             states = self.between(layer, states, place)
-            attend_source = partial(self.attend_source, layer.source_attn, place)
-            states = residual(layer.source_attn_sublayer, states, attend_source)
-            states = residual(layer.feed_forward_sublayer, states, partial(self.feed_forward, layer.feed_forward))
-        return normed(decoder.layer_norm, states)
+            states = self.residual(layer.source_attn_sublayer, states, self.attend_source, layer.source_attn, place)
+            states = self.residual(layer.feed_forward_sublayer, states, self.feed_forward, layer.feed_forward, place)
+        return self.norm(decoder.layer_norm, states)
 
-    def attend_self(self, module: Any, place: Place, states: Tensor) -> Tensor:
+    def residual(self, sublayer: Any, states: Tensor, compute: Callable, module: Any, place: Place) -> Tensor:
+        """Equation 3; `compute(module, place, states, onto)` adds what it computes to `onto`."""
+        if sublayer.pre:
+            return compute(module, place, self.norm(sublayer.layer_norm, states), states)
+        return self.norm(sublayer.layer_norm, compute(module, place, states, states))
+
+    def attend_self(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
         if type(module) is not SelfAttention:
-            return self.call(module, place, states, place.visible)
+            return self.call(module, place, states, onto, place.visible.tensor)
         projected = self.linear(module.qkv_proj, states)
         heads = projected.view(-1, place.width, 3, module.heads, states.shape[1] // module.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        key, value = place.cache.own[module.layer_idx].update(key, value)
-        return self.attend(module, query, key, value, place.visible)
+        slot = place.cache.own[module.layer_idx]
+        slot.update(key, value)
+        return self.attend(module, query, slot.rows, place.visible, onto)
 
-    def attend_source(self, module: Any, place: Place, states: Tensor) -> Tensor:
+    def attend_source(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         """Attention over the source (sentences x width, d_model)."""
         if type(module) is not CrossAttention:
-            return self.call(partial(module, **place.extras), place, states, place.memory, place.source_mask)
-        source = place.cache.source[module.layer_idx]
-        query = split_heads(self.linear(module.q_proj, states).unflatten(0, (-1, place.width)), module.heads)
-        return self.attend(module, query, source.keys, source.values, place.source_mask)
+            masked = place.memory, place.source_mask.tensor
+            return self.call(partial(module, **place.extras), place, states, onto, *masked)
+        query = self.linear(module.q_proj, states)
+        query = query.view(-1, place.width, module.heads, states.shape[1] // module.heads).transpose(1, 2)
+        return self.attend(module, query, place.cache.source[module.layer_idx].rows, place.source_mask, onto)
 
-    def call(self, module: Callable, place: Place, states: Tensor, *inputs: Tensor | None) -> Tensor:
+    def call(self, module: Callable, place: Place, states: Tensor, onto: Tensor, *inputs: Tensor | None) -> Tensor:
         """An attention of a family's own."""
         states = states.view(-1, place.width, states.shape[1])
         output = module(states, *inputs, past_key_values=place.cache, attention_function=attend)[0]
-        return output.flatten(0, 1)
+        return onto + output.flatten(0, 1)
 
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, module: Any, query: Tensor, rows: Rows, mask: Mask, onto: Tensor) -> Tensor:
         """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
-        return self.project(module, mix(query, key, value, mask, module.scaling))
+        return self.project(module, mix(query, rows, mask, module.scaling), onto)
 
-    def project(self, module: Any, contexts: Tensor) -> Tensor:
+    def project(self, module: Any, contexts: Tensor, onto: Tensor) -> Tensor:
         """Equation 2: contexts (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
-        return self.linear(module.out_proj, contexts.transpose(1, 2).flatten(2).flatten(0, 1))
+        return self.linear(module.out_proj, contexts.transpose(1, 2).reshape(onto.shape[0], -1), onto)
 
-    def feed_forward(self, module: Any, states: Tensor) -> Tensor:
+    def feed_forward(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
         """Equation 4."""
-        return self.linear(module.fc2, module.activation(self.linear(module.fc1, states)))
+        inner = self.linear(module.fc1, states)
+        inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
+        return self.linear(module.fc2, inner, onto)
 
-    def linear(self, module: Any, states: Tensor) -> Tensor:
-        """The module's product."""
-        if module not in self.factors:
+    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
+        """The module's product, added to `onto`."""
+        weight, bias = self.factor(module)
+        if bias is not None:
+            product = torch.addmm(bias, states, weight)
+            return product if onto is None else product.add_(onto)
+        return torch.mm(states, weight) if onto is None else torch.addmm(onto, states, weight)
+
+    def factor(self, module: Any) -> tuple[Tensor, Tensor | None]:
+        """The module's weight, transposed, and its bias."""
+        found = self.factors.get(module)
+        if found is None:
             weight = module.weight.t()
-            self.factors[module] = (weight.contiguous() if weight.numel() <= SMALL else weight, module.bias)
-        weight, bias = self.factors[module]
-        return torch.mm(states, weight) if bias is None else torch.addmm(bias, states, weight)
+            found = weight.contiguous() if weight.numel() <= SMALL else weight, module.bias
+            self.factors[module] = found
+        return found
+
+    def score(self, states: Tensor) -> Tensor:
+        """The output projection, (sentences x width, vocabulary), in the memory of the last step's.
+
+        So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
+        asked for again.
+        """
+        weight, bias = self.factor(self.projection)
+        size = states.shape[0] * weight.shape[1]
+        if self.room is None or self.room.numel() < size:
+            self.room = states.new_empty(size)
+        logits = self.room[:size].view(-1, weight.shape[1])
+        if bias is None:
+            return torch.mm(states, weight, out=logits)
+        return torch.addmm(bias, states, weight, out=logits)
+
+    def norm(self, module: Any, states: Tensor) -> Tensor:
+        """Layer norm; or nothing, at the end of a post-norm stack."""
+        found = self.norms.get(module)
+        if found is None:
+            plain = isinstance(module, nn.LayerNorm)
+            found = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
+            self.norms[module] = found
+        return torch.layer_norm(states, *found) if found else states
 
 
-def residual(sublayer: Any, states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """Equation 3."""
-    if sublayer.pre:
-        return states + compute(normed(sublayer.layer_norm, states))
-    return normed(sublayer.layer_norm, states + compute(states))
-
-
-def normed(norm: Any, states: Tensor) -> Tensor:
-    """Layer norm; or nothing, at the end of a post-norm stack."""
-    if isinstance(norm, nn.Identity):
-        return states
-    return nn.functional.layer_norm(states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
-def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def mix(query: Tensor, rows: Rows, mask: Mask, scaling: float) -> Tensor:
     """Equation 1: query (sentences, heads, width, d_h) -> (sentences, heads, width, value's width)."""
-    return read(energy(query, key, mask, scaling).softmax(-1), value)
+    weights = energy_rows(query, rows, mask, scaling).softmax(-1)
+    if weights.dtype != rows.values.dtype:
+        weights = weights.to(rows.values.dtype)
+    return torch.bmm(weights, rows.values).view(*query.shape[:3], -1)
 
 
-def energy(query: Tensor, key: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def energy(query: Tensor, rows: Rows, mask: Mask, scaling: float) -> Tensor:
     """Query (sentences, heads, width, d_h) -> what softmax is taken of, (sentences, heads, width, slots)."""
-    sentences, heads, width, size = query.shape
-    scores = torch.bmm(query.reshape(-1, width, size), key.transpose(2, 3).flatten(0, 1))
-    scores = torch.add(mask, scores.view(sentences, heads, width, -1), alpha=scaling)
+    return energy_rows(query, rows, mask, scaling).view(*query.shape[:3], -1)
+
+
+def energy_rows(query: Tensor, rows: Rows, mask: Mask, scaling: float) -> Tensor:
+    """The same as (sentences x heads, width, slots); product, scaling and mask in one operation."""
+    _, heads, width, size = query.shape
+    query = query.reshape(-1, width, size)
+    scores = torch.baddbmm(mask.of_heads(heads), query, rows.keys, alpha=scaling)
+    if scores.dtype == torch.float32:  # a call for nothing costs as much as a small operation
+        return scores
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
-def read(weights: Tensor, value: Tensor) -> Tensor:
+def read(weights: Tensor, rows: Rows) -> Tensor:
     """Weights (sentences, heads, width, slots) -> (sentences, heads, width, value's width)."""
-    output = torch.bmm(weights.to(value.dtype).flatten(0, 1), value.flatten(0, 1))
+    output = torch.bmm(weights.to(rows.values.dtype).flatten(0, 1), rows.values)
     return output.view(*weights.shape[:3], -1)
 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
     """What modules call for attention in a search on a CPU: shapes as in attention.py."""
-    return mix(query, key, value, mask, scaling).transpose(1, 2), None
+    return mix(query, Rows.of(key, value), Mask(mask), scaling).transpose(1, 2), None

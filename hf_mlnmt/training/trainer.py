@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArgumen
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.batching import Side, TokenBatchSampler
 from hf_mlnmt.training.guard import FiniteGuard
@@ -192,6 +193,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As Trainer's; each process draws its own dropout; a checkpoint of another model is refused."""
         set_seed(self.args.seed + self.args.process_index)
+        if self.args.device.type == "cpu":
+            keep_memory()
         if isinstance(resume_from_checkpoint, str | Path):
             checkpoints.check_same_model(Path(resume_from_checkpoint), self.model.config)
             self.meter.load(Path(resume_from_checkpoint), checkpoints.step_of(resume_from_checkpoint))

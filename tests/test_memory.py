@@ -1,0 +1,55 @@
+"""keep_memory: what is freed stays with the process, and nothing else changes."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from hf_mlnmt.memory import keep_memory
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+
+# Pages that are asked for anew when 64 MiB are taken, written and freed once more, after three times.
+PROGRAM = """
+import resource, torch
+from hf_mlnmt.memory import keep_memory
+print(keep_memory() if {keep} else None)
+def use():
+    pieces = [torch.ones(2**20) for _ in range(16)]
+for _ in range(3):
+    use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def run(keep: bool, **environment: str) -> tuple[str, int]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM.format(keep=keep)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**kept, **environment})
+    answer, faults = done.stdout.split()
+    return answer, int(faults)
+
+
+@glibc
+def test_freed_memory_is_not_asked_for_again():
+    _, without = run(keep=False)
+    answer, faults = run(keep=True)
+    assert answer == "True"
+    assert faults < 100 < without
+
+
+@glibc
+@pytest.mark.parametrize(
+    ("name", "value"), [("MALLOC_TRIM_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.check=0")]
+)
+def test_settings_of_the_environment_hold(name, value):
+    assert run(keep=True, **{name: value})[0] == "False"
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda *args: ("musl", "1.2"))
+    assert keep_memory() is False
