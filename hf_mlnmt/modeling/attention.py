@@ -122,7 +122,7 @@ class CrossAttention(Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
-        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 
@@ -132,15 +132,22 @@ class CrossAttention(Attention):
         return key, value
 
 
-def cached_source(past_key_values: EncoderDecoderCache | None, slot: int, project) -> tuple[Tensor, Tensor]:
-    """The source's keys and values: from slot `slot` of the cross-attention cache, or `project()` the first time."""
+def cached_source(
+    past_key_values: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The source's keys and values: from slot `slot` of the cross-attention cache, or `project(memory)` the first time.
+
+    A cache that knows which positions are real (beam_cache.py) has only those projected.
+    """
     if past_key_values is None:
-        return project()
+        return project(memory)
     cache = past_key_values.cross_attention_cache
     if past_key_values.is_updated.get(slot):
         layer: Any = cache.layers[slot]
         return layer.keys, layer.values
-    key, value = cache.update(*project(), slot)
+    real = getattr(past_key_values, "real", None)
+    key, value = project(memory) if real is None else real.project(project, memory)
+    key, value = cache.update(key, value, slot)
     past_key_values.is_updated[slot] = True
     return key, value
 

@@ -12,6 +12,7 @@ holds some names, as its class's `beam_layer`, the class that holds it as (sente
 `expand(width)`, `reorder(parents)` and `select(sentences, source)`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +51,30 @@ class Rows(NamedTuple):
     def of(cls, keys: Tensor, values: Tensor) -> "Rows":
         """From (sentences, heads, slots, d_h) each."""
         return cls(keys.transpose(2, 3).flatten(0, 1), values.flatten(0, 1))
+
+
+class RealPositions:
+    """The positions of a batch of sources (sentences, source) that are not padding."""
+
+    def __init__(self, real: Tensor):
+        self.shape = real.shape
+        self.sentences, self.places = real.nonzero(as_tuple=True)
+        self.packed: tuple[Tensor, Tensor] | None = None  # the last memory, and its real positions
+
+    def project(self, project: Callable, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (sentences, heads, source, d_h) of memory (sentences, source, ...), zeros at padding.
+
+        `project` gets the real positions alone, as one long sentence: most of a batch can be padding.
+        """
+        if self.packed is None or self.packed[0] is not memory:  # most layers read the same
+            self.packed = memory, memory[self.sentences, self.places].unsqueeze(0)
+        key, value = project(self.packed[1])
+        heads, width = key.shape[1], key.shape[3]
+        keys = key.new_zeros(self.shape[0], heads, width, self.shape[1])  # as they lie in memory
+        keys.permute(0, 3, 1, 2)[self.sentences, self.places] = key[0].transpose(0, 1)
+        values = value.new_zeros(self.shape[0], value.shape[1], self.shape[1], value.shape[3])
+        values.transpose(1, 2)[self.sentences, self.places] = value[0].transpose(0, 1)
+        return keys.transpose(2, 3), values
 
 
 class SourceCacheLayer(DynamicLayer):
@@ -144,21 +169,24 @@ class BeamCacheLayer(DynamicLayer):
 class BeamCache(EncoderDecoderCache):
     """Self-attention slots as above; the source's keys and values once for each sentence."""
 
-    def __init__(self, config):
+    def __init__(self, config, real: Tensor):
+        """`real` (sentences, source): False at padding."""
         own, source = DynamicCache(config=config), DynamicCache()
         own.layers = [getattr(type(layer), "beam_layer", BeamCacheLayer)() for layer in own.layers]
         source.layer_class_to_replicate = SourceCacheLayer
         super().__init__(own, source)
 
+        self.real: RealPositions | None = RealPositions(real)
         self.own: list[Any] = own.layers
-        self.source: list[Any] = source.layers  # filled by the first step
+        self.source: list[Any] = source.layers  # filled by the prompt
 
     @property
     def slots(self) -> int:
         return self.self_attention_cache.get_seq_length()
 
     def expand(self, width: int) -> None:
-        """From one row for each sentence to `width` beams."""
+        """From one row for each sentence to `width` beams; the source has been read."""
+        self.real = None
         for layer in self.own:
             layer.expand(width)
 

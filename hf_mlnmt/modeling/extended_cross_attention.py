@@ -142,7 +142,7 @@ class WordEmbeddingAttention(CrossAttention):
         query = self.q_proj(hidden_states)
         if self.word_q_proj is not None:
             query = query + self.word_q_proj(words)
-        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 

@@ -128,7 +128,7 @@ class MultiLayerAttention(CrossAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model) and F -> (batch, target, d_model), weights (see above) if eager."""
         query = self.place_layers(self.q_proj(hidden_states).unflatten(-1, (self.layers, -1)))
-        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
         if weights is not None and not self.joint:
             weights = weights.unflatten(1, (self.layers, self.heads))

@@ -40,7 +40,7 @@ class RecurrentAttention(CrossAttention):
         """As the baseline's; `target_real` (batch, target): False at padding, None: none. The weights
         come with every implementation, those of key-value-* with eager only."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
-        key, value = cached_source(past_key_values, self.layer_idx, lambda: self.project_source(memory))
+        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         slot: Any = None if past_key_values is None else self.slot(past_key_values)
         start: Tensor | None = None if slot is None else slot.last_state()
         before = None  # the state before each position, where it is known

@@ -33,7 +33,7 @@ class Sentences:
         blank = padded(states.shape[1]) - states.shape[1]
         self.real = nn.functional.pad(real[::width].bool(), (0, blank))
         self._change_source(lambda value: pad_source(value[::width], blank))
-        self.cache = BeamCache(model.config)
+        self.cache = BeamCache(model.config, self.real)
         self.next_pruning = 64
         self.others = {k: v for k, v in kwargs.items() if k not in HANDLED | {"streamer", "synced_gpus"}}
         self.written_out = None

@@ -20,6 +20,7 @@ from zoo.contract import TINY, Member, redraw
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for
 from hf_mlnmt.modeling import search, search_step
+from hf_mlnmt.modeling.beam_cache import RealPositions
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
@@ -153,6 +154,26 @@ def test_the_step_written_out(fields, monkeypatch):
     )
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
     assert not taken
+
+
+def test_only_real_positions_of_the_source_are_projected():
+    """What comes back is what a projection of everything gives, with zeros at padding, keys transposed in memory."""
+    real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1]]).bool()
+    memory = torch.randn(3, 4, 6)
+    seen = []
+
+    def project(states):
+        seen.append(states.shape)
+        heads = states.view(*states.shape[:2], 2, 3).transpose(1, 2)
+        return 2 * heads, torch.cat([heads, -heads], dim=-1)
+
+    positions = RealPositions(real)
+    for found, whole in zip(positions.project(project, memory), project(memory), strict=True):
+        assert torch.equal(found, whole * real[:, None, :, None])
+    assert seen == [(1, 7, 6), (3, 4, 6)]
+    assert positions.project(project, memory)[0].transpose(2, 3).is_contiguous()
+    other = torch.randn(3, 4, 6)  # some layers read another memory
+    assert torch.equal(positions.project(project, other)[0][0], project(other)[0][0])
 
 
 def test_attention_implementations(monkeypatch):
