@@ -173,7 +173,9 @@ def _load(model: str, device: str | None, dtype: str, threads: int | None, revis
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.memory import keep_memory
 
+    keep_memory()
     logging.disable_progress_bar()
     if threads is not None:
         torch.set_num_threads(threads)
