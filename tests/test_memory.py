@@ -11,7 +11,7 @@ from hf_mlnmt.memory import keep_memory
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
-# Pages that are asked for anew when 2 x 48 MiB are taken, written and freed once more, after three times. (Pieces of
+# Pages that are asked for anew when 2 x 48 MiB are taken, written and freed once more, after fifteen times. (Pieces of
 # more than 32 MiB are always handed back, unless the C library is told otherwise.)
 PROGRAM = """
 import resource, torch
@@ -19,7 +19,7 @@ from hf_mlnmt.memory import keep_memory
 print(keep_memory() if {keep} else None)
 def use():
     pieces = [torch.ones(12 * 2**20) for _ in range(2)]
-for _ in range(3):
+for _ in range(15):
     use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 use()
