@@ -14,9 +14,9 @@ def keep_memory() -> bool:
     """Let this process keep freed memory, up to 2 GiB, instead of handing it back to the system.
 
     glibc hands large pieces back as soon as they are free; a step of a training then asks for the same pages again and
-    waits until the system has cleared them: up to a fifth of a step on a CPU. What was once used stays with the process
-    until it ends, and pieces of changing sizes leave gaps: with batches of twelve lengths the peak was a quarter higher
-    (tiny shape, three auxiliary decoders: 966 instead of 782 MiB).
+    waits until the system has cleared them: a seventh of the processor time with three auxiliary decoders at the small
+    shape. What was once used stays with the process until it ends, and pieces of changing sizes leave gaps: with
+    batches of twelve lengths the peak was a quarter higher (the same at the tiny shape: 966 instead of 782 MiB).
 
     Returns: whether it was done: on Linux with glibc, unless the environment has settings of its own (MALLOC_* or
     GLIBC_TUNABLES), which then hold.

@@ -136,7 +136,8 @@ class Rules:
         """history (sentences, width, length), scores (sentences, width, vocabulary)."""
         if not self.processors:
             return scores
-        return self.processors(history.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape)
+        # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
+        return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 
     def leave(self, done: Tensor, left: int) -> Tensor | None:
         """The rows to keep when enough sentences are done to be worth a copy of the others' caches; else None."""

@@ -132,6 +132,38 @@ def test_a_processor_of_ones_own(monkeypatch):
         assert_equal_loops(toy(), monkeypatch, **arguments)
 
 
+class Collector(LogitsProcessor):
+    """Changes nothing, and keeps the scores that it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores):
+        self.seen.append(scores)
+        return scores
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_processor_may_keep_what_it_sees(beams, monkeypatch):
+    """The memory of the logits is used again at every step; what processors get is not."""
+    kept = []
+    # Nothing ends before another, and no other processor makes a copy first.
+    exactly = {"num_beams": beams, "min_new_tokens": None, "max_new_tokens": 6, "eos_token_id": None}
+    for why_not in (search.why_not, lambda *a: "a test"):
+        monkeypatch.setattr(search, "why_not", why_not)
+        collector = Collector()
+        decode(toy().float(), **sources((5, 5)), **exactly, logits_processor=LogitsProcessorList([collector]))
+        kept.append(torch.stack(collector.seen))
+    torch.testing.assert_close(*kept)
+
+
+@torch.no_grad()
+def test_the_logits_take_no_new_memory():
+    step = toy().float().eval().decoder_step()
+    first, second = (step.score(torch.randn(rows, step.projection.in_features)) for rows in (6, 4))
+    assert first.data_ptr() == second.data_ptr()
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"norm_position": "pre"}, {"attention_bias": True, "activation_function": "gelu"}]
 )

@@ -15,6 +15,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import Batches, DevSet, Schedule, TokenBatchSampler, Translation, TranslationTrainer
+from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.dev import metric
 from hf_mlnmt.training.guard import NonFiniteLoss
 
@@ -69,6 +70,13 @@ def test_a_step_is_the_gradient_of_the_mean_over_all_its_target_tokens(tmp_path,
     for (name, parameter), trained in zip(expected.named_parameters(), trainer.model.parameters()):
         if parameter.grad is not None:
             torch.testing.assert_close(trained, parameter - parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_memory_is_kept_on_a_cpu(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(trainer_module, "keep_memory", lambda: calls.append(1))
+    make(tmp_path, max_steps=1).train()
+    assert calls == [1]
 
 
 def test_logged_loss_does_not_depend_on_how_a_step_is_cut(tmp_path):
