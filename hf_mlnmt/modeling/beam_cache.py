@@ -123,14 +123,8 @@ class BeamCacheLayer(DynamicLayer):
         """Write the new slots behind the others; all come back, with zeros up to a whole block."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start, self.size = self.size, self.size + key_states.shape[2]
-        missing = self.size - self.value_buffer.shape[2]
-        if missing > 0:
-            missing = roomy(self.size) - self.value_buffer.shape[2]
-            self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
-            self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
-            self.end = 0
         new = key_states.shape[2]
+        start = self.extend(new)
         self.key_buffer.narrow(3, start, new).copy_(key_states.transpose(2, 3))
         self.value_buffer.narrow(2, start, new).copy_(value_states)
         if self.end != padded(self.size):  # else what is seen of the buffers is the same as before
@@ -139,6 +133,17 @@ class BeamCacheLayer(DynamicLayer):
             self.values = self.value_buffer[:, :, : self.end]
             self.rows = Rows.of(self.keys, self.values)
         return self.keys, self.values
+
+    def extend(self, new: int) -> int:
+        """Make room for `new` slots, and count them: the first of them, for the caller to write from there."""
+        start, self.size = self.size, self.size + new
+        room = self.value_buffer.shape[2]
+        if self.size > room:
+            missing = roomy(self.size) - room
+            self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
+            self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
+            self.end = 0
+        return start
 
     def get_seq_length(self) -> int:
         return self.size

@@ -288,7 +288,8 @@ class FusionDecoderStep(DecoderStep):
     def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
         if not self.model.config.information_fusion:
             return {}
-        return {"features": torch.cat([self.run(x, embeds, place) for x in self.model.auxiliary_decoders], dim=-1)}
+        features = [self.run(decoder, embeds.clone(), place) for decoder in self.model.auxiliary_decoders]
+        return {"features": torch.cat(features, dim=-1)}
 
     def between(self, layer: DecoderLayer, states: Tensor, place: Place) -> Tensor:
         fusion = getattr(layer, "fusion", None)

@@ -27,6 +27,7 @@ from transformers.utils import logging
 
 from .beam_cache import of_parents
 from .search_batch import HANDLED, Sentences
+from .search_native import choose
 from .search_results import NEVER, Finished
 
 # A class that has FastSearch as a base has GenerationMixin as the next one: Transformers looks for it there.
@@ -200,12 +201,11 @@ def beam_search(model, input_ids: Tensor, logits_processor, criteria, config, kw
     running[:, 0] = 0.0  # the beams are one at first
     finished = Finished(prompt, config)
     history = input_ids.view(-1, beams, prompt.shape[1])
-    log_probs = log_softmax(sentences.begin(prompt)).expand(-1, beams, -1)
+    logits = sentences.begin(prompt)
     length = prompt.shape[1]
     while True:
         length += 1
-        log_probs = rules.process(history, log_probs)
-        scores, parents, tokens = best_continuations(log_probs, running, looked_at)
+        scores, parents, tokens = continuations(rules, history, logits, running, looked_at)
         over = rules.over(tokens, length)
         running, chosen = (scores + over * NEVER).topk(beams)
         finished.add(sentences.ids, scores, tokens, parents, over, length)
@@ -220,7 +220,7 @@ def beam_search(model, input_ids: Tensor, logits_processor, criteria, config, kw
         if (kept := rules.leave(ended, left)) is not None:
             sentences.keep(kept)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
-        log_probs = log_softmax(sentences.step(tokens, parents))
+        logits = sentences.step(tokens, parents)
     return finished.result()
 
 
@@ -230,17 +230,24 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def best_token(scores: Tensor) -> Tensor:
-    """argmax over the last dimension, by blocks (several times faster on a CPU)."""
-    vocabulary = scores.shape[-1]
-    whole = vocabulary // BLOCK * BLOCK
-    if scores.device.type != "cpu" or whole < 16 * BLOCK:
-        return scores.argmax(dim=-1)
-    block = scores[..., :whole].unflatten(-1, (-1, BLOCK)).amax(dim=-1).argmax(dim=-1, keepdim=True)
-    index = block * BLOCK + torch.arange(BLOCK)
-    if whole < vocabulary:
-        rest = torch.arange(whole, vocabulary).expand(*index.shape[:-1], -1)
-        index = torch.cat([index, rest], dim=-1)
-    return index.gather(-1, scores.gather(-1, index).argmax(dim=-1, keepdim=True)).squeeze(-1)
+    """argmax over the last dimension."""
+    found = choose(scores.flatten(0, 1).unsqueeze(1), None, 1)
+    return scores.argmax(dim=-1) if found is None else found[2].view(scores.shape[:2])
+
+
+def continuations(
+    rules: Rules, history: Tensor, logits: Tensor, running: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` best of running + log softmax(logits): scores, beams, tokens (sentences, count), best first.
+
+    logits (sentences, beams or, behind the prompt, 1, vocabulary), running (sentences, beams).
+    """
+    if not rules.processors:
+        found = choose(logits.expand(-1, running.shape[1], -1), running, count)
+        if found is not None:
+            return found
+    log_probs = log_softmax(logits).expand(-1, running.shape[1], -1)
+    return best_continuations(rules.process(history, log_probs), running, count)
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """A step of a decoder for the beams of a search, written out from its modules' weights.
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
-than through the modules. So do products with small weights that lie transposed in memory (for a few rows, up to a half
-less), which are kept as long as the search; for large ones a search is too short to earn the copy.
+than through the modules; less again in compiled code, which computes the sublayers that it knows (search_native.py). So
+do products with small weights that lie transposed in memory (for a few rows, up to a half less), which are kept as long
+as the search; for large ones a search is too short to earn the copy.
 
 `TransformerForConditionalGeneration.decoder_step` says for which models this computes what their modules do. A family
 overrides `DecoderStep.begin` and `DecoderStep.between` if its layers take more than the baseline's, `attend_self` and
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 
 from .attention import CrossAttention, SelfAttention
 from .beam_cache import Rows
+from .layers import FeedForward
+from .search_native import CROSS, FEED_FORWARD, OWN, NativeUnits, library
 
 SMALL = 2**18  # numbers in a weight; its copy is earned back within 10 to 30 steps
 
@@ -97,6 +100,9 @@ class DecoderStep:
         self.factors: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.room: Tensor | None = None  # the memory of the logits
+        numbers = {parameter.dtype for parameter in model.parameters()}
+        self.functions = library(numbers.pop()) if len(numbers) == 1 else None
+        self.plans: dict[Any, list[Callable]] = {}  # of each decoder: what is done, one after the other
 
     def __call__(self, tokens: Tensor, position: int, place: Place) -> Tensor:
         """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary), until the next call."""
@@ -104,8 +110,9 @@ class DecoderStep:
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())
         here = decoder.positions(1, position).to(states.dtype)
         states = torch.add(here, states, alpha=decoder.embed_scale)
-        place = place._replace(extras=self.begin(states, place))
-        logits = self.score(self.run(decoder, states, place))
+        extras = self.begin(states, place)
+        states = self.run(decoder, states.clone() if extras else states, place._replace(extras=extras))
+        logits = self.score(states)
         return logits.view(*tokens.shape, -1)
 
     def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
@@ -117,15 +124,52 @@ class DecoderStep:
         return states
 
     def run(self, decoder: Any, states: Tensor, place: Place) -> Tensor:
-        """All layers of a decoder: (sentences x width, d_model) -> the same."""
-        for layer in decoder.layers:
-            states = self.residual(layer.self_attn_sublayer, states, self.attend_self, layer.self_attn, place)
-            states = self.between(layer, states, place)
-            states = self.residual(layer.source_attn_sublayer, states, self.attend_source, layer.source_attn, place)
-            states = self.residual(layer.feed_forward_sublayer, states, self.feed_forward, layer.feed_forward, place)
+        """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
+        if decoder not in self.plans:
+            self.plans[decoder] = self.plan(decoder)
+        for part in self.plans[decoder]:
+            states = part(states, place)
         return self.norm(decoder.layer_norm, states)
 
-    def residual(self, sublayer: Any, states: Tensor, compute: Callable, module: Any, place: Place) -> Tensor:
+    def plan(self, decoder: Any) -> list[Callable]:
+        """The layers as functions of states and place; sublayers of search.c that follow each other are one."""
+        parts: list[Callable] = []
+        for layer in decoder.layers:
+            for sublayer, compute, module in (
+                (layer.self_attn_sublayer, self.attend_self, layer.self_attn),
+                (layer.source_attn_sublayer, self.attend_source, layer.source_attn),
+                (layer.feed_forward_sublayer, self.feed_forward, layer.feed_forward),
+            ):
+                if module is layer.source_attn and type(self).between is not DecoderStep.between:
+                    parts.append(partial(self.between, layer))
+                unit = self.unit(sublayer, module)
+                if unit is None:
+                    parts.append(partial(self.residual, sublayer, compute, module))
+                    continue
+                last = parts[-1] if parts else None
+                if not isinstance(last, NativeUnits):
+                    last = NativeUnits(self.functions)
+                    parts.append(last)
+                last.add(sublayer, *unit)
+        return parts
+
+    def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
+        """What search.c needs to compute this sublayer, or None if it cannot."""
+        kind = {SelfAttention: OWN, CrossAttention: CROSS, FeedForward: FEED_FORWARD}.get(type(module))
+        if self.functions is None or kind is None or type(sublayer.layer_norm) is not nn.LayerNorm:
+            return None
+        others: tuple[Any, ...] = ()
+        products = [module.fc1, module.fc2] if kind == FEED_FORWARD else []
+        if kind != FEED_FORWARD:
+            products = [getattr(module, name) for name in self.written[type(module)]]
+            others = module.heads, module.scaling, module.layer_idx
+        elif type(module.activation) is not nn.ReLU:
+            return None
+        if any(product.weight.numel() > SMALL for product in products):
+            return None
+        return (kind, *products, *others)
+
+    def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, place: Place) -> Tensor:
         """Equation 3; `compute(module, place, states, onto)` adds what it computes to `onto`."""
         if sublayer.pre:
             return compute(module, place, self.norm(sublayer.layer_norm, states), states)

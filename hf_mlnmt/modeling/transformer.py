@@ -415,7 +415,8 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
                 known = {inspect.unwrap(getattr(x, name)) for x in classes}
                 if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
                     return None
-        return step(self) if not self.training and step.covers(self) else None
+        plain = not self.training and not torch.is_autocast_enabled("cpu")
+        return step(self) if plain and step.covers(self) else None
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

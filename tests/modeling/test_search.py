@@ -188,6 +188,18 @@ def test_the_step_written_out(fields, monkeypatch):
     assert not taken
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_under_autocast(beams, monkeypatch):
+    """As in Trainer's evaluation with bf16: the modules are called, and all goes as in Transformers' loop."""
+    model = toy().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model.eval().decoder_step() is None
+        found = decode(model, **sources((6, 1, 4)), num_beams=beams)
+        monkeypatch.setattr(search, "why_not", lambda *a: "a test")
+        expected = decode(model, **sources((6, 1, 4)), num_beams=beams)
+    assert found.sequences[:, :4].tolist() == expected.sequences[:, :4].tolist()
+
+
 def test_only_real_positions_of_the_source_are_projected():
     """What comes back is what a projection of everything gives, with zeros at padding, keys transposed in memory."""
     real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1]]).bool()

@@ -1,0 +1,171 @@
+"""search.c: what it computes is what PyTorch's operations compute, and without a compiler those are called."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+import torch
+from test_search import ENDING, sources, toy
+from test_zoo_search import assert_equal_loops, decode
+from zoo.contract import redraw
+
+from hf_mlnmt.modeling import search, search_native, search_step
+from hf_mlnmt.modeling.search_native import NativeUnits, choose, library
+
+needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
+
+
+@pytest.fixture
+def no_library(monkeypatch, tmp_path):
+    """As if nothing had been compiled yet."""
+    monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
+    search_native._library.cache_clear()
+    yield tmp_path
+    search_native._library.cache_clear()
+
+
+@pytest.fixture
+def logits(monkeypatch):
+    """The logits of every step that is written out."""
+    seen = []
+    call = search_step.DecoderStep.__call__
+
+    def spy(self, *arguments):
+        result = call(self, *arguments)
+        native = any(isinstance(part, NativeUnits) for parts in self.plans.values() for part in parts)
+        seen.append((native, result.clone()))
+        return result
+
+    monkeypatch.setattr(search_step.DecoderStep, "__call__", spy)
+    return seen
+
+
+def both(logits, monkeypatch, run):
+    """The logits of all steps with search.c, and without it."""
+    found = []
+    for choice in ("1", "0"):
+        monkeypatch.setenv("HF_MLNMT_NATIVE", choice)
+        logits.clear()
+        run()
+        assert logits
+        assert all(native == (choice == "1") for native, _ in logits)
+        found.append([step for _, step in logits])
+    return zip(*found, strict=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("beams", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_position": "pre"},
+        {"attention_bias": True, "d_model": 20, "decoder_attention_heads": 4},
+        {"activation_function": "gelu", "d_model": 36, "decoder_ffn_dim": 70},
+        {"d_model": 144, "decoder_ffn_dim": 272, "decoder_layers": 3},
+    ],
+    ids=["pre", "bias", "gelu", "wide"],
+)
+def test_a_step(beams, fields, logits, monkeypatch):
+    """To the last digits in double precision, which is the same code as single precision but for its exponential."""
+    model, batch = toy(**fields), sources((6, 1, 17, 4, 3, 3, 8))
+    for left, right in both(logits, monkeypatch, lambda: decode(model, **batch, num_beams=beams, **ENDING)):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
+    single = model.float()
+    redraw(single, std=None)  # large weights would let rounding grow
+    for left, right in both(logits, monkeypatch, lambda: decode(single, **batch, num_beams=beams, max_new_tokens=6)):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_threads_change_nothing(logits):
+    model, batch = toy(d_model=48).float(), sources((6, 1, 17, 4, 3, 3, 8) * 5)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            logits.clear()
+            decode(model, **batch, num_beams=5, max_new_tokens=4)
+            found.append(torch.stack([step for _, step in logits[:2]]))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # the output projection is PyTorch's
+
+
+@needs_compiler
+@pytest.mark.parametrize("vocabulary", [3, 30, 64, 1000, 5003])
+def test_choose(vocabulary):
+    numbers, running = 5 * torch.randn(3, 4, vocabulary), torch.randn(3, 4)
+    scores, beams, tokens = choose(numbers, running, 8)
+    expected, index = (numbers.log_softmax(-1) + running.unsqueeze(-1)).flatten(1).topk(8)
+    torch.testing.assert_close(scores, expected)
+    assert (beams * vocabulary + tokens).tolist() == index.tolist()
+    spread = numbers[:, :1].expand(-1, 4, -1)  # the prompt's, one row for all beams
+    first, alone = torch.tensor([[0.0, -1e9, -1e9, -1e9]] * 3), min(3, vocabulary)
+    scores, beams, tokens = choose(spread, first, alone)
+    assert tokens.tolist() == numbers[:, 0].topk(alone).indices.tolist()
+    assert not beams.any()
+    assert (
+        choose(numbers.flatten(0, 1).unsqueeze(1), None, 1)[2].flatten().tolist()
+        == numbers.argmax(-1).flatten().tolist()
+    )
+
+
+@needs_compiler
+def test_choose_with_numbers_that_are_none():
+    numbers = torch.full((1, 2, 100), float("-inf"))
+    numbers[0, 0, 70] = 3.0
+    scores, beams, tokens = choose(numbers, torch.zeros(1, 2), 2)
+    assert (scores[0, 0], beams[0, 0], tokens[0, 0]) == (0.0, 0, 70)
+    assert choose(torch.full((1, 1, 100), float("nan")), torch.zeros(1, 1), 2)[2].tolist() == [[0, 0]]
+    assert choose(torch.zeros(1, 1, 3), torch.zeros(1, 1), 4) is None  # more than there are
+    assert choose(torch.zeros(1, 1, 3).double(), torch.zeros(1, 1), 2) is None
+
+
+@needs_compiler
+def test_what_it_leaves_to_pytorch(logits, monkeypatch):
+    model, batch = toy(), sources((6, 1, 4))
+    decode(model.bfloat16(), **batch)
+    monkeypatch.setattr(search_step, "SMALL", 10)
+    decode(model.float(), **batch)
+    assert logits
+    assert not any(native for native, _ in logits)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_without_it(beams, monkeypatch):
+    monkeypatch.setenv("HF_MLNMT_NATIVE", "0")
+    assert library(torch.float32) is None
+    assert choose(torch.zeros(1, 1, 3), None, 1) is None
+    assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 4)), num_beams=beams, **ENDING)
+
+
+@needs_compiler
+def test_it_is_compiled_once(no_library):
+    assert library(torch.float32) is not None
+    (made,) = (no_library / "cache").iterdir()
+    before = made.stat().st_mtime_ns
+    search_native._library.cache_clear()
+    assert library(torch.float32) is not None
+    assert made.stat().st_mtime_ns == before
+    assert len(list((no_library / "cache").iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script plays the compiler")
+def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
+    compiler = no_library / "cc"
+    compiler.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(search_native.logger, "propagate", True)
+    assert library(torch.float32) is None
+    assert "no such option" in caplog.text
+    assert not list((no_library / "cache").iterdir())
+    decode(toy().float(), **sources((3, 2)), num_beams=2)
+
+
+def test_no_compiler(no_library, monkeypatch):
+    monkeypatch.setenv("CC", "there-is-no-such-compiler")
+    assert library(torch.float32) is None
+    assert search.best_token(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]
