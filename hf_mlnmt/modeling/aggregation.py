@@ -199,9 +199,11 @@ class AggregationDecoderLayer(DecoderLayer):
     """The baseline's layer; of a memory with one representation for each decoder layer it reads its own."""
 
     def attend_source(self, hidden_states: Tensor, memory: Tensor, *args, **kwargs) -> Tensor:
-        if memory.dim() == 4:  # Transparent: (batch, source, L_d, d_model)
-            memory = memory[:, :, self.source_attn.layer_idx]
-        return super().attend_source(hidden_states, memory, *args, **kwargs)
+        return super().attend_source(hidden_states, self.memory_of(memory), *args, **kwargs)
+
+    def memory_of(self, memory: Tensor) -> Tensor:
+        """What this layer reads, (batch, source, d_model): of Transparent's (batch, source, L_d, d_model) its own."""
+        return memory if memory.dim() == 3 else memory[:, :, self.source_attn.layer_idx]
 
 
 class AggregationDecoder(Decoder):
@@ -220,9 +222,12 @@ class AggregationModel(TransformerModel):
 
 
 class AggregationDecoderStep(DecoderStep):
-    """A step of a search: the baseline's, because keys and values of what a layer reads are already there."""
+    """A step of a search: the baseline's; what differs is what a layer reads of the source."""
 
     knows = (AggregationDecoderLayer,)
+
+    def memory_of(self, layer: AggregationDecoderLayer, memory: Tensor) -> Tensor:
+        return layer.memory_of(memory)
 
 
 class AggregationForConditionalGeneration(TransformerForConditionalGeneration):

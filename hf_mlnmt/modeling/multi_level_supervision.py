@@ -26,8 +26,9 @@ Departs:
   projections (attention_bias=True) and 33.4k subwords; without biases 86.4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -291,9 +292,16 @@ class FusionDecoderStep(DecoderStep):
         features = [self.run(decoder, embeds.clone(), place) for decoder in self.model.auxiliary_decoders]
         return {"features": torch.cat(features, dim=-1)}
 
-    def between(self, layer: DecoderLayer, states: Tensor, place: Place) -> Tensor:
+    def between(self, layer: DecoderLayer) -> Callable | None:
         fusion = getattr(layer, "fusion", None)
-        return states if fusion is None else self.linear(fusion, place.extras["features"], states)
+        return None if fusion is None else partial(self.fuse, fusion)
+
+    def fuse(self, fusion: nn.Module, states: Tensor, place: Place) -> Tensor:
+        """Equations 4.2 and 4.3."""
+        return self.linear(fusion, place.extras["features"], states)
+
+    def read_source(self, memory: Tensor, cache: Cache) -> bool:
+        return memory.dim() == 3 and super().read_source(memory, cache)  # else it is what auxiliaries read
 
 
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):

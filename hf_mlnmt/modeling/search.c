@@ -5,8 +5,8 @@
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 relu(W_1 x + b_1) + b_2
  *
- * All matrices are row-major. A row is one beam of one sentence. A weight is (inputs, outputs) or, packed, its panels of
- * 64 outputs, (outputs / 64, inputs, 64): a panel lies in one piece, which the processor's cache likes. Every row is
+ * All matrices are row-major. A row is one beam of one sentence. A weight is packed, in panels of 64 outputs,
+ * (outputs / 64 rounded up, inputs, 64): a panel lies in one piece, which the processor's cache likes. Every row is
  * computed in the same order whatever else is in the batch and however many threads there are.
  */
 #include <math.h>
@@ -39,7 +39,6 @@ typedef struct {
     const real *norm_weight, *norm_bias;  /* (d_model) */
     const real *in, *in_bias;             /* (d_model, inner): q|k|v, q or W_1; a bias may be null */
     const real *out, *out_bias;           /* (d_model or inner, d_model): W_o or W_2 */
-    long in_packed, out_packed;           /* whether these weights are */
     long inner, heads;
     real *keys, *values;                  /* (sentences, heads, d_h, room), (sentences, heads, room, d_h) */
     long room, slots, start;              /* slots that are looked at; OWN writes `width` of them from `start` on */
@@ -97,12 +96,20 @@ static void multiply_add(long n, long k, long m, const real *x, long ldx, const 
             for (long j = c; j < m; j++) y[r * ldy + j] += x[r * ldx + i] * w[i * ldw + j];
 }
 
-/* y (n, m) += x (n, k) times a weight (k, m). */
-static void multiply_weight(long n, long k, long m, const real *x, const real *w, long packed, real *y)
+/* A weight as PyTorch keeps it, (outputs, inputs), packed; the places of missing outputs are 0 already. */
+void pack(long outputs, long inputs, const real *weight, real *packed)
 {
-    if (!packed) multiply_add(n, k, m, x, k, w, m, y, m);
-    else
-        for (long c = 0; c < m; c += PANEL) multiply_add(n, k, PANEL, x, k, w + c * k, PANEL, y + c, m);
+    for (long o = 0; o < outputs; o += PANEL)
+        for (long i = 0; i < inputs; i++)
+            for (long j = 0; j < (outputs - o < PANEL ? outputs - o : PANEL); j++)
+                packed[o * inputs + i * PANEL + j] = weight[(o + j) * inputs + i];
+}
+
+/* y (n, m) += x (n, k) times a packed weight. */
+static void multiply_weight(long n, long k, long m, const real *x, const real *w, real *y)
+{
+    for (long c = 0; c < m; c += PANEL)
+        multiply_add(n, k, m - c < PANEL ? m - c : PANEL, x, k, w + c * k, PANEL, y + c, m);
 }
 
 /* y (n, m) = bias, or 0. */
@@ -217,7 +224,7 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
         x = task->normed;
     }
     fill(n, inner, unit->in_bias, task->inner, inner);
-    multiply_weight(n, d, inner, x, unit->in, unit->in_packed, task->inner);
+    multiply_weight(n, d, inner, x, unit->in, task->inner);
     const real *computed = task->inner;
     if (unit->kind == FEED_FORWARD) {
         for (long i = 0; i < n * inner; i++) task->inner[i] = task->inner[i] > 0 ? task->inner[i] : 0;
@@ -230,7 +237,7 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (unit->out_bias)
         for (long r = 0; r < n; r++)
             for (long j = 0; j < d; j++) states[r * d + j] += unit->out_bias[j];
-    multiply_weight(n, k, d, computed, unit->out, unit->out_packed, states);
+    multiply_weight(n, k, d, computed, unit->out, states);
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 

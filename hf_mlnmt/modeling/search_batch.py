@@ -52,11 +52,19 @@ class Sentences:
         """Read the prompt (sentences, length), one row for each sentence: logits (sentences, 1, vocabulary)."""
         count, self.length = prompt.shape
         mask = torch.full((self.length, padded(self.length)), self.hide, dtype=self.dtype, device=prompt.device)
-        mask = mask.triu(1).expand(count, 1, -1, -1)
-        logits = self._forward(prompt, decoder_attention_mask=mask, logits_to_keep=1)
+        mask = mask.triu(1).repeat(count, 1, 1, 1)
+        step, memory = self.written_out, self.memory()
+        if step is not None and self.length == 1 and step.read_source(memory, self.cache):
+            logits = step(prompt, 0, Place(1, self.cache, Mask(mask), memory, self.source_mask, {})).float()
+        else:
+            logits = self._forward(prompt, decoder_attention_mask=mask, logits_to_keep=1)
         self.cache.expand(self.width)
         self.visible = mask[:, :, -1:].repeat(1, 1, self.width, 1)
         return logits
+
+    def memory(self) -> Tensor:
+        """What the decoder reads of the source."""
+        return self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
         """Tokens (sentences, width), each behind beam parents[...]: logits (sentences, width, vocabulary)."""
@@ -72,8 +80,7 @@ class Sentences:
         self.visible[..., start:end].diagonal(dim1=2, dim2=3).zero_()
         self.length += 1
         if self.written_out is not None:
-            memory = self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
-            place = Place(self.width, self.cache, Mask(self.visible), memory, self.source_mask, {})
+            place = Place(self.width, self.cache, Mask(self.visible), self.memory(), self.source_mask, {})
             return self.written_out(tokens, self.length - 1, place).float()
         positions = torch.full((1, 1), self.length - 1, device=tokens.device)
         return self._forward(tokens, decoder_attention_mask=self.visible, decoder_position_ids=positions)

@@ -26,7 +26,13 @@ logger = logging.get_logger(__name__)
 SOURCE = Path(__file__).with_name("search.c")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
-CHOICES = [["-march=native", "-fopenmp"], ["-march=native"], ["-fopenmp"], []]  # the first that the compiler takes
+CHOICES = [  # the first that the compiler takes
+    ["-march=native", "-mprefer-vector-width=512", "-fopenmp"],
+    ["-march=native", "-fopenmp"],
+    ["-march=native"],
+    ["-fopenmp"],
+    [],
+]
 OWN, CROSS, FEED_FORWARD = range(3)
 PANEL = 64  # outputs of a weight that lie together, as in search.c
 ROWS = 96  # of a task: what they need stays in the processor's cache
@@ -40,7 +46,7 @@ class Unit(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("kind", "pre")),
         *((name, ctypes.c_double) for name in ("eps", "scaling")),
         *((x, ctypes.c_void_p) for x in ("norm_weight", "norm_bias", "weight_in", "bias_in", "weight_out", "bias_out")),
-        *((name, ctypes.c_long) for name in ("packed_in", "packed_out", "inner", "heads")),
+        *((name, ctypes.c_long) for name in ("inner", "heads")),
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
         *((name, ctypes.c_long) for name in ("room", "slots", "start")),
         ("mask", ctypes.c_void_p),
@@ -69,6 +75,8 @@ def _library(number: str) -> Any:
     pointer, number_of = ctypes.c_void_p, ctypes.c_long
     functions.run.argtypes = [pointer, *[number_of] * 4, pointer, number_of, number_of, pointer, number_of]
     functions.run.restype = number_of
+    functions.pack.argtypes = [number_of, number_of, pointer, pointer]
+    functions.pack.restype = None
     functions.choose.argtypes = [pointer, *[number_of] * 5, pointer, number_of, pointer, pointer, pointer, number_of]
     functions.choose.restype = None
     return functions
@@ -130,12 +138,18 @@ class NativeUnits:
         norm = sublayer.layer_norm
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=into.out_features)
         unit.heads, unit.scaling = heads, scaling
-        (weight_in, unit.packed_in), (weight_out, unit.packed_out) = packed(into.weight), packed(out.weight)
         unit.norm_weight, unit.norm_bias = self.keep(norm.weight), self.keep(norm.bias)
-        unit.weight_in, unit.bias_in = self.keep(weight_in), self.keep(into.bias)
-        unit.weight_out, unit.bias_out = self.keep(weight_out), self.keep(out.bias)
+        unit.weight_in, unit.bias_in = self.packed(into.weight), self.keep(into.bias)
+        unit.weight_out, unit.bias_out = self.packed(out.weight), self.keep(out.bias)
         self.units.append(unit)
         self.slots.append(slot)
+
+    def packed(self, weight: Tensor) -> int | None:
+        """A weight (outputs, inputs) as search.c reads it: panels (outputs / PANEL rounded up, inputs, PANEL)."""
+        outputs, inputs = weight.shape
+        panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
+        self.functions.pack(outputs, inputs, weight.contiguous().data_ptr(), panels.data_ptr())
+        return self.keep(panels)
 
     def keep(self, tensor: Tensor | None) -> int | None:
         """Where the numbers are; they stay there."""
@@ -188,14 +202,6 @@ def choose(logits: Tensor, running: Tensor | None, count: int) -> tuple[Tensor, 
     found = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
     functions.choose(*where, pointer(running), count, *found, torch.get_num_threads())
     return scores, beams, tokens
-
-
-def packed(weight: Tensor) -> tuple[Tensor, bool]:
-    """A weight (outputs, inputs) as search.c reads it: its panels, or (inputs, outputs)."""
-    outputs, inputs = weight.shape
-    if outputs % PANEL:
-        return weight.t().contiguous(), False
-    return weight.view(-1, PANEL, inputs).transpose(1, 2).contiguous(), True
 
 
 def pointer(tensor: Tensor | None) -> int | None:

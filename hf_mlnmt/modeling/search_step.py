@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import CrossAttention, SelfAttention
+from .attention import CrossAttention, SelfAttention, cached_source
 from .beam_cache import Rows
 from .layers import FeedForward
 from .search_native import CROSS, FEED_FORWARD, OWN, NativeUnits, library
@@ -100,9 +100,9 @@ class DecoderStep:
         self.factors: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.room: Tensor | None = None  # the memory of the logits
-        numbers = {parameter.dtype for parameter in model.parameters()}
-        self.functions = library(numbers.pop()) if len(numbers) == 1 else None
-        self.plans: dict[Any, list[Callable]] = {}  # of each decoder: what is done, one after the other
+        self.functions = library(self.projection.weight.dtype)
+        # Of each decoder, what is done, one after the other.
+        self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
     def __call__(self, tokens: Tensor, position: int, place: Place) -> Tensor:
         """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary), until the next call."""
@@ -119,14 +119,28 @@ class DecoderStep:
         """What the layers take besides, from the embedding output (sentences x width, d_model)."""
         return {}
 
-    def between(self, layer: Any, states: Tensor, place: Place) -> Tensor:
-        """What a layer does between its two attentions."""
-        return states
+    def between(self, layer: Any) -> Callable | None:
+        """What a layer does between its two attentions, as a function of states and place; None: nothing."""
+        return None
+
+    def memory_of(self, layer: Any, memory: Tensor) -> Tensor:
+        """What a layer reads of the source."""
+        return memory
+
+    def read_source(self, memory: Tensor, cache: Any) -> bool:
+        """Make the cache ready for a first step here, if it needs no more than the source's keys and values."""
+        parts = self.plans[self.decoder]
+        if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits):
+            return False
+        for layer in self.decoder.layers:
+            source, own = layer.source_attn, cache.own[layer.self_attn.layer_idx]
+            own.lazy_initialization(
+                *cached_source(cache, source.layer_idx, source.project_source, self.memory_of(layer, memory))
+            )
+        return True
 
     def run(self, decoder: Any, states: Tensor, place: Place) -> Tensor:
         """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
-        if decoder not in self.plans:
-            self.plans[decoder] = self.plan(decoder)
         for part in self.plans[decoder]:
             states = part(states, place)
         return self.norm(decoder.layer_norm, states)
@@ -140,8 +154,8 @@ class DecoderStep:
                 (layer.source_attn_sublayer, self.attend_source, layer.source_attn),
                 (layer.feed_forward_sublayer, self.feed_forward, layer.feed_forward),
             ):
-                if module is layer.source_attn and type(self).between is not DecoderStep.between:
-                    parts.append(partial(self.between, layer))
+                if module is layer.source_attn and (between := self.between(layer)) is not None:
+                    parts.append(between)
                 unit = self.unit(sublayer, module)
                 if unit is None:
                     parts.append(partial(self.residual, sublayer, compute, module))
@@ -165,7 +179,8 @@ class DecoderStep:
             others = module.heads, module.scaling, module.layer_idx
         elif type(module.activation) is not nn.ReLU:
             return None
-        if any(product.weight.numel() > SMALL for product in products):
+        numbers = {x.dtype for part in (*products, sublayer.layer_norm) for x in part.parameters()}
+        if numbers != {self.projection.weight.dtype} or any(product.weight.numel() > SMALL for product in products):
             return None
         return (kind, *products, *others)
 
@@ -238,11 +253,12 @@ class DecoderStep:
         So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
         asked for again.
         """
-        weight, bias = self.factor(self.projection)
-        size = states.shape[0] * weight.shape[1]
+        vocabulary = self.projection.out_features
+        size = states.shape[0] * vocabulary
         if self.room is None or self.room.numel() < size:
             self.room = states.new_empty(size)
-        logits = self.room[:size].view(-1, weight.shape[1])
+        logits = self.room[:size].view(-1, vocabulary)
+        weight, bias = self.factor(self.projection)
         if bias is None:
             return torch.mm(states, weight, out=logits)
         return torch.addmm(bias, states, weight, out=logits)
