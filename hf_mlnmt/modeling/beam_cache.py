@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
+from .search_native import give_back
+
 BLOCK = 16
 
 
@@ -143,6 +145,7 @@ class BeamCacheLayer(DynamicLayer):
             self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
             self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
             self.end = 0
+            give_back(self.value_buffer)
         return start
 
     def get_seq_length(self) -> int:
@@ -169,6 +172,7 @@ class BeamCacheLayer(DynamicLayer):
         values = self.value_buffer.gather(2, slots[:, None, :, None].expand(-1, heads, -1, width))
         self.key_buffer = nn.functional.pad(keys, (0, blank))
         self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
+        give_back(self.value_buffer)
 
 
 class BeamCache(EncoderDecoderCache):

@@ -171,3 +171,27 @@ def test_no_compiler(no_library, monkeypatch):
     monkeypatch.setenv("CC", "there-is-no-such-compiler")
     assert library(torch.float32) is None
     assert search.best_token(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]
+
+
+def test_memory_is_given_back(monkeypatch):
+    """When a large buffer of a search moves, unless the program asked to keep freed memory."""
+    calls = []
+
+    class Library:
+        malloc_trim = staticmethod(calls.append)
+
+    assert (library(torch.float64) is None) == (library(torch.float32) is None)  # both are loaded now
+    monkeypatch.setattr(search_native.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(search_native.os, "name", "posix")
+    monkeypatch.setattr(search_native, "KEEPS_MEMORY", False)
+    search_native.give_back(torch.zeros(3))
+    assert not calls
+    monkeypatch.setattr(search_native, "LARGE", 1)
+    search_native.give_back(torch.zeros(3))
+    assert calls == [0]
+    decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
+    assert len(calls) > 1
+    calls.clear()
+    monkeypatch.setattr(search_native, "KEEPS_MEMORY", True)
+    search_native.give_back(torch.zeros(3))
+    assert not calls
