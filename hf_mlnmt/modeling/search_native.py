@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -65,7 +66,7 @@ def library(dtype: torch.dtype) -> Any:
 
 @cache
 def _library(number: str) -> Any:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
     if compiler is None or not SOURCE.is_file():
         logger.info("decoding: no C compiler, so PyTorch's operations are called one by one")
         return None
