@@ -12,6 +12,8 @@ holds some names, as its class's `beam_layer`, the class that holds it as (sente
 `expand(width)`, `reorder(parents)` and `select(sentences, source)`.
 """
 
+import ctypes
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from .search_native import give_back
-
 BLOCK = 16
+LARGE = 2**20  # numbers in a buffer
+KEEPS_MEMORY = False  # hf_mlnmt.memory.keep_memory says so: what is freed is wanted again
 
 
 def padded(length: int) -> int:
@@ -32,6 +34,18 @@ def padded(length: int) -> int:
 def roomy(length: int) -> int:
     """How many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
     return padded(length + length // 2 + BLOCK)
+
+
+def give_back(moved: Tensor) -> None:
+    """Hand free memory back to the system, after a buffer of a search has left its old place.
+
+    Buffers that grow by turns leave gaps in the C library's memory, up to twice what is in use.
+    """
+    if KEEPS_MEMORY or moved.device.type != "cpu" or moved.numel() < LARGE:
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:  # glibc
+        trim(0)
 
 
 def of_parents(states: Tensor, parents: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import can_return_tuple
 
-from .transformer import Encoder, EncoderOutput
+from .outputs import EncoderOutput
+from .transformer import Encoder
 
 CITATION = """@article{ampomah2020every,
   title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},

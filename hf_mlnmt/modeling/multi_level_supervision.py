@@ -45,8 +45,9 @@ from .attention import Attention
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .loss import projected_cross_entropy
+from .outputs import EncoderOutput
 from .search_step import DecoderStep, Place
-from .transformer import Decoder, Encoder, EncoderOutput, TransformerForConditionalGeneration, TransformerModel
+from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
 @strict

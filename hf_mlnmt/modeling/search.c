@@ -6,8 +6,8 @@
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 relu(W_1 x + b_1) + b_2
  *
  * All matrices are row-major. A row is one beam of one sentence. A weight is packed, in panels of 64 outputs,
- * (outputs / 64 rounded up, inputs, 64): a panel lies in one piece, which the processor's cache likes. Every row is
- * computed in the same order whatever else is in the batch and however many threads there are.
+ * (outputs / 64 rounded up, inputs, 64): a panel lies in one piece, which the processor's cache likes. The order in
+ * which a row's numbers are added depends neither on the other rows nor on the threads.
  */
 #include <math.h>
 #include <string.h>
@@ -30,8 +30,8 @@ typedef REAL real;
 #define LANES ((long)(BYTES / sizeof(real)))
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
-enum { OWN, SOURCE, FEED_FORWARD };
-enum { PANEL = 64 };
+enum { OWN, CROSS, FEED_FORWARD }; /* kinds of units: attention to the own history, to the source */
+enum { PANEL = 64, BLOCK = 64 };
 
 typedef struct {
     long kind, pre;                       /* pre: equation 3 with the norm first */
@@ -139,7 +139,7 @@ static void layer_norm(long n, long d, const real *x, real *y, const Unit *unit)
 static inline float exponential_float(float value)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float bounded = value < -87.0f ? -87.0f : value, whole = bounded * 1.44269504f + shift, power = 1.0f / 720, scale;
+    float bounded = value < -80.0f ? -80.0f : value, whole = bounded * 1.44269504f + shift, power = 1.0f / 720, scale;
     int bits;
     memcpy(&bits, &whole, sizeof bits);
     bits = (bits + 127) << 23;
@@ -241,17 +241,6 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 
-/* Numbers that a task of so many rows needs room for. */
-static long needed(const Unit *units, long count, long rows, long width, long d_model)
-{
-    long inner = 0, slots = 0;
-    for (long u = 0; u < count; u++) {
-        inner = units[u].inner > inner ? units[u].inner : inner;
-        slots = units[u].slots > slots ? units[u].slots : slots;
-    }
-    return rows * (inner + d_model) + width * slots;
-}
-
 /* All units, one after the other, on states (sentences x width, d_model) in place. The sentences are shared out in
  * tasks of about `rows` rows. `room` is for `size` numbers; returns 0, or, having done nothing, how many are needed. */
 long run(const Unit *units, long count, long sentences, long width, long d_model, real *states, long rows, long threads,
@@ -259,7 +248,12 @@ long run(const Unit *units, long count, long sentences, long width, long d_model
 {
     long each = rows / width > 1 ? rows / width : 1;
     each = each < sentences ? each : sentences;
-    long tasks = (sentences + each - 1) / each, own = needed(units, count, each * width, width, d_model);
+    long tasks = (sentences + each - 1) / each, inner = 0, slots = 0;
+    for (long u = 0; u < count; u++) {
+        inner = units[u].inner > inner ? units[u].inner : inner;
+        slots = units[u].slots > slots ? units[u].slots : slots;
+    }
+    long own = each * width * (inner + d_model) + width * slots; /* of a task */
     threads = threads < tasks ? threads : tasks;
     if (own * threads > size) return own * threads;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
@@ -269,8 +263,7 @@ long run(const Unit *units, long count, long sentences, long width, long d_model
 #else
         real *start = room;
 #endif
-        long first = t * each, here = sentences - first < each ? sentences - first : each, inner = 0;
-        for (long u = 0; u < count; u++) inner = units[u].inner > inner ? units[u].inner : inner;
+        long first = t * each, here = sentences - first < each ? sentences - first : each;
         Task task = {width, d_model, start, start + here * width * inner, start + here * width * (inner + d_model)};
         for (long u = 0; u < count; u++) sublayer(units + u, &task, states + first * width * d_model, first, here);
     }
@@ -291,44 +284,50 @@ static void insert(long count, float *scores, long *beams, long *tokens, float s
     tokens[at] = token;
 }
 
+/* Put a beam's tokens among the `count` best. Few blocks of the vocabulary hold one that is good enough. */
+static void insert_row(long vocabulary, const float *row, float largest, float log_sum, float start, long beam, long count,
+                       float *scores, long *beams, long *tokens)
+{
+    for (long first = 0; first < vocabulary; first += BLOCK) {
+        long end = first + BLOCK < vocabulary ? first + BLOCK : vocabulary;
+        float most = -INFINITY;
+#pragma omp simd reduction(max : most)
+        for (long j = first; j < end; j++) most = row[j] > most ? row[j] : most;
+        if (!(most - largest - log_sum + start > scores[count - 1])) continue;
+        for (long j = first; j < end; j++) {
+            float score = row[j] - largest - log_sum + start;
+            if (score > scores[count - 1]) insert(count, scores, beams, tokens, score, beam, j);
+        }
+    }
+}
+
 /* The `count` best of running[beam] + log softmax(logits)[beam, token] for every sentence, the best first; without
  * `running` the tokens with the largest logits. logits: float, a beam's row of `vocabulary` numbers at
  * sentence * of_sentence + beam * of_beam; running (sentences, width); scores, beams, tokens (sentences, count). */
 void choose(const float *logits, long of_sentence, long of_beam, long sentences, long width, long vocabulary,
             const float *running, long count, float *scores, long *beams, long *tokens, long threads)
 {
-    enum { BLOCK = 64 };
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && sentences > 1)
     for (long s = 0; s < sentences; s++) {
-        float *best = scores + s * count;
-        for (long c = 0; c < count; c++) {
-            best[c] = -INFINITY;
-            beams[s * count + c] = tokens[s * count + c] = 0;
+        for (long c = s * count; c < (s + 1) * count; c++) {
+            scores[c] = -INFINITY;
+            beams[c] = tokens[c] = 0;
         }
         for (long b = 0; b < width; b++) {
             const float *row = logits + s * of_sentence + b * of_beam;
-            float largest = -INFINITY, sum = 0, log_sum = 0, start = 0;
+            float largest = 0, log_sum = 0, start = 0;
             if (running) {
-#pragma omp simd reduction(max : largest)
-                for (long j = 0; j < vocabulary; j++) largest = row[j] > largest ? row[j] : largest;
+                float most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+                for (long j = 0; j < vocabulary; j++) most = row[j] > most ? row[j] : most;
 #pragma omp simd reduction(+ : sum)
-                for (long j = 0; j < vocabulary; j++) sum += exponential_float(row[j] - largest);
+                for (long j = 0; j < vocabulary; j++) sum += exponential_float(row[j] - most);
+                largest = most;
                 log_sum = logf(sum);
                 start = running[s * width + b];
-            } else
-                largest = 0;
-            for (long first = 0; first < vocabulary; first += BLOCK) {
-                long end = first + BLOCK < vocabulary ? first + BLOCK : vocabulary;
-                float most = -INFINITY;
-#pragma omp simd reduction(max : most)
-                for (long j = first; j < end; j++) most = row[j] > most ? row[j] : most;
-                if (!(most - largest - log_sum + start > best[count - 1])) continue;
-                for (long j = first; j < end; j++) {
-                    float score = row[j] - largest - log_sum + start;
-                    if (score > best[count - 1])
-                        insert(count, best, beams + s * count, tokens + s * count, score, b, j);
-                }
             }
+            insert_row(vocabulary, row, largest, log_sum, start, b, count, scores + s * count, beams + s * count,
+                       tokens + s * count);
         }
     }
 }

@@ -52,10 +52,12 @@ class Sentences:
         """Read the prompt (sentences, length), one row for each sentence: logits (sentences, 1, vocabulary)."""
         count, self.length = prompt.shape
         mask = torch.full((self.length, padded(self.length)), self.hide, dtype=self.dtype, device=prompt.device)
-        mask = mask.triu(1).repeat(count, 1, 1, 1)
+        mask = mask.triu(1).expand(count, 1, -1, -1)
         step, memory = self.written_out, self.memory()
         if step is not None and self.length == 1 and step.read_source(memory, self.cache):
-            logits = step(prompt, 0, Place(1, self.cache, Mask(mask), memory, self.source_mask, {})).float()
+            logits = step(
+                prompt, 0, Place(1, self.cache, Mask(mask.contiguous()), memory, self.source_mask, {})
+            ).float()
         else:
             logits = self._forward(prompt, decoder_attention_mask=mask, logits_to_keep=1)
         self.cache.expand(self.width)

@@ -37,8 +37,6 @@ CHOICES = [  # the first that the compiler takes
 OWN, CROSS, FEED_FORWARD = range(3)
 PANEL = 64  # outputs of a weight that lie together, as in search.c
 ROWS = 96  # of a task: what they need stays in the processor's cache
-LARGE = 2**20  # numbers in a buffer
-KEEPS_MEMORY = False  # hf_mlnmt.memory.keep_memory says so: freed memory is wanted again
 FEW_ROWS = 6  # too few to share out among threads
 
 
@@ -131,7 +129,7 @@ class NativeUnits:
         self.units: list[Unit] = []
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
         self.kept: list[Any] = []  # what the units point to
-        self.room = torch.empty(0)
+        self.room = torch.empty(0)  # for the functions to compute in
         self.array: Any = None
 
     def add(
@@ -163,7 +161,6 @@ class NativeUnits:
         """states (sentences x width, d_model) -> the same, in the same memory."""
         if self.array is None:
             self.array = (Unit * len(self.units))(*self.units)
-            self.room = states.new_empty(0)
         for unit, slot in zip(self.array, self.slots):
             if unit.kind == OWN:
                 cache, mask = place.cache.own[slot], place.visible.tensor
@@ -205,18 +202,6 @@ def choose(logits: Tensor, running: Tensor | None, count: int) -> tuple[Tensor, 
     found = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
     functions.choose(*where, pointer(running), count, *found, torch.get_num_threads())
     return scores, beams, tokens
-
-
-def give_back(moved: Tensor) -> None:
-    """Hand free memory back to the system, after a buffer of a search has left its old place.
-
-    Buffers that grow by turns leave gaps in the C library's memory, up to twice what is in use.
-    """
-    if KEEPS_MEMORY or moved.device.type != "cpu" or moved.numel() < LARGE:
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:  # glibc
-        trim(0)
 
 
 def pointer(tensor: Tensor | None) -> int | None:

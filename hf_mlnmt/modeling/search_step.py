@@ -169,20 +169,21 @@ class DecoderStep:
 
     def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
         """What search.c needs to compute this sublayer, or None if it cannot."""
-        kind = {SelfAttention: OWN, CrossAttention: CROSS, FeedForward: FEED_FORWARD}.get(type(module))
-        if self.functions is None or kind is None or type(sublayer.layer_norm) is not nn.LayerNorm:
+        found: tuple[Any, ...]
+        if type(module) is FeedForward and type(module.activation) is nn.ReLU:
+            found = FEED_FORWARD, module.fc1, module.fc2
+        elif type(module) in (SelfAttention, CrossAttention):
+            kind = OWN if type(module) is SelfAttention else CROSS
+            products = (getattr(module, name) for name in self.written[type(module)])
+            found = kind, *products, module.heads, module.scaling, module.layer_idx
+        else:
             return None
-        others: tuple[Any, ...] = ()
-        products = [module.fc1, module.fc2] if kind == FEED_FORWARD else []
-        if kind != FEED_FORWARD:
-            products = [getattr(module, name) for name in self.written[type(module)]]
-            others = module.heads, module.scaling, module.layer_idx
-        elif type(module.activation) is not nn.ReLU:
+        if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
             return None
-        numbers = {x.dtype for part in (*products, sublayer.layer_norm) for x in part.parameters()}
-        if numbers != {self.projection.weight.dtype} or any(product.weight.numel() > SMALL for product in products):
-            return None
-        return (kind, *products, *others)
+        _, into, out, *_ = found
+        numbers = {x.dtype for part in (into, out, sublayer.layer_norm) for x in part.parameters()}
+        small = max(into.weight.numel(), out.weight.numel()) <= SMALL
+        return found if small and numbers == {self.projection.weight.dtype} else None
 
     def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, place: Place) -> Tensor:
         """Equation 3; `compute(module, place, states, onto)` adds what it computes to `onto`."""
@@ -253,12 +254,11 @@ class DecoderStep:
         So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
         asked for again.
         """
-        vocabulary = self.projection.out_features
-        size = states.shape[0] * vocabulary
+        weight, bias = self.factor(self.projection)
+        size = states.shape[0] * weight.shape[1]
         if self.room is None or self.room.numel() < size:
             self.room = states.new_empty(size)
-        logits = self.room[:size].view(-1, vocabulary)
-        weight, bias = self.factor(self.projection)
+        logits = self.room[:size].view(-1, weight.shape[1])
         if bias is None:
             return torch.mm(states, weight, out=logits)
         return torch.addmm(bias, states, weight, out=logits)

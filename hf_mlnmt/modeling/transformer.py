@@ -22,7 +22,6 @@ Departs: dropout on embeddings and sublayer outputs only, by default; the papers
 """
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
 from transformers.processing_utils import Unpack
@@ -47,28 +45,9 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
 from .loss import cross_entropy, projected_cross_entropy
+from .outputs import EncoderOutput, TranslationOutput
 from .search import FastSearch
 from .search_step import DecoderStep
-
-
-@dataclass
-class EncoderOutput(BaseModelOutput):
-    """`memory` is what the decoder reads when it is not the last state: batch first, so that beams can repeat it."""
-
-    memory: Tensor | None = None
-
-    @classmethod
-    def from_tuple(cls, outputs: tuple) -> "EncoderOutput":
-        """The inverse of `to_tuple`, which leaves out what is None: only the last state and `memory` are tensors."""
-        last, *others = outputs
-        return cls(last_hidden_state=last, memory=next((x for x in others if isinstance(x, Tensor)), None))
-
-
-@dataclass
-class TranslationOutput(Seq2SeqLMOutput):
-    """`losses` names the parts of `loss` (scalars), for logging, when there is more than one."""
-
-    losses: dict[str, Tensor] | None = None
 
 
 class TransformerPreTrainedModel(PreTrainedModel):

@@ -11,7 +11,7 @@ from test_search import ENDING, sources, toy
 from test_zoo_search import assert_equal_loops, decode
 from zoo.contract import redraw
 
-from hf_mlnmt.modeling import search, search_native, search_step
+from hf_mlnmt.modeling import beam_cache, search, search_native, search_step
 from hf_mlnmt.modeling.search_native import NativeUnits, choose, library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
@@ -182,17 +182,17 @@ def test_memory_is_given_back(monkeypatch):
         malloc_trim = staticmethod(calls.append)
 
     assert (library(torch.float64) is None) == (library(torch.float32) is None)  # both are loaded now
-    monkeypatch.setattr(search_native.ctypes, "CDLL", lambda name: Library)
-    monkeypatch.setattr(search_native.os, "name", "posix")
-    monkeypatch.setattr(search_native, "KEEPS_MEMORY", False)
-    search_native.give_back(torch.zeros(3))
+    monkeypatch.setattr(beam_cache.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(beam_cache.os, "name", "posix")
+    monkeypatch.setattr(beam_cache, "KEEPS_MEMORY", False)
+    beam_cache.give_back(torch.zeros(3))
     assert not calls
-    monkeypatch.setattr(search_native, "LARGE", 1)
-    search_native.give_back(torch.zeros(3))
+    monkeypatch.setattr(beam_cache, "LARGE", 1)
+    beam_cache.give_back(torch.zeros(3))
     assert calls == [0]
     decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
     assert len(calls) > 1
     calls.clear()
-    monkeypatch.setattr(search_native, "KEEPS_MEMORY", True)
-    search_native.give_back(torch.zeros(3))
+    monkeypatch.setattr(beam_cache, "KEEPS_MEMORY", True)
+    beam_cache.give_back(torch.zeros(3))
     assert not calls
