@@ -12,6 +12,7 @@ added to something, as in every residual connection, `onto` is that, and the pro
 are those of attention.py and layers.py; search_batch.py says what a step is given.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,8 +78,22 @@ class DecoderStep:
         return found
 
     @classmethod
+    def computes(cls, parts: list[tuple[Any, Any]]) -> bool:
+        """Whether the methods of each part are those of the baseline's class beside it, or of a class it `knows`."""
+        for name in ("forward", "attend_self", "attend_source"):
+            for part, plain in parts:
+                classes = [x for x in (plain, *cls.knows) if hasattr(x, name)]
+                # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
+                known = {inspect.unwrap(getattr(x, name)) for x in classes}
+                if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
+                    return False
+        return True
+
+    @classmethod
     def covers(cls, model: Any) -> bool:
-        """Whether calling the modules is using their weights: no hooks, adapters or quantised layers among them."""
+        """Whether calling the modules is using their weights: no dropout, autocast, hook, adapter or int8 in them."""
+        if model.training or torch.is_autocast_enabled("cpu"):
+            return False
         decoders = cls.decoders(model.model)
         layers = [layer for decoder in decoders for layer in decoder.layers]
         norms = [decoder.layer_norm for decoder in decoders]

@@ -21,7 +21,6 @@ through encoder and decoder to every layer, so a family may hand its layers more
 Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
 """
 
-import inspect
 from typing import Any
 
 import torch
@@ -383,19 +382,11 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
 
     def decoder_step(self) -> DecoderStep | None:
         """A search's step written out, if it computes just what this model's modules do; else None."""
-        model, step = self.model, self.step_class
-        parts: list[tuple[Any, Any]] = [(self, TransformerForConditionalGeneration), (model, TransformerModel)]
-        for decoder in step.decoders(model):
+        step = self.step_class
+        parts: list[tuple[Any, Any]] = [(self, TransformerForConditionalGeneration), (self.model, TransformerModel)]
+        for decoder in step.decoders(self.model):
             parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
-        for name in ("forward", "attend_self", "attend_source"):
-            for part, plain in parts:
-                classes = [x for x in (plain, *step.knows) if hasattr(x, name)]
-                # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
-                known = {inspect.unwrap(getattr(x, name)) for x in classes}
-                if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
-                    return None
-        plain = not self.training and not torch.is_autocast_enabled("cpu")
-        return step(self) if plain and step.covers(self) else None
+        return step(self) if step.computes(parts) and step.covers(self) else None
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
