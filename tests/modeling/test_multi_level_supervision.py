@@ -12,7 +12,7 @@ from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, asse
 
 import hf_mlnmt
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling import MultiLevelSupervisionConfig
+from hf_mlnmt.modeling import MultiLevelSupervisionConfig, search
 from hf_mlnmt.modeling.multi_level_supervision import AuxiliaryDecoder, FusionDecoderLayer
 
 SIZES = {**TINY, "encoder_layers": 3}
@@ -339,3 +339,18 @@ def test_names():
 def test_bad_configurations_are_refused(fields, message):
     with pytest.raises(Exception, match=message):
         config(**fields)
+
+
+@torch.no_grad()
+def test_search_with_what_the_encoder_gives_in_training(monkeypatch):
+    """Its memory is what the auxiliaries read; the main decoder reads the last state, also in the compiled step."""
+    model = build(config())
+    ids = torch.randint(4, 29, (3, 6), generator=torch.manual_seed(1))
+    found = []
+    for why_not in (search.why_not, lambda *a: "a test"):
+        monkeypatch.setattr(search, "why_not", why_not)
+        outputs = model.get_encoder().train()(ids)
+        assert outputs.memory.dim() == 4
+        found.append(model.eval().generate(ids, encoder_outputs=outputs, num_beams=3, max_new_tokens=8).tolist())
+    found.append(model.generate(ids, num_beams=3, max_new_tokens=8).tolist())
+    assert found[0] == found[1] == found[2]
