@@ -105,8 +105,10 @@ class DevSet:
         return [tokens for _, tokens in sorted(everything)]
 
 
-def metric(name: str) -> Metric:
-    """A metric by name: bleu, chrf, ter (sacreBLEU's, cased, detokenised) or any other of the `evaluate` library.
+def metric(name: str, lowercase: bool = False) -> Metric:
+    """A metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
+
+    `lowercase` leaves case out of sacreBLEU's: for a model of lower-cased text, whose every German noun would be wrong.
 
     Raises: UserError when there is no such metric or it cannot be loaded.
     """
@@ -117,7 +119,8 @@ def metric(name: str) -> Metric:
         from hf_mlnmt.evaluation import load_metric
 
         return load_metric(name)
-    scorer = own[name]()
+    # TER never looks at case unless told to.
+    scorer = own[name](lowercase=True) if lowercase and name != "ter" else own[name]()
 
     def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}

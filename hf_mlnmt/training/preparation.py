@@ -114,7 +114,8 @@ class Preparation:
     def dev_set(self, tokenizers: Tokenizers) -> dev.DevSet:
         """The development set, whole, with the recipe's metrics."""
         settings = self.recipe.evaluation
-        metrics = [dev.metric(name) for name in settings.metrics]
+        lowercase = tokenizers.processing["target"].lowercase
+        metrics = [dev.metric(name, lowercase) for name in settings.metrics]
         raw = self.raw("dev", self.dev_spec)
         encoded = self._encode("dev", self.dev_spec, tokenizers)
         return dev.DevSet(

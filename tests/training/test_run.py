@@ -27,6 +27,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import checkpoints, read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import EarlyStopping, ShowProgress
+from hf_mlnmt.training.preparation import Preparation
 
 FINAL = ("average/model.safetensors", "best/model.safetensors")
 
@@ -318,3 +319,16 @@ def test_bad_data_and_settings_are_named(data, tmp_path):
     for number, (settings, message) in enumerate(cases):
         with pytest.raises(UserError, match=message):
             run(recipe, data, tmp_path / f"run{number}", settings=settings)
+
+
+def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
+    """Else the best checkpoint would be chosen by the few words that have no capital."""
+    scores = []
+    for lowercase in (False, True):
+        tokenizer = {"vocab_size": 120, "byte_fallback": False, "processing": {"target": {"lowercase": lowercase}}}
+        recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer=tokenizer)
+        preparation = Preparation(read_recipe(recipe), data, tmp_path / str(lowercase), lambda text: None)
+        dev = preparation.dev_set(preparation.tokenizers())
+        scores.append(dev.metrics[0]([line.upper() for line in dev.references], dev.references, None)["bleu"])
+    assert scores[0] < 10
+    assert scores[1] == pytest.approx(100)

@@ -259,3 +259,13 @@ def test_bf16_trains(tmp_path):
 
 def test_arguments_are_stock(tmp_path):
     assert type(make(tmp_path).args) is Seq2SeqTrainingArguments
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_metrics_of_lower_cased_output_look_past_case(name):
+    references = ["Der Mann sieht das Haus am See.", "Die Frau liest ein Buch im Park."]
+    lowered = [reference.lower() for reference in references]
+    best = metric(name)(references, references)[name]
+    assert metric(name, lowercase=True)(lowered, references)[name] == pytest.approx(best)
+    if name != "ter":  # which never looks at case
+        assert metric(name)(lowered, references)[name] < best - 10
