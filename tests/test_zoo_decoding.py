@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from zoo.contract import DECODING, assert_lively, assert_same, assert_same_decoding
+from zoo.releases import needs_reset
 
 SEARCHES = {
     "greedy": {},
@@ -134,6 +135,7 @@ def test_crop(model, batch, kept):
     assert_same(step(batch.target[:, kept:]), full[:, kept:])
 
 
+@needs_reset
 def test_reset(model, batch, full):
     step = Stepper(model, batch)
     step(batch.target.flip(0)[:, :4])
@@ -211,6 +213,16 @@ def test_n_best(model, batch):
         assert len({tuple(row) for row in group}) == 5
     best = decode(model, batch, num_beams=5)
     assert best.sequences.tolist() == out.sequences.view(4, 5, -1)[:, 0, : best.sequences.shape[1]].tolist()
+
+
+def test_transition_scores(model, batch):
+    """Transformers reads the number of logits from config.vocab_size, which is the source's."""
+    out = decode(model, batch, num_beams=3, length_penalty=1.0, output_scores=True)
+    sizes = model.config.vocab_size, model.config.decoder_vocab_size
+    steps = model.compute_transition_scores(out.sequences, out.scores, out.beam_indices)
+    real = real_tokens(out.sequences, model.config.eos_token_id)
+    assert_same(torch.where(real, steps, 0.0).sum(1) / real.sum(1), out.sequences_scores, 1e-5)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == sizes
 
 
 def real_tokens(sequences, eos: int):

@@ -15,6 +15,8 @@ Equations and rules are those of `GenerationMixin._beam_search`: 2 (or 1 + the n
 looked at, those that end among the first `num_beams` go to the finished ones, scored by log P / length^penalty.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,8 +87,25 @@ class FastSearch(_Loops):
             reason = "do_sample with several beams"
         if reason:
             logger.debug("generate(): Transformers' own loop, because of %s", reason)
-            return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+            with vocabulary_of_outputs(self.config):
+                return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         return beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+
+    def compute_transition_scores(self, *args, **kwargs):
+        """As GenerationMixin's, also where source and target have vocabularies of their own."""
+        with vocabulary_of_outputs(self.config):
+            return super().compute_transition_scores(*args, **kwargs)
+
+
+@contextmanager
+def vocabulary_of_outputs(config: Any) -> Iterator[None]:
+    """The decoder's vocabulary size as `config.vocab_size`, where Transformers looks for the number of logits: in
+    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's."""
+    before, config.vocab_size = config.vocab_size, config.decoder_vocab_size
+    try:
+        yield
+    finally:
+        config.vocab_size = before
 
 
 def why_not(model: Any, criteria: Any, config: Any, kwargs: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from skips import SKIPS
+from skips import OF_THIS_RELEASE, SKIPS
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 from upstream import Unavailable, introduce, load
 from zoo.contract import Member, members
@@ -76,6 +76,7 @@ def conformance_class(member: Member) -> type[unittest.TestCase]:
     return Case
 
 
+@pytest.mark.skipif(not OF_THIS_RELEASE, reason="the table is for the release of Transformers in constraints.txt")
 def test_the_table_of_skips_is_not_stale():
     names = [name for name in dir(UPSTREAM.ModelTesterMixin) if name.startswith("test_")]
     assert not [pattern for pattern in SKIPS if not any(fnmatch(name, pattern) for name in names)]

