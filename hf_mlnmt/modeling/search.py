@@ -71,8 +71,11 @@ ROW_BY_ROW = {
 
 
 class FastSearch(_Loops):
-    """The two loops. A model's decoder must take beams as positions: masks and positions from outside, and recurrent
-    state, if any, from the cache (`decoder_attention_mask` with four dimensions, `decoder_position_ids`)."""
+    """The two loops; and Transformers' own, made right for vocabularies of two sizes.
+
+    A model's decoder must take beams as positions: masks and positions from outside, and recurrent state, if any, from
+    the cache (`decoder_attention_mask` with four dimensions, `decoder_position_ids`).
+    """
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         reason = why_not(self, stopping_criteria, generation_config, kwargs)
