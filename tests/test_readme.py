@@ -55,3 +55,20 @@ def test_the_results_table_says_what_the_results_say(path: Path):
     expected = [cased["BLEU"]["score"], classic, cased["chrF"]["score"], cased["TER"]["score"]]
     assert cells[-4:] == [f"{value:.2f}" for value in expected]
     assert f"{results['budget']['steps']:,} steps" in row
+
+
+SETTINGS = ROOT / "results" / "multi30k-ende-settings"
+
+
+@pytest.mark.parametrize("path", sorted(SETTINGS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_page_of_settings_says_what_the_results_say(path: Path):
+    results = json.loads(path.read_text(encoding="utf-8"))
+    row = next(line for line in (SETTINGS / "README.md").read_text(encoding="utf-8").splitlines() if path.name in line)
+    cells = [cell.strip(" *") for cell in row.strip("|").split("|")]
+    scores = [
+        results["scores"][name][protocol]["BLEU"]["score"]
+        for name in ("val", "test_2016_flickr")
+        for protocol in ("cased", "classic")
+    ]
+    minutes = results["budget"]["cpu_minutes"]
+    assert cells[1:] == [f"{minutes:.0f}", *(f"{score:.2f}" for score in scores)]

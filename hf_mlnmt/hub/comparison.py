@@ -155,9 +155,12 @@ def comparisons_of_record(stem: str, root: str | Path) -> dict[str, dict[str, An
 
 
 def stale_comparisons(root: str | Path | None = None) -> list[str]:
-    """Names of the comparisons under results/ whose README.md is not what their JSON files say."""
+    """Names of the comparisons under results/ whose README.md is not what their JSON files say.
+
+    Folders of other results have pages written by hand.
+    """
     root = Path(root) if root is not None else records_root()
-    folders = sorted({path.parent for path in (root / "results").glob("*/*.json")})
+    folders = sorted({path.parent for path in (root / "results").glob("*/*.json") if COMPARED in read_json(path)})
     return [
         folder.name
         for folder in folders

@@ -48,6 +48,10 @@ def _of_the_papers(task: str) -> tuple[str, ...]:
 
 TASKS: dict[str, Task] = {
     "multi30k-ende": Task("Multi30k", "English-German", "tiny", {"vocab_size": 8000}),
+    # The settings of the best score. Systems are compared with the other task's recipe, which is less work.
+    "multi30k-ende-long": Task(
+        "Multi30k", "English-German", "tiny", {"vocab_size": 10000, "norm_position": "pre", "dropout": 0.2}, (BASELINE,)
+    ),
     # 32k merges; 33.4k entries is what the papers' parameter counts fit.
     "wmt14-ende": Task("WMT'14", "English-German", "base", {"vocab_size": 33400}, _of_the_papers("wmt14-ende")),
     "iwslt-envi": Task(

@@ -221,6 +221,9 @@ def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
     assert stale_comparisons(root) == []
     (root / "results" / "toy" / "README.md").write_text("old")
     assert stale_comparisons(root) == ["toy"]
+    (root / "results" / "other").mkdir()
+    shutil.copyfile(ROOT / "results" / "transformer.demo-ende.json", root / "results" / "other" / "run.json")
+    assert stale_comparisons(root) == ["toy"]
 
 
 def test_the_papers_numbers_are_said_to_be_the_papers():
