@@ -1,10 +1,11 @@
 """Training speed: our baseline and trainer against Transformers' Marian, same shape and tokens a step, in one run.
 
-    python benchmarks/training.py --data DIR        DIR as for training/transformer.multi30k-ende.yaml
+    python benchmarks/training.py --data DIR [--bf16]        DIR as for training/transformer.multi30k-ende.yaml
 
 | contestant | model | loop | batches |
 | --- | --- | --- | --- |
 | ours | TransformerForConditionalGeneration | TranslationTrainer | token budget, sorted by length, random order |
+| with --bf16: ours, float32 | the same | the same | the same |
 | Marian, bare loop | MarianMTModel | twelve lines below | the same batches |
 | Marian, stock trainer | MarianMTModel | Seq2SeqTrainer | random order, as many sentences a batch |
 
@@ -78,24 +79,26 @@ def marian_like(config: hf_mlnmt.TransformerConfig) -> MarianMTModel:
     return MarianMTModel(MarianConfig(**fields))
 
 
-def arguments(folder: str, steps: int, **more: Any) -> Seq2SeqTrainingArguments:
-    """The same arguments for both trainers."""
-    return Seq2SeqTrainingArguments(
-        folder, max_steps=steps, learning_rate=1e-4, logging_steps=10_000, save_strategy="no", report_to="none",
-        disable_tqdm=True, **more,
-    )  # fmt: skip
-
-
 class Race:
     """The contestants' state: models go on from turn to turn, each turn `steps` steps."""
 
-    def __init__(self, data: EncodedPairs, config: hf_mlnmt.TransformerConfig, tokens: int, steps: int, tokenizer: Any):
-        self.data, self.tokens, self.steps, self.tokenizer = data, tokens, steps, tokenizer
+    def __init__(self, data: EncodedPairs, config: hf_mlnmt.TransformerConfig, options: Any, tokenizer: Any):
+        self.data, self.tokens, self.steps, self.tokenizer = data, options.tokens, options.steps, tokenizer
+        self.bf16 = options.bf16
         self.ours = hf_mlnmt.TransformerForConditionalGeneration(config)
+        self.exact = hf_mlnmt.TransformerForConditionalGeneration(config)
         self.marian, self.stock = marian_like(config), marian_like(config)
-        self.sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, tokens)
+        self.sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, self.tokens)
         self.sentences = round(statistics.mean(map(len, self.sampler.batches(0))))
         self.objective = Translation(config.pad_token_id or 0, label_smoothing=0.1)
+
+    def arguments(self, folder: str, **more: Any) -> Seq2SeqTrainingArguments:
+        """The same arguments for both trainers."""
+        return Seq2SeqTrainingArguments(
+            folder, max_steps=self.steps, learning_rate=1e-4, logging_steps=10_000, save_strategy="no",
+            report_to="none", disable_tqdm=True, use_cpu=not torch.accelerator.is_available(),
+            **{"bf16": self.bf16, **more},
+        )  # fmt: skip
 
     def trainer(self, trainer_class: type, model: nn.Module, collate_owner: Any, **kwargs: Any) -> Measure:
         counts: list[int] = []
@@ -107,9 +110,15 @@ class Race:
         return Measure(sum(counts[1 : self.steps]), clock.times[-1] - clock.times[0])
 
     def run_ours(self) -> Measure:
+        return self.by_our_trainer(self.ours)
+
+    def run_exact(self) -> Measure:
+        return self.by_our_trainer(self.exact, bf16=False)
+
+    def by_our_trainer(self, model: nn.Module, **more: Any) -> Measure:
         return self.trainer(
-            TranslationTrainer, self.ours, self.objective.collate, objective=self.objective,
-            args=lambda folder: arguments(folder, self.steps), train_dataset=self.data, batches=Batches(self.tokens),
+            TranslationTrainer, model, self.objective.collate, objective=self.objective,
+            args=lambda folder: self.arguments(folder, **more), train_dataset=self.data, batches=Batches(self.tokens),
         )  # fmt: skip
 
     def run_stock(self) -> Measure:
@@ -118,9 +127,7 @@ class Race:
         data = [{name: ids.tolist() for name, ids in self.data[i].items()} for i in range(size * (self.steps + 1))]
         return self.trainer(
             Seq2SeqTrainer, self.stock, collate, train_dataset=data,
-            args=lambda folder: arguments(
-                folder, self.steps, per_device_train_batch_size=size, label_smoothing_factor=0.1
-            ),
+            args=lambda folder: self.arguments(folder, per_device_train_batch_size=size, label_smoothing_factor=0.1),
         )  # fmt: skip
 
     def run_bare(self) -> Measure:
@@ -129,9 +136,10 @@ class Race:
         total, start = 0, 0.0
         for step, batch in enumerate(itertools.islice(self.sampler, self.steps)):
             inputs = self.objective.collate([self.data[i] for i in batch])
-            logits = self.marian(**inputs, use_cache=False).logits
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                logits = self.marian(**inputs, use_cache=False).logits
             nn.functional.cross_entropy(
-                logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1
+                logits.float().flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1
             ).backward()
             nn.utils.clip_grad_norm_(self.marian.parameters(), 1.0)
             optimizer.step()
@@ -160,6 +168,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25, help="steps a turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--bf16", action="store_true", help="mixed precision for all, on a CPU")
     options = parser.parse_args()
     require_green_tests()
     torch.set_num_threads(options.threads)
@@ -167,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         data, tokenizer = load(options.data, options.vocabulary, Path(work) / "pairs")
         config = hf_mlnmt.config_for("transformer", options.shape, vocab_size=len(tokenizer))
-        race = Race(data, config, options.tokens, options.steps, tokenizer)
+        race = Race(data, config, options, tokenizer)
         statistics_ = batch_statistics(race.sampler, data.source_lengths, data.target_lengths)
         print(
             f"padding of our batches: source {statistics_.source_padding:.1%}, target {statistics_.target_padding:.1%}"
@@ -177,9 +186,12 @@ def main() -> None:
             "Marian, bare loop": race.run_bare,
             "ours": race.run_ours,
         }
+        if options.bf16:
+            contestants["ours, float32"] = race.run_exact
         rates = take_turns(contestants, options.rounds)
+    precision = "bf16" if options.bf16 else "float32"
     title = f"training, {options.shape} shape, vocabulary {len(tokenizer)}, {options.tokens} target tokens a step"
-    print_ratios(title, "target tokens", rates, "Marian, stock trainer")
+    print_ratios(f"{title}, {precision}", "target tokens", rates, "Marian, stock trainer")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1; thesis 
 (1) head_h = softmax(Q_h K_h^T / sqrt(d_h)) V_h        (2) output = concat(head_1 .. head_H) W_o
 
 Projections that read the same input are one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
+In mixed precision on a CPU the projections are in half precision and equation 1 in float32 (`trains_mixed_on_cpu`).
 Departs: no bias in the four projections unless `attention_bias` (the parameter counts of the papers fit that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,6 +49,17 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
     return states.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
+def trains_mixed_on_cpu(states: Tensor) -> bool:
+    """Whether gradients will flow under autocast on a CPU: PyTorch's attention there is ten times as slow backwards in
+    bfloat16 as in float32."""
+    return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+def widened(states: Tensor) -> Tensor:
+    """float32 instead of half precision where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
+    return states.float() if states.dtype.itemsize == 2 and trains_mixed_on_cpu(states) else states
+
+
 class Attention(nn.Module):
     """What every attention shares: sizes, the output projection and the dispatch to eager, SDPA or flash."""
 
@@ -76,7 +89,10 @@ class Attention(nn.Module):
             self.config._attn_implementation, eager_attention
         )
         dropout = self.config.attention_dropout if self.training else 0.0
-        output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        query, key, value = widened(query), widened(key), widened(value)
+        # Autocast would make them narrow again.
+        with torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext():
+            output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights
 
 
@@ -95,7 +111,8 @@ class SelfAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
-        query, key, value = (split_heads(x, self.heads) for x in self.qkv_proj(hidden_states).chunk(3, dim=-1))
+        states = widened(self.qkv_proj(hidden_states))
+        query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
         if past_key_values is not None:
             if isinstance(past_key_values, EncoderDecoderCache):
                 past_key_values = past_key_values.self_attention_cache
@@ -121,7 +138,7 @@ class CrossAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
-        query = split_heads(self.q_proj(hidden_states), self.heads)
+        query = split_heads(widened(self.q_proj(hidden_states)), self.heads)
         key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights

@@ -1,7 +1,8 @@
 """Dropout that costs a quarter of PyTorch's on a CPU, where drawing the mask is most of the work.
 
 Same distribution and same generator, other draws. PyTorch draws one number per element; here one 64-bit number decides
-four elements, 16 bits each, so the rate is exact to 1/65536. Elsewhere than float32 on a CPU it is `nn.Dropout`.
+four elements, 16 bits each, so the rate is exact to 1/65536. Elsewhere than float32 on a CPU it is `nn.Dropout`; under
+autocast there bfloat16 becomes float32 first, as it would in the residual sum that follows.
 """
 
 import torch
@@ -12,8 +13,12 @@ class Dropout(nn.Dropout):
     """y = x / (1 - p) where a fair draw keeps the element, else 0; the identity in evaluation."""
 
     def forward(self, states: Tensor) -> Tensor:
+        if not self.training or not self.p:
+            return states
+        if states.dtype == torch.bfloat16 and states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            states = states.float()
         fast = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.compiler.is_compiling()
-        if self.training and 0 < self.p < 1 and fast:
+        if self.p < 1 and fast:
             return _Dropout.apply(states, self.p)
         return super().forward(states)
 

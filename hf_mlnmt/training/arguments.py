@@ -28,12 +28,28 @@ def schedule(recipe: Recipe) -> Schedule:
     return Schedule(**dataclasses.asdict(recipe.schedule))
 
 
+def computes_bfloat16() -> bool:
+    """Whether the accelerator, or the CPU where there is none, has instructions for bfloat16; others are slow at it."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if torch.accelerator.is_available():
+        return False
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
+
+
+def precision(recipe: Recipe) -> str:
+    """float32, bf16 or fp16: what the recipe says, or what `auto` is on this machine."""
+    told = recipe.precision.dtype
+    return told if told != "auto" else "bf16" if computes_bfloat16() else "float32"
+
+
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
     """Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints, trackers' files to output/tracking.
 
     Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
     """
-    optimizer, precision = recipe.optimizer, recipe.precision
+    optimizer, dtype = recipe.optimizer, precision(recipe)
     if optimizer.name == "adam" and optimizer.weight_decay:
         raise UserError(f"{recipe.path}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
     if len(optimizer.betas) != 2:
@@ -49,9 +65,9 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.clip,
         "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
-        "bf16": precision.dtype == "bf16",
-        "fp16": precision.dtype == "fp16",
-        "torch_compile": precision.compile,
+        "bf16": dtype == "bf16",
+        "fp16": dtype == "fp16",
+        "torch_compile": recipe.precision.compile,
         "logging_steps": recipe.logging.every,
         "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
         "report_to": _trackers(recipe, output),
@@ -71,7 +87,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     budget = recipe.budget
     settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
     known = {item.name for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
-    if precision.gradient_checkpointing:
+    if recipe.precision.gradient_checkpointing:
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name in recipe.arguments:

@@ -137,9 +137,9 @@ class Decoding:
 
 @dataclass
 class Precision:
-    """bf16 and fp16 are mixed precision: weights stay float32."""
+    """bf16 and fp16 are mixed precision: weights stay float32. auto: bf16 where the machine computes in it."""
 
-    dtype: Literal["float32", "bf16", "fp16"] = "float32"
+    dtype: Literal["float32", "bf16", "fp16", "auto"] = "float32"
     compile: bool = False
     gradient_checkpointing: bool = False
 

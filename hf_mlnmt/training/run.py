@@ -21,7 +21,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_tables
 from hf_mlnmt.records import record_path
 from hf_mlnmt.training import checkpoints, finishing, folder
-from hf_mlnmt.training.arguments import higher_is_better, schedule, training_arguments
+from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, precision, schedule, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.objectives import Translation
@@ -137,6 +137,11 @@ class Run:
     def _trainer(self, preparation: Preparation) -> TranslationTrainer:
         recipe, batch = self.recipe, self.recipe.batch
         arguments = training_arguments(recipe, self.output)
+        if arguments.bf16 and not computes_bfloat16():
+            self.warn(
+                "precision.dtype is bf16, but this machine has no instructions for bfloat16, and is several times "
+                "slower with it than with float32. Set precision.dtype to float32, or to auto, which chooses."
+            )
         model = preparation.model(self.tokenizers)
         self.early = None
         callbacks: list[Any] = [ShowProgress(self.console), stop := StopOnSignal()]
@@ -245,6 +250,7 @@ class Run:
                 "target_tokens": meter["tokens"],
                 "processes": trainer.args.world_size,
                 "device": str(trainer.args.device),
+                "precision": precision(self.recipe),
             },
             "command": self.command,
             "parameters": trainer.model.num_parameters(),

@@ -62,3 +62,17 @@ def test_plain_dropout_for_other_types():
     out = Dropout(0.5)(torch.ones(1000, dtype=torch.float64))
     assert out.dtype == torch.float64
     assert set(out.tolist()) == {0.0, 2.0}
+
+
+def test_fast_under_autocast():
+    """bfloat16 becomes float32 and has the same selection; without autocast it stays what it is."""
+    states = torch.randn(40, 50)
+
+    def draw(states):
+        torch.manual_seed(7)
+        return Dropout(0.3)(states)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = draw(states.bfloat16())
+    assert torch.equal(mixed, draw(states.bfloat16().float()))
+    assert draw(states.bfloat16()).dtype == torch.bfloat16

@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
-from hf_mlnmt.training import checkpoints, read_recipe, run_recipe
+from hf_mlnmt.training import arguments, checkpoints, read_recipe, run_recipe
+from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping, ShowProgress
 from hf_mlnmt.training.preparation import Preparation
 
@@ -245,6 +246,18 @@ def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
     for part in ("training pairs     120", "parameters", "padding", "steps              20", "memory", "time"):
         assert part in text
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "able", "used"), [("auto", True, "bf16"), ("auto", False, "float32"), ("bf16", False, "bf16")]
+)
+def test_bfloat16_where_the_machine_computes_in_it(dtype, able, used, data, tmp_path, monkeypatch):
+    for module in (arguments, runs):
+        monkeypatch.setattr(module, "computes_bfloat16", lambda: able)
+    recipe = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": dtype})
+    text = run(recipe, data, tmp_path / "run", dry_run=True)
+    assert f"batches on cpu in {used})" in text
+    assert ("no instructions for bfloat16" in text) == (dtype == "bf16")
 
 
 def test_separate_vocabularies_processing_and_trackers(data, tmp_path):
