@@ -126,7 +126,8 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
         seen.extend([query.dtype, key.dtype, value.dtype, torch.is_autocast_enabled("cpu")])
         return attention(query, key, value, **kwargs)
 
-    model = member.model(dtype=torch.float32)
+    # A unit at relu's edge, which rounding may switch on or off, would decide the test; gelu has no edge.
+    model = member.model(dtype=torch.float32, activation_function="gelu")
     redraw(model, std=None)  # larger weights than these amplify the rounding, through saturated attention
     model(**batch.training, loss_only=True).loss.backward()
     exact = gradients(model)
@@ -138,8 +139,7 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
     loss.backward()
     for name, gradient in gradients(model).items():
         cosine = torch.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0)
-        # In so small a batch, one unit that rounding moves across relu's edge takes 0.13; noise does so in float32 too.
-        assert cosine > 0.8, f"{name}: {cosine}"
+        assert cosine > 0.9, f"{name}: {cosine}"
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)

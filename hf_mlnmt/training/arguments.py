@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training.recipe import Recipe
@@ -38,10 +38,9 @@ def computes_bfloat16() -> bool:
     return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
 
 
-def precision(recipe: Recipe) -> str:
-    """float32, bf16 or fp16: what the recipe says, or what `auto` is on this machine."""
-    told = recipe.precision.dtype
-    return told if told != "auto" else "bf16" if computes_bfloat16() else "float32"
+def precision(arguments: TrainingArguments) -> str:
+    """float32, bf16 or fp16: what a training with these arguments computes in."""
+    return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "float32"
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
@@ -49,7 +48,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
 
     Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
     """
-    optimizer, dtype = recipe.optimizer, precision(recipe)
+    optimizer, dtype = recipe.optimizer, recipe.precision.dtype
     if optimizer.name == "adam" and optimizer.weight_decay:
         raise UserError(f"{recipe.path}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
     if len(optimizer.betas) != 2:
@@ -65,7 +64,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.clip,
         "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
-        "bf16": dtype == "bf16",
+        "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16()),
         "fp16": dtype == "fp16",
         "torch_compile": recipe.precision.compile,
         "logging_steps": recipe.logging.every,

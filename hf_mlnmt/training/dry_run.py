@@ -43,7 +43,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)",
         "speed": f"{1 / seconds_per_token:,.0f} target tokens/s, {1 / seconds_per_token / tokens_per_step:.2f} steps/s "
-        f"(measured: {STEPS} batches on {args.device} in {precision(recipe)})",
+        f"(measured: {STEPS} batches on {args.device} in {precision(args)})",
         "time": f"about {_duration(seconds)} of training, and {evaluations} evaluations of the development set",
         "memory": f"about {memory:,.0f} MiB in all, of which {state:,.0f} MiB weights, gradients and optimizer state",
     }

@@ -139,8 +139,8 @@ class Run:
         arguments = training_arguments(recipe, self.output)
         if arguments.bf16 and not computes_bfloat16():
             self.warn(
-                "precision.dtype is bf16, but this machine has no instructions for bfloat16, and is several times "
-                "slower with it than with float32. Set precision.dtype to float32, or to auto, which chooses."
+                "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
+                "Set precision.dtype to float32, or to auto, which chooses."
             )
         model = preparation.model(self.tokenizers)
         self.early = None
@@ -250,7 +250,7 @@ class Run:
                 "target_tokens": meter["tokens"],
                 "processes": trainer.args.world_size,
                 "device": str(trainer.args.device),
-                "precision": precision(self.recipe),
+                "precision": precision(trainer.args),
             },
             "command": self.command,
             "parameters": trainer.model.num_parameters(),
