@@ -42,6 +42,15 @@ def test_every_link_leads_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_table_has_a_head_and_no_gap():
+    folders = [ROOT / name for name in ("docs", "results", "benchmarks", "model_cards")]
+    for page in [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]:
+        lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]
+        for number in range(1, len(lines) - 1):
+            if lines[number].startswith("|") and not lines[number - 1].startswith("|"):
+                assert re.fullmatch(r"[|:\- ]+", lines[number + 1]), f"{page.name}: line {number} begins no table"
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_the_results_table_says_what_the_results_say(path: Path):
     results = json.loads(path.read_text(encoding="utf-8"))
