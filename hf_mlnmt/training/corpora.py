@@ -33,6 +33,11 @@ class Corpora:
         self.choose: Callable[[int], np.ndarray] | None = self._choose if self.counts != self.sizes else None
 
     def __len__(self) -> int:
+        return self.pairs
+
+    @property
+    def pairs(self) -> int:
+        """How many there are."""
         return int(self.starts[-1])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     """Lines of text: data, parameters, steps, batches and padding, estimated time and memory."""
     data, args, sampler = trainer.train_dataset, trainer.args, trainer.sampler()
     figures = batch_statistics(sampler, data.source_lengths, data.target_lengths)
+    turning = recipe.data.bidirectional_epochs
     steps_per_epoch = len(sampler) // args.gradient_accumulation_steps
     steps = args.max_steps if args.max_steps > 0 else int(np.ceil(args.num_train_epochs * steps_per_epoch))
     tokens_per_step = figures.target_tokens / steps_per_epoch
@@ -33,12 +34,12 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     evaluations = steps // recipe.evaluation.every + (steps % recipe.evaluation.every > 0)
     state = parameters * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
-        "training pairs": f"{len(data):,}",
+        "training pairs": f"{data.pairs:,}" + (f", for {turning} epochs in both directions" if turning else ""),
         "tokens per epoch": f"{figures.source_tokens:,} source, {figures.target_tokens:,} target (subwords with </s>)",
         "development pairs": f"{len(trainer.dev_set.dataset):,}" if trainer.dev_set else "none",
         "parameters": f"{parameters:,} ({type(trainer.model).__name__})",
         "batches per epoch": f"{figures.batches:,} of {figures.target_tokens_per_batch:,.0f} target tokens on average, "
-        f"{len(data) / figures.batches:.1f} sentences",
+        f"{figures.sentences / figures.batches:.1f} sentences",
         "padding": f"{figures.source_padding:.1%} source, {figures.target_padding:.1%} target",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)",

@@ -62,8 +62,9 @@ class FiniteGuard:
             self._last = (-1, 0)
             trainer._save_checkpoint(trainer.model, None)
             kept = f"the good state before it is kept in checkpoint-{step}"
-        group = trainer.sampler().members(step)
+        group, data = trainer.sampler().members(step), trainer.train_dataset
         sentences = group[batch * args.world_size + args.process_index]
+        sentences = [index % getattr(data, "pairs", len(data)) for index in sentences]  # also of pairs turned round
         raise NonFiniteLoss(
             f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
             f"(positions in the training set, from 0): {sentences}. Training stopped; {kept}. Look at these sentences; "

@@ -22,6 +22,7 @@ from hf_mlnmt.files import atomic_folder
 from hf_mlnmt.records import records_root
 from hf_mlnmt.systems import config_for
 from hf_mlnmt.training import dev
+from hf_mlnmt.training.bidirectional import BothDirections
 from hf_mlnmt.training.corpora import Corpora
 from hf_mlnmt.training.finishing import generation_config
 from hf_mlnmt.training.reading import build
@@ -101,7 +102,7 @@ class Preparation:
 
     # Data
 
-    def training_data(self, tokenizers: Tokenizers) -> Corpora:
+    def training_data(self, tokenizers: Tokenizers) -> Corpora | BothDirections:
         """The filtered and encoded training corpora, with a report of what was dropped."""
         data, parts = self.recipe.data, []
         for number, spec in enumerate(self.train_specs):
@@ -109,7 +110,15 @@ class Preparation:
             self.tell(f"{spec}\n{part.report.table()}")
             parts.append(part)
         weights = [spec.weight for spec in self.train_specs]
-        return Corpora(parts, weights, data.temperature, self.recipe.seed)
+        corpora = Corpora(parts, weights, data.temperature, self.recipe.seed)
+        if not data.bidirectional_epochs:
+            return corpora
+        if not tokenizers.joint:
+            raise UserError(
+                f"{self.recipe.path}: data.bidirectional_epochs needs one vocabulary for both sides: set "
+                "tokenizer.joint to true (or take a joint tokenizer.path)."
+            )
+        return BothDirections(corpora, data.bidirectional_epochs, self.recipe.seed)
 
     def dev_set(self, tokenizers: Tokenizers) -> dev.DevSet:
         """The development set, whole, with the recipe's metrics."""

@@ -44,6 +44,7 @@ class Data:
     filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
     max_length: int = 256  # subwords; longer training pairs are dropped, and counted
     temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
+    bidirectional_epochs: int = 0  # so many first epochs turn half of their pairs round (bidirectional.py)
     name: str | None = None  # for the model card
     licence: str | None = None
 
@@ -240,6 +241,15 @@ def _check(recipe: Recipe) -> None:
         raise UserError(
             f"{where}: evaluation.best is '{recipe.evaluation.best}', which is not measured: use one of "
             f"{', '.join(sorted(known))}, or add it to evaluation.metrics."
+        )
+    turning = recipe.data.bidirectional_epochs
+    if turning < 0:
+        raise UserError(f"{where}: data.bidirectional_epochs must be 0 or more, not {turning}.")
+    if turning and recipe.tokenizer.languages:
+        raise UserError(
+            f"{where}: data.bidirectional_epochs turns sources into targets, and codes of target languages "
+            "(tokenizer.languages) would then be those of the source: use one of the two. Several directions are "
+            "several corpora in data.train."
         )
     if not 0 <= recipe.label_smoothing < 1:
         raise UserError(f"{where}: label_smoothing must be at least 0 and below 1, not {recipe.label_smoothing}.")

@@ -161,8 +161,19 @@ class Run:
             callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)
+        self._check_direction(trainer)
         self.stop, self.progress = stop, callbacks[0]
         return trainer
+
+    def _check_direction(self, trainer: TranslationTrainer) -> None:
+        turning, args = self.recipe.data.bidirectional_epochs, trainer.args
+        steps = len(trainer.sampler()) // args.gradient_accumulation_steps if turning else 1
+        epochs = args.max_steps / steps if args.max_steps > 0 else args.num_train_epochs
+        if turning >= epochs:
+            raise UserError(
+                f"{self.recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "
+                "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."
+            )
 
     # Training
 
