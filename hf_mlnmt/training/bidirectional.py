@@ -1,6 +1,6 @@
 """Bidirectional training: for its first epochs the model translates either way, then only the way it is made for.
 
-Reference: Ding, Wu and Tao 2021, "Improving Neural Machine Translation by Bidirectional Training", EMNLP, section 2.
+Reference: Ding, Wu and Tao 2021, "Improving Neural Machine Translation by Bidirectional Training", EMNLP.
 
 Departs: the paper adds the reversed corpus to its own and trains twice, first on both, then on the one. Here it is one
 training with one learning-rate schedule, and of each pair an early epoch shows one direction, the next epoch the other:

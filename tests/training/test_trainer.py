@@ -16,6 +16,8 @@ from transformers import Seq2SeqTrainingArguments
 from hf_mlnmt import UserError
 from hf_mlnmt.training import Batches, DevSet, Schedule, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
+from hf_mlnmt.training.bidirectional import BothDirections
+from hf_mlnmt.training.corpora import Corpora
 from hf_mlnmt.training.dev import metric
 from hf_mlnmt.training.guard import NonFiniteLoss
 
@@ -219,6 +221,17 @@ def test_nan_stops_names_step_and_sentences_and_keeps_the_state(tmp_path):
     assert "kept in checkpoint-2" in str(caught.value)
     saved = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in saved.values())
+
+
+def test_nan_among_pairs_turned_round_names_the_pairs(tmp_path):
+    both = BothDirections(Corpora([Pairs()]), epochs=9)
+    trainer = make(tmp_path, objective=NanAt(0, 0.1))
+    trainer.train_dataset, trainer.batches = both, Batches(60, choose=both.choose)
+    with pytest.raises(NonFiniteLoss) as caught:
+        trainer.train()
+    (members,) = trainer.sampler().members(4)
+    assert max(members) >= both.pairs
+    assert f"from 0): {[index % both.pairs for index in members]}." in str(caught.value)
 
 
 def test_broken_weights_are_never_saved(tmp_path):
