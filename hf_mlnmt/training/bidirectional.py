@@ -2,9 +2,9 @@
 
 Reference: Ding, Wu and Tao 2021, "Improving Neural Machine Translation by Bidirectional Training", EMNLP.
 
-Departs: the paper adds the reversed corpus to its own and trains twice, first on both, then on the one. Here it is one
-training with one learning-rate schedule, and of each pair an early epoch shows one direction, the next epoch the other:
-an epoch is as long as ever.
+Departs: the paper adds the reversed corpus to its own for the first third of the steps. Here of each pair an early
+epoch shows one direction, the next epoch the other, so an epoch is as long as ever; how many epochs is the recipe's
+choice, and one learning-rate schedule spans them all.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     evaluations = steps // recipe.evaluation.every + (steps % recipe.evaluation.every > 0)
     state = parameters * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
-        "training pairs": f"{data.pairs:,}" + (f", for {turning} epochs in both directions" if turning else ""),
+        "training pairs": f"{data.pairs:,}" + (f", the first {turning} epoch(s) in both directions" if turning else ""),
         "tokens per epoch": f"{figures.source_tokens:,} source, {figures.target_tokens:,} target (subwords with </s>)",
         "development pairs": f"{len(trainer.dev_set.dataset):,}" if trainer.dev_set else "none",
         "parameters": f"{parameters:,} ({type(trainer.model).__name__})",

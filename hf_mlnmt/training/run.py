@@ -167,8 +167,10 @@ class Run:
 
     def _check_direction(self, trainer: TranslationTrainer) -> None:
         turning, args = self.recipe.data.bidirectional_epochs, trainer.args
-        steps = len(trainer.sampler()) // args.gradient_accumulation_steps if turning else 1
-        epochs = args.max_steps / steps if args.max_steps > 0 else args.num_train_epochs
+        if not turning:
+            return
+        steps_per_epoch = len(trainer.sampler()) // args.gradient_accumulation_steps
+        epochs = args.max_steps / steps_per_epoch if args.max_steps > 0 else args.num_train_epochs
         if turning >= epochs:
             raise UserError(
                 f"{self.recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "

@@ -58,7 +58,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
 
     Args:
-        model, args, train_dataset: as in Trainer. `train_dataset` also has int arrays source_lengths, target_lengths.
+        model, args, train_dataset: as in Trainer. `train_dataset` also has int arrays source_lengths, target_lengths;
+            where it shows a pair more than once, items i and i + `pairs` are the same one.
         objective: what to minimise.
         batches: the token budget.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.

@@ -12,7 +12,7 @@ from tiny_run import PARTS, write_corpus, write_recipe
 from training_helpers import Pairs
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training import run_recipe
+from hf_mlnmt.training import preparation, run_recipe
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.bidirectional import BothDirections
 from hf_mlnmt.training.corpora import Corpora
@@ -85,17 +85,26 @@ def run(folder: Path, **changes) -> str:
     return text.getvalue()
 
 
-def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path):
-    # Turned round, the first batch is in the other language: its loss tells. Then the run ends as any other.
-    plain = run(tmp_path / "plain", budget={"epochs": 2}, logging={"every": 1})
-    both = run(tmp_path / "both", budget={"epochs": 2}, logging={"every": 1}, data={"bidirectional_epochs": 1})
-    assert plain.split("step 1/")[1].splitlines()[0] != both.split("step 1/")[1].splitlines()[0]
-    assert (tmp_path / "both" / "run" / "average" / "model.safetensors").is_file()
+def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
+    shown = []
+
+    class Watched(BothDirections):
+        def __getitem__(self, index: int):
+            shown.append(index)
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(preparation, "BothDirections", Watched)
+    run(tmp_path, budget={"epochs": 2}, data={"bidirectional_epochs": 1})
+    first, second, pairs = shown[:120], shown[120:], list(range(120))
+    assert [index % 120 for index in sorted(first, key=lambda index: index % 120)] == pairs
+    assert 30 < sum(index >= 120 for index in first) < 90
+    assert sorted(second) == pairs
+    assert (tmp_path / "run" / "average" / "model.safetensors").is_file()
 
 
 def test_a_dry_run_says_so(tmp_path: Path):
     text = run(tmp_path, budget={"epochs": 3}, data={"bidirectional_epochs": 1}, options={"dry_run": True})
-    assert "120, for 1 epochs in both directions" in text
+    assert "120, the first 1 epoch(s) in both directions" in text
 
 
 @pytest.mark.parametrize(
