@@ -28,12 +28,10 @@ def schedule(recipe: Recipe) -> Schedule:
     return Schedule(**dataclasses.asdict(recipe.schedule))
 
 
-def computes_bfloat16() -> bool:
-    """Whether the accelerator, or the CPU where there is none, has instructions for bfloat16; others are slow at it."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if torch.accelerator.is_available():
-        return False
+def computes_bfloat16(on_cpu: bool) -> bool:
+    """Whether the CPU, or else the accelerator, has instructions for bfloat16; others are slow at it."""
+    if not on_cpu:
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
 
@@ -53,6 +51,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         raise UserError(f"{recipe.path}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
     if len(optimizer.betas) != 2:
         raise UserError(f"{recipe.path}: optimizer.betas: expected two numbers, as in [0.9, 0.98].")
+    # Without use_cpu bf16 is refused on a CPU.
+    on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     settings: dict[str, Any] = {
         "output_dir": str(output / "checkpoints"),
         "gradient_accumulation_steps": recipe.batch.accumulate,
@@ -63,8 +63,8 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "adam_epsilon": optimizer.eps,
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.clip,
-        "use_cpu": not torch.accelerator.is_available(),  # else bf16 is refused on a CPU
-        "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16()),
+        "use_cpu": on_cpu,
+        "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16(on_cpu)),
         "fp16": dtype == "fp16",
         "torch_compile": recipe.precision.compile,
         "logging_steps": recipe.logging.every,

@@ -137,7 +137,7 @@ class Run:
     def _trainer(self, preparation: Preparation) -> TranslationTrainer:
         recipe, batch = self.recipe, self.recipe.batch
         arguments = training_arguments(recipe, self.output)
-        if arguments.bf16 and not computes_bfloat16():
+        if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
             self.warn(
                 "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
                 "Set precision.dtype to float32, or to auto, which chooses."

@@ -253,11 +253,31 @@ def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
 )
 def test_bfloat16_where_the_machine_computes_in_it(dtype, able, used, data, tmp_path, monkeypatch):
     for module in (arguments, runs):
-        monkeypatch.setattr(module, "computes_bfloat16", lambda: able)
+        monkeypatch.setattr(module, "computes_bfloat16", lambda on_cpu: able)
     recipe = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": dtype})
     text = run(recipe, data, tmp_path / "run", dry_run=True)
     assert f"batches on cpu in {used})" in text
     assert ("no instructions for bfloat16" in text) == (dtype == "bf16")
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_auto_asks_the_device_that_is_used(on_cpu, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: not on_cpu)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: on_cpu, raising=False)
+
+    @dataclasses.dataclass
+    class Unchecked(arguments.Seq2SeqTrainingArguments):
+        def __post_init__(self):  # would look for the device
+            pass
+
+    monkeypatch.setattr(arguments, "Seq2SeqTrainingArguments", Unchecked)
+    path = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": "auto"}, arguments={"use_cpu": on_cpu})
+    made = arguments.training_arguments(read_recipe(path), tmp_path)
+    assert made.bf16 is True
+    assert made.use_cpu is on_cpu
 
 
 def test_separate_vocabularies_processing_and_trackers(data, tmp_path):
