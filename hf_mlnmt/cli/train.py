@@ -55,11 +55,19 @@ def train(
 
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
 
+    from accelerate import PartialState
+
     from hf_mlnmt.training import run_recipe
     from hf_mlnmt.training.callbacks import Interrupted
 
+    code = 0
     try:
         run_recipe(recipe, data, output, set_ or [], seed, dry_run)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
-        raise typer.Exit(128 + interrupted.signum) from interrupted
+        code = 128 + interrupted.signum
+    # A group of processes that is still open when Python ends can abort it, now and then: its threads outlive what they
+    # use. After an error it stays open, as closing could wait for a process that never comes.
+    PartialState().destroy_process_group()
+    if code:
+        raise typer.Exit(code)

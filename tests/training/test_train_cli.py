@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import typer
 from safetensors.torch import load_file
 from tiny_run import write_corpus, write_recipe
@@ -13,6 +14,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import average_checkpoints
+from hf_mlnmt.training.callbacks import Interrupted
 
 app = typer.Typer()
 app.command()(train)
@@ -55,6 +57,25 @@ def test_average_does_not_overwrite(tmp_path):
     assert "is there already" in str(result.exception)
     with pytest.raises(UserError, match="not several folders"):
         raise call("average", model, model, "--last", 2, "--output", tmp_path / "x", ok=False).exception
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "left_open"),
+    [(None, 0, False), (Interrupted(15, "stopped"), 143, False), (UserError("others wait"), 1, True)],
+)
+def test_the_group_of_processes_is_closed_unless_others_may_wait_in_it(monkeypatch, end, code, left_open):
+    def run_recipe(*_):
+        if end is not None:
+            raise end
+
+    monkeypatch.setattr("hf_mlnmt.training.run_recipe", run_recipe)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert call("train", "recipe.yaml", ok=False).exit_code == code
+        assert torch.distributed.is_initialized() == left_open
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def test_wrong_key_is_an_error_with_the_right_one(tmp_path):
