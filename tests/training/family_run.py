@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors.torch import save_file
 from training_helpers import VOCABULARY, Pairs, arguments, tiny_config
 from transformers import AutoModelForSeq2SeqLM
@@ -42,6 +43,7 @@ def main(folder: Path) -> None:
             state = run.accelerator.unwrap_model(run.model).state_dict()
             save_file({name: tensor.clone() for name, tensor in state.items()}, folder / f"{system}.safetensors")
             run.state.save_to_json(str(folder / f"{system}.json"))
+    PartialState().destroy_process_group()  # its threads could abort Python as it ends
 
 
 if __name__ == "__main__":
