@@ -66,7 +66,7 @@ def train(
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
-    # A group of processes that is still open when Python ends can abort it, now and then: its threads outlive what they
+    # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
     # use. After an error it stays open, as closing could wait for a process that never comes.
     PartialState().destroy_process_group()
     if code:
