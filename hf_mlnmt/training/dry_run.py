@@ -24,7 +24,6 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     """Lines of text: data, parameters, steps, batches and padding, estimated time and memory."""
     data, args, sampler = trainer.train_dataset, trainer.args, trainer.sampler()
     figures = batch_statistics(sampler, data.source_lengths, data.target_lengths)
-    turning = recipe.data.bidirectional_epochs
     steps_per_epoch = len(sampler) // args.gradient_accumulation_steps
     steps = args.max_steps if args.max_steps > 0 else int(np.ceil(args.num_train_epochs * steps_per_epoch))
     tokens_per_step = figures.target_tokens / steps_per_epoch
@@ -34,7 +33,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     evaluations = steps // recipe.evaluation.every + (steps % recipe.evaluation.every > 0)
     state = parameters * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
-        "training pairs": f"{data.pairs:,}" + (f", the first {turning} epoch(s) in both directions" if turning else ""),
+        "training pairs": f"{data.pairs:,}{_changes(recipe)}",
         "tokens per epoch": f"{figures.source_tokens:,} source, {figures.target_tokens:,} target (subwords with </s>)",
         "development pairs": f"{len(trainer.dev_set.dataset):,}" if trainer.dev_set else "none",
         "parameters": f"{parameters:,} ({type(trainer.model).__name__})",
@@ -50,6 +49,15 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
+
+
+def _changes(recipe: Recipe) -> str:
+    """What is done to the pairs as they are trained on."""
+    turning, rate, first = recipe.data.bidirectional_epochs, recipe.data.bpe_dropout, recipe.data.bpe_dropout_epochs
+    text = f", the first {turning} epoch(s) in both directions" if turning else ""
+    if rate:
+        text += f", BPE-dropout {rate:g}" + (f" in the first {first} epoch(s)" if first else "")
+    return text
 
 
 def _measure(trainer: TranslationTrainer) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, set_seed
 
+from hf_mlnmt.data.bpe_dropout import BPEDropout
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import EncodedPairs
 from hf_mlnmt.data.filters import FilterReport, PairFilter
@@ -27,6 +28,7 @@ from hf_mlnmt.training.corpora import Corpora
 from hf_mlnmt.training.finishing import generation_config
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.resegmented import Resegmented
 
 Tell = Callable[[str], None]
 
@@ -102,8 +104,18 @@ class Preparation:
 
     # Data
 
-    def training_data(self, tokenizers: Tokenizers) -> Corpora | BothDirections:
-        """The filtered and encoded training corpora, with a report of what was dropped."""
+    def training_data(self, tokenizers: Tokenizers) -> Corpora | BothDirections | Resegmented:
+        """The filtered and encoded training corpora, with a report of what was dropped; ready for their epochs."""
+        corpora = self._directions(tokenizers)
+        data, seed = self.recipe.data, self.recipe.seed
+        if not data.bpe_dropout:
+            return corpora
+        source = BPEDropout(tokenizers.source, data.bpe_dropout)
+        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
+        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
+        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)
+
+    def _directions(self, tokenizers: Tokenizers) -> Corpora | BothDirections:
         data, parts = self.recipe.data, []
         for number, spec in enumerate(self.train_specs):
             part = self._encode(f"train{number}", spec, tokenizers, self.filter, data.max_length)

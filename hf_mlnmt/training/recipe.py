@@ -45,6 +45,8 @@ class Data:
     max_length: int = 256  # subwords; longer training pairs are dropped, and counted
     temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
     bidirectional_epochs: int = 0  # so many first epochs turn half of their pairs round (bidirectional.py)
+    bpe_dropout: float = 0.0  # words are cut anew every epoch, merges left out so often (data/bpe_dropout.py)
+    bpe_dropout_epochs: int | None = None  # in so many first epochs only
     name: str | None = None  # for the model card
     licence: str | None = None
 
@@ -250,6 +252,14 @@ def _check(recipe: Recipe) -> None:
             f"{where}: data.bidirectional_epochs turns sources into targets, and codes of target languages "
             "(tokenizer.languages) would then be those of the source: use one of the two. Several directions are "
             "several corpora in data.train."
+        )
+    if not 0 <= recipe.data.bpe_dropout < 1:
+        raise UserError(f"{where}: data.bpe_dropout must be at least 0 and below 1, not {recipe.data.bpe_dropout}.")
+    first = recipe.data.bpe_dropout_epochs
+    if first is not None and (first < 1 or not recipe.data.bpe_dropout):
+        raise UserError(
+            f"{where}: data.bpe_dropout_epochs is {first}: it must be 1 or more, and says for how many first epochs "
+            "data.bpe_dropout is used: set that too (0.1 is usual), or leave both out."
         )
     if not 0 <= recipe.label_smoothing < 1:
         raise UserError(f"{where}: label_smoothing must be at least 0 and below 1, not {recipe.label_smoothing}.")
