@@ -1,4 +1,4 @@
-"""Callbacks: save and leave on a signal, stop when the dev score no longer improves, show progress."""
+"""Callbacks: save and leave on a signal, save where a cycle of the learning rate ends, stop early, show progress."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_mlnmt.training.schedules import Schedule
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGREE_EVERY = 10  # steps between the exchanges by which several processes agree to stop at the same step
@@ -60,6 +62,19 @@ class StopOnSignal(TrainerCallback):
         self.signum = signum
         # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
         signal.signal(signum, self._before.pop(signum))
+
+
+class SaveEndsOfCycles(TrainerCallback):
+    """Evaluate and save where a cycle of the learning rate ends."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """After each step."""
+        if state.global_step in self.schedule.ends(state.max_steps):
+            control.should_evaluate |= args.eval_strategy != "no"
+            control.should_save |= args.save_strategy != "no"
 
 
 class EarlyStopping(TrainerCallback):

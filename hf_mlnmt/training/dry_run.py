@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_mlnmt.training.arguments import precision
+from hf_mlnmt.training.arguments import precision, schedule
 from hf_mlnmt.training.batching import batch_statistics
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     """Lines of text: data, parameters, steps, batches and padding, estimated time and memory."""
     data, args, sampler = trainer.train_dataset, trainer.args, trainer.sampler()
     figures = batch_statistics(sampler, data.source_lengths, data.target_lengths)
-    steps_per_epoch = len(sampler) // args.gradient_accumulation_steps
-    steps = args.max_steps if args.max_steps > 0 else int(np.ceil(args.num_train_epochs * steps_per_epoch))
+    steps, steps_per_epoch = trainer.steps()
     tokens_per_step = figures.target_tokens / steps_per_epoch
     seconds_per_token, memory = _measure(trainer)
     seconds = steps * tokens_per_step * seconds_per_token
     parameters = trainer.model.num_parameters()
-    evaluations = steps // recipe.evaluation.every + (steps % recipe.evaluation.every > 0)
+    cycles = schedule(recipe).ends(steps)
+    evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
     state = parameters * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
         "training pairs": f"{data.pairs:,}{_changes(recipe)}",
@@ -41,7 +41,8 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         f"{figures.sentences / figures.batches:.1f} sentences",
         "padding": f"{figures.source_padding:.1%} source, {figures.target_padding:.1%} target",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
-        f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)",
+        f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)"
+        + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),
         "speed": f"{1 / seconds_per_token:,.0f} target tokens/s, {1 / seconds_per_token / tokens_per_step:.2f} steps/s "
         f"(measured: {STEPS} batches on {args.device} in {precision(args)})",
         "time": f"about {_duration(seconds)} of training, and {evaluations} evaluations of the development set",

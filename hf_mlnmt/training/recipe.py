@@ -13,7 +13,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.batching import Side
 from hf_mlnmt.training.inheritance import load
 from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.schedules import ScheduleName
+from hf_mlnmt.training.schedules import Schedule, ScheduleName
 
 
 @dataclass
@@ -98,6 +98,9 @@ class LearningRate:
     factor: float = 0.8
     patience: int = 2
     threshold: float = 0.0
+    restarts: int = 0  # so many short cycles at the end; checkpoints are kept of their ends, and averaged
+    restart_steps: int = 0
+    restart_factor: float = 0.4
 
 
 @dataclass
@@ -261,6 +264,7 @@ def _check(recipe: Recipe) -> None:
             f"{where}: data.bpe_dropout_epochs is {first}: it must be 1 or more, and says for how many first epochs "
             "data.bpe_dropout is used: set that too (0.1 is usual), or leave both out."
         )
+    _check_schedule(recipe)
     if not 0 <= recipe.label_smoothing < 1:
         raise UserError(f"{where}: label_smoothing must be at least 0 and below 1, not {recipe.label_smoothing}.")
     positive = {
@@ -288,3 +292,18 @@ def _check(recipe: Recipe) -> None:
     for name in ("label_smoothing_factor", "output_dir", "resume_from_checkpoint"):
         if name in recipe.arguments:
             raise UserError(f"{where}: arguments.{name}: the recipe's own keys say this (label_smoothing, --output).")
+
+
+def _check_schedule(recipe: Recipe) -> None:
+    where = recipe.path
+    try:
+        schedule = Schedule(**dataclasses.asdict(recipe.schedule))
+        if recipe.budget.steps is not None:
+            schedule.ends(recipe.budget.steps)
+    except UserError as error:
+        raise UserError(f"{where}: schedule: {error}") from error
+    if schedule.restarts and recipe.evaluation.patience:
+        raise UserError(
+            f"{where}: evaluation.patience is {recipe.evaluation.patience} and schedule.restarts {schedule.restarts}: "
+            "dev scores fall after each restart, so that the training would be stopped; leave one of them out."
+        )

@@ -161,17 +161,19 @@ class Run:
             callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)
-        self._check_direction(trainer)
+        self._check_budget(trainer)
         self.stop, self.progress = stop, callbacks[0]
         return trainer
 
-    def _check_direction(self, trainer: TranslationTrainer) -> None:
-        turning, args = self.recipe.data.bidirectional_epochs, trainer.args
-        if not turning:
-            return
-        steps_per_epoch = len(trainer.sampler()) // args.gradient_accumulation_steps
-        epochs = args.max_steps / steps_per_epoch if args.max_steps > 0 else args.num_train_epochs
-        if turning >= epochs:
+    def _check_budget(self, trainer: TranslationTrainer) -> None:
+        """What is to fit in the training, now that the length of an epoch is known."""
+        turning, (steps, steps_per_epoch) = self.recipe.data.bidirectional_epochs, trainer.steps()
+        try:
+            schedule(self.recipe).ends(steps)
+        except UserError as error:
+            raise UserError(f"{self.recipe.path}: schedule: {error}") from error
+        epochs = steps / steps_per_epoch
+        if turning and turning >= epochs:
             raise UserError(
                 f"{self.recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "
                 "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."

@@ -7,6 +7,10 @@
 | linear | straight down to zero at the last step | |
 | newbob | constant; times `factor` when the dev loss has not improved `patience` times | thesis on monolingual data |
 | constant | constant | |
+
+`restarts` (Loshchilov and Hutter 2017) lets cosine and linear end in short cycles of a smaller rate. The mean of the
+weights at the cycles' ends is better than each of them (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima
+and Better Generalization"): see docs/training.md.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ class Schedule:
         total: steps of the whole training (cosine and linear end there).
         floor: the factor never falls below this after the warm-up.
         factor, patience, threshold: newbob: a dev loss counts as improved when it is below best * (1 - threshold).
+        restarts: cosine and linear: the last restarts * restart_steps steps are so many cycles from `restart_factor`
+            to zero; the cycle before them ends where they begin.
+        restart_steps: steps of each of them.
+        restart_factor: the factor they begin with.
     """
 
     name: ScheduleName
@@ -42,6 +50,9 @@ class Schedule:
     factor: float = 0.8
     patience: int = 2
     threshold: float = 0.0
+    restarts: int = 0
+    restart_steps: int = 0
+    restart_factor: float = 0.4
     # What newbob has seen so far; saved with the scheduler's state in every checkpoint.
     scale: float = 1.0
     best: float | None = None
@@ -51,6 +62,26 @@ class Schedule:
         if self.name not in get_args(ScheduleName):
             known = get_args(ScheduleName)
             raise UserError(f"schedule '{self.name}' is unknown{suggest(self.name, known)}; known: {', '.join(known)}.")
+        if self.restarts and (self.name not in ("cosine", "linear") or self.restarts < 0 or self.restart_steps < 1):
+            raise UserError(
+                f"restarts is {self.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
+                f"restart_steps of 1 or more; this is {self.name} with {self.restart_steps}."
+            )
+
+    def ends(self, total: int) -> list[int]:
+        """With restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
+
+        Raises: UserError when the cycles do not fit.
+        """
+        if not self.restarts:
+            return []
+        first = total - self.restarts * self.restart_steps
+        if first <= self.warmup:
+            raise UserError(
+                f"restarts: {self.restarts} cycles of {self.restart_steps:,} steps and a warm-up of {self.warmup:,} "
+                f"do not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or train longer."
+            )
+        return list(range(first, total + 1, self.restart_steps))
 
     def __call__(self, step: int) -> float:
         """The factor at optimizer step `step`."""
@@ -59,16 +90,26 @@ class Schedule:
         return max(self.floor, self._after_warmup(step))
 
     def _after_warmup(self, step: int) -> float:
-        left = max(0.0, (self.total - step) / max(1, self.total - self.warmup))
+        begin, end, peak = self._cycle(step)
+        left = max(0.0, (end - step) / max(1, end - begin))
         match self.name:
             case "cosine":
-                return 0.5 * (1 - math.cos(math.pi * left))
+                return peak * 0.5 * (1 - math.cos(math.pi * left))
             case "linear":
-                return left
+                return peak * left
             case "inverse_sqrt":
                 return math.sqrt(max(1, self.warmup) / max(1, step + 1))
             case _:
                 return self.scale
+
+    def _cycle(self, step: int) -> tuple[int, int, float]:
+        """The cycle that a step is in: its first step, the step after its last, and the factor it begins with."""
+        first = self.total - self.restarts * self.restart_steps
+        if not self.restarts or step < first:
+            return self.warmup, first, 1.0
+        number = min((step - first) // self.restart_steps, self.restarts - 1)
+        begin = first + number * self.restart_steps
+        return begin, begin + self.restart_steps, self.restart_factor
 
     def observe(self, dev_loss: float) -> None:
         """Tell the plateau schedule a dev loss; the others do not mind."""

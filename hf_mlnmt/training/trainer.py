@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.batching import Side, TokenBatchSampler
+from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.guard import FiniteGuard
 from hf_mlnmt.training.meter import Meter
 from hf_mlnmt.training.objectives import Batch, Objective
@@ -105,6 +107,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.model.config.use_cache = use_cache
         self.objective, self.batches, self.schedule, self.dev_set = objective, batches, schedule, dev_set
         self.save_extras = save_extras
+        if schedule is not None and schedule.restarts:
+            self.add_callback(SaveEndsOfCycles(schedule))
         # The objective divides by the target tokens of the whole step, whatever the model's forward accepts.
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
@@ -142,6 +146,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             persistent_workers=workers > 0,
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type == "cuda",
         )
+
+    def steps(self) -> tuple[int, int]:
+        """Steps of the whole training, and of an epoch."""
+        epoch = len(self.sampler()) // self.args.gradient_accumulation_steps
+        return self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * epoch), epoch
 
     # Loss
 
@@ -288,7 +297,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Those of `steps` at which a run that nothing interrupts saves: multiples of save_steps and the last step."""
+        """Those of `steps` whose checkpoints are kept and averaged, however often a run was interrupted.
+
+        The ends of the schedule's cycles or, without restarts, multiples of save_steps and the last step.
+        """
+        ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
+        if ends:
+            return sorted(set(steps) & set(ends))
         every = self.state.save_steps or 1
         return sorted(step for step in steps if step % every == 0 or step == self.state.max_steps)
 

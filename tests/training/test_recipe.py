@@ -95,6 +95,25 @@ def test_wrong_files(tmp_path, text, message):
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("schedule: {restarts: -1, restart_steps: 4}", "schedule: restarts is -1"),
+        ("schedule: {name: newbob, restarts: 2, restart_steps: 4}", "this is newbob with 4"),
+        ("schedule: {restarts: 2}", "cosine with 0"),
+        (
+            "schedule: {restarts: 2, restart_steps: 4, warmup: 2}",
+            "schedule: restarts: 2 cycles of 4 steps .* training of 10",
+        ),
+        ("schedule: {restarts: 2, restart_steps: 4, warmup: 1}\nevaluation: {patience: 3}", "patience is 3 and"),
+    ],
+)
+def test_senseless_restarts(tmp_path, more, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, GOOD + more)
+    assert read(tmp_path, GOOD + "schedule: {restarts: 2, restart_steps: 4, warmup: 1}").schedule.restart_factor == 0.4
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         read_recipe(tmp_path / "none.yaml")

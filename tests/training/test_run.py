@@ -301,6 +301,42 @@ def test_separate_vocabularies_processing_and_trackers(data, tmp_path):
     assert list((tmp_path / "run" / "tracking").glob("events*"))
 
 
+def test_the_ends_of_the_cycles_are_averaged(data, tmp_path):
+    """Warm restarts, interrupted or not: the last three of four ends, whenever the dev set is looked at."""
+    recipe = write_recipe(
+        tmp_path / "recipe.yaml",
+        schedule={"name": "linear", "warmup": 3, "restarts": 3, "restart_steps": 4, "restart_factor": 0.5},
+        evaluation={"every": 5},
+        budget={"steps": 21},
+        logging={"every": 1},
+    )
+    assert "4 cycles of the learning rate" in run(recipe, data, tmp_path / "dry", dry_run=True)
+    run(recipe, data, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["checkpoints"] == [13, 17, 21]
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-21" / "trainer_state.json").read_text())
+    rates = [line["learning_rate"] for line in state["log_history"] if "learning_rate" in line]
+    assert rates[9:] == pytest.approx([0.005, 0.00375, 0.0025, 0.00125] * 3)
+    evaluated = [line["step"] for line in state["log_history"] if "eval_loss" in line]
+    assert evaluated == [5, 9, 10, 13, 15, 17, 20, 21]
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {f"checkpoint-{step}" for step in (13, 17, 21, state["best_global_step"])}
+    # Begun again after the last cycle but one.
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "run", again)
+    for name in ("results.json", "average", "best", "translations", "checkpoints/checkpoint-21"):
+        path = again / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run(recipe, data, again)
+    assert same_weights(tmp_path / "run", again)
+
+
+def test_cycles_that_do_not_fit_in_the_epochs(data, tmp_path):
+    schedule = {"warmup": 3, "restarts": 3, "restart_steps": 400}
+    recipe = write_recipe(tmp_path / "recipe.yaml", schedule=schedule, budget={"epochs": 2})
+    with pytest.raises(UserError, match=r"recipe.yaml: schedule: restarts: 3 cycles of 400 steps .* do not fit"):
+        run(recipe, data, tmp_path / "run", dry_run=True)
+
+
 def test_early_stopping_ends_and_stays_ended(data, tmp_path):
     recipe = write_recipe(
         tmp_path / "recipe.yaml",

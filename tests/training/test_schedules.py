@@ -25,6 +25,34 @@ def test_shapes_by_hand():
     assert Schedule("cosine", 0, 4, floor=0.2)(4) == 0.2
 
 
+def test_restarts_by_hand():
+    schedule = Schedule("linear", 2, 12, restarts=2, restart_steps=4, restart_factor=0.5)
+    assert [schedule(step) for step in range(13)] == [
+        *[0.5, 1],  # warm-up
+        *[1, 0.5],  # from 2 to 4
+        *[0.5, 0.375, 0.25, 0.125],
+        *[0.5, 0.375, 0.25, 0.125],
+        0,
+    ]
+    assert schedule.ends(12) == [4, 8, 12]
+    assert Schedule("linear", 2, 12).ends(12) == []
+    with pytest.raises(UserError, match="2 cycles of 4 steps and a warm-up of 2 do not fit in a training of 10"):
+        schedule.ends(10)
+    cosine = Schedule("cosine", 0, 8, restarts=1, restart_steps=4, restart_factor=0.4)
+    whole = Schedule("cosine", 0, 4)
+    shape = [whole(step) for step in range(5)]
+    assert [cosine(step) for step in range(9)] == pytest.approx([*shape[:4], *(0.4 * value for value in shape)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"name": "inverse_sqrt", "restart_steps": 4}, {"name": "linear"}, {"name": "cosine", "restart_steps": -1}],
+)
+def test_restarts_that_make_no_sense(settings):
+    with pytest.raises(UserError, match="restarts is 2: 0 or more are expected"):
+        Schedule(restarts=2, **settings)
+
+
 def test_newbob_reduces_when_the_dev_loss_stalls():
     schedule = Schedule("newbob", factor=0.5, patience=2)
     seen = []
