@@ -129,7 +129,10 @@ def _files(corpus: Mapping[str, Any]) -> str:
 
 def _training(facts: Facts) -> str:
     if not facts.results:
-        plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer", "schedule")}
+        from hf_mlnmt.training.schedules import in_use
+
+        plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
+        plan["schedule"] = in_use(facts.recipe.get("schedule") or {}) or None
         planned = f"\n\nPlanned by the recipe:\n\n{facts_table(plan)}" if facts.recipe else ""
         return f"Training: {MISSING}." if facts.published else f"Not trained yet.{planned}"
     blocks = []

@@ -16,8 +16,9 @@ and Better Generalization"): see docs/training.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -25,6 +26,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from hf_mlnmt.errors import UserError, suggest
 
 ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
+
+
+def in_use(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a recipe's settings that its schedule reads, for people to look at."""
+    unread: set[str] = set()
+    if settings.get("name") != "newbob":
+        unread |= {"factor", "patience", "threshold"}
+    if not settings.get("restarts"):
+        unread |= {"restarts", "restart_steps", "restart_factor"}
+    return {key: value for key, value in settings.items() if key not in unread}
 
 
 @dataclass

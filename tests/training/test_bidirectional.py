@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
-from tiny_run import PARTS, write_corpus, write_recipe
+from tiny_run import run_in
 from training_helpers import Pairs
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training import preparation, run_recipe
+from hf_mlnmt.training import preparation
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.bidirectional import BothDirections
 from hf_mlnmt.training.corpora import Corpora
 
 PAIRS = 60
-FILES = {part: {"files": {"source": f"{name}.en", "target": f"{name}.de"}} for part, name in PARTS.items()}
 
 
 @pytest.fixture
@@ -72,19 +69,6 @@ def test_batches_hold_what_was_chosen(both: BothDirections):
         assert sorted(np.concatenate(batches)) == sorted(both.choose(epoch))
 
 
-def run(folder: Path, **changes) -> str:
-    """A tiny run; what was printed."""
-    text = io.StringIO()
-    folder.mkdir(exist_ok=True)
-    settings = {name: value for name, value in changes.items() if name not in ("data", "options")}
-    content = {"train": FILES["train"], "dev": FILES["dev"], "test": {"made_up": FILES["test"]}, "max_length": 40}
-    recipe = write_recipe(folder / "recipe.yaml", data={**content, **changes.get("data", {})}, **settings)
-    data = write_corpus(folder / "data")
-    console = Console(file=text, width=200)
-    run_recipe(recipe, data, folder / "run", console=console, **changes.get("options", {}))
-    return text.getvalue()
-
-
 def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
     shown = []
 
@@ -94,7 +78,7 @@ def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
             return super().__getitem__(index)
 
     monkeypatch.setattr(preparation, "BothDirections", Watched)
-    run(tmp_path, budget={"epochs": 2}, data={"bidirectional_epochs": 1})
+    run_in(tmp_path, budget={"epochs": 2}, data={"bidirectional_epochs": 1})
     first, second, pairs = shown[:120], shown[120:], list(range(120))
     assert [index % 120 for index in sorted(first, key=lambda index: index % 120)] == pairs
     assert 30 < sum(index >= 120 for index in first) < 90
@@ -103,7 +87,7 @@ def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
 
 
 def test_a_dry_run_says_so(tmp_path: Path):
-    text = run(tmp_path, budget={"epochs": 3}, data={"bidirectional_epochs": 1}, options={"dry_run": True})
+    text = run_in(tmp_path, budget={"epochs": 3}, data={"bidirectional_epochs": 1}, dry_run=True)
     assert "120, the first 1 epoch(s) in both directions" in text
 
 
@@ -119,5 +103,5 @@ def test_a_dry_run_says_so(tmp_path: Path):
 )
 def test_what_it_refuses(tmp_path: Path, changes: dict, message: str):
     with pytest.raises(UserError, match=message):
-        run(tmp_path, **{"data": {"bidirectional_epochs": 1}, "budget": {"epochs": 3}, **changes})
+        run_in(tmp_path, **{"data": {"bidirectional_epochs": 1}, "budget": {"epochs": 3}, **changes})
     assert not list(tmp_path.glob("run/checkpoints/*"))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
-from tiny_run import PARTS, write_corpus, write_recipe
+from tiny_run import run_in
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.bpe_dropout import BPEDropout
 from hf_mlnmt.data.encoded import EncodedPairs
 from hf_mlnmt.data.grammar import sample_demo_corpus
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.training import preparation, run_recipe
+from hf_mlnmt.training import preparation
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.bidirectional import BothDirections
 from hf_mlnmt.training.corpora import Corpora
@@ -136,20 +134,6 @@ def test_of_mixtures_and_of_both_directions(corpora, tokenizers):
     )
 
 
-FILES = {part: {"files": {"source": f"{name}.en", "target": f"{name}.de"}} for part, name in PARTS.items()}
-
-
-def run(folder: Path, data: dict, dry_run: bool = False, **changes) -> str:
-    """A tiny run; what was printed."""
-    text = io.StringIO()
-    folder.mkdir(exist_ok=True)
-    content = {"train": FILES["train"], "dev": FILES["dev"], "test": {"made_up": FILES["test"]}, "max_length": 40}
-    recipe = write_recipe(folder / "recipe.yaml", data={**content, **data}, **changes)
-    console = Console(file=text, width=200)
-    run_recipe(recipe, write_corpus(folder / "data"), folder / "run", console=console, dry_run=dry_run)
-    return text.getvalue()
-
-
 def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypatch):
     shown = []
 
@@ -160,7 +144,7 @@ def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypat
             return super().__getitem__(index)
 
     monkeypatch.setattr(preparation, "Resegmented", Watched)
-    text = run(tmp_path, {"bpe_dropout": 0.2, "bpe_dropout_epochs": 1}, budget={"epochs": 2})
+    text = run_in(tmp_path, data={"bpe_dropout": 0.2, "bpe_dropout_epochs": 1}, budget={"epochs": 2})
     assert "cutting words for BPE-dropout 0.2" in text
     assert sorted(shown[:120]) == list(range(120, 240))
     assert sorted(shown[120:]) == list(range(120))
@@ -169,19 +153,19 @@ def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypat
 
 def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path):
     data = {"bpe_dropout": 0.3}
-    run(tmp_path, data)
+    run_in(tmp_path, data=data)
     folder = tmp_path / "run"
     whole = load_file(folder / "average" / "model.safetensors")
     for name in ("best", "average", "checkpoints/checkpoint-20", "checkpoints/checkpoint-16"):
         shutil.rmtree(folder / name)
     (folder / "results.json").unlink()
-    assert f"going on from {folder / 'checkpoints' / 'checkpoint-12'}" in run(tmp_path, data).replace("\n", "")
+    assert f"going on from {folder / 'checkpoints' / 'checkpoint-12'}" in run_in(tmp_path, data=data).replace("\n", "")
     again = load_file(folder / "average" / "model.safetensors")
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
 def test_a_dry_run_says_so(tmp_path: Path):
-    text = run(tmp_path, {"bpe_dropout": 0.1, "bpe_dropout_epochs": 2}, dry_run=True)
+    text = run_in(tmp_path, data={"bpe_dropout": 0.1, "bpe_dropout_epochs": 2}, dry_run=True)
     assert "120, BPE-dropout 0.1 in the first 2 epoch(s)" in text
 
 
@@ -201,5 +185,5 @@ def test_a_dry_run_says_so(tmp_path: Path):
 )
 def test_what_it_refuses(tmp_path: Path, data: dict, changes: dict, message: str):
     with pytest.raises(UserError, match=message):
-        run(tmp_path, data, **changes)
+        run_in(tmp_path, data=data, **changes)
     assert not list(tmp_path.glob("run/checkpoints/*"))

@@ -1,91 +1,26 @@
-"""A whole training by recipe: what it leaves, what it refuses, and that no interruption changes its weights."""
+"""A whole training by recipe: what it leaves, and what it refuses; interruptions are in test_interruptions.py."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
-import typer
 import yaml
 from rich.console import Console
-from tiny_run import write_corpus, write_recipe
+from tiny_run import run, same_weights, write_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.cli.train import train
-from hf_mlnmt.training import arguments, checkpoints, read_recipe, run_recipe
+from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
-from hf_mlnmt.training.callbacks import EarlyStopping, ShowProgress
+from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.preparation import Preparation
 
-FINAL = ("average/model.safetensors", "best/model.safetensors")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As in the subprocesses: sums in another order would differ in the last bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("data"))
-
-
-def run(recipe: Path, data: Path, output: Path, **options) -> str:
-    """Run in this process; what was printed."""
-    text = io.StringIO()
-    run_recipe(recipe, data, output, console=Console(file=text, width=200), **options)
-    return text.getvalue()
-
-
-@pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
-    """The folder of a run that nothing interrupted, its recipe, and what it printed."""
-    folder = tmp_path_factory.mktemp("whole")
-    recipe = write_recipe(folder / "recipe.yaml")
-    text = run(recipe, data, folder / "run")
-    return folder / "run", recipe, text
-
-
-def start(recipe: Path, data: Path, output: Path) -> subprocess.Popen:
-    """The same run by the command line, in another process."""
-    code = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(recipe), "--data", str(data), "--output", str(output)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.005)
-
-
-def same_weights(left: Path, right: Path) -> bool:
-    return all((left / name).read_bytes() == (right / name).read_bytes() for name in FINAL)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_what_a_run_leaves(whole):
@@ -129,115 +64,6 @@ def test_another_recipe_in_the_same_folder_is_refused(whole, data):
     with pytest.raises(UserError, match="another 'batch' is in this folder"):
         run(recipe, data, folder, settings=["batch.tokens=70"])
     assert "is finished" in run(recipe, data, folder, settings=["logging.every=1"])
-
-
-def test_killed_and_started_again_it_ends_with_the_same_weights(whole, data, tmp_path):
-    """kill -9 once at a checkpoint and once anywhere; then it runs to its end."""
-    folder, recipe, _ = whole
-    output = tmp_path / "run"
-    process = start(recipe, data, output)
-    wait_for(output / "checkpoints" / "checkpoint-8", process)
-    process.kill()
-    process.wait()
-    assert not (output / "average").exists()
-    process = start(recipe, data, output)
-    time.sleep(random.uniform(0.5, 8))
-    process.kill()
-    process.wait()
-    run(recipe, data, output)
-    assert same_weights(folder, output)
-    assert not list(output.rglob("*.part"))
-
-
-@pytest.mark.parametrize("stage", ["tokenizer", "data", "best"])
-def test_interrupted_between_the_stages(whole, data, tmp_path, stage):
-    """What later stages left is taken away: the state after a kill at the end of an earlier one."""
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    later = {
-        "tokenizer": ["data", "checkpoints", "best", "average", "results.json"],
-        "data": ["checkpoints", "best", "average", "results.json"],
-        "best": ["average", "results.json"],
-    }[stage]
-    for name in later:
-        shutil.rmtree(output / name) if (output / name).is_dir() else (output / name).unlink()
-    run(recipe, data, output)
-    assert same_weights(folder, output)
-
-
-def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
-    weights = output / "checkpoints" / "checkpoint-16" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    text = run(recipe, data, output)
-    assert "checkpoint-16: model.safetensors is not as it was written" in text
-    assert "going on from" in text
-    assert "checkpoint-12" in text
-    assert same_weights(folder, output)
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
-    folder, recipe, _ = whole
-    output = tmp_path / "run"
-    show = ShowProgress.on_step_end
-
-    def and_signal(self, args, state, control, **kwargs):
-        if state.global_step == 6:
-            signal.raise_signal(signum)
-        show(self, args, state, control, **kwargs)
-
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with monkeypatch.context() as patch:
-        patch.setattr(ShowProgress, "on_step_end", and_signal)
-        app = typer.Typer()
-        app.command()(train)
-        result = CliRunner().invoke(app, [str(recipe), "--data", str(data), "--output", str(output)])
-    assert result.exit_code == 128 + signum
-    assert f"{signal.Signals(signum).name}: stopped at step 6; the state is saved" in result.output
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    assert "going on from" in run(recipe, data, output)
-    assert same_weights(folder, output)
-
-
-def test_two_runs_in_one_folder_are_refused(data, tmp_path):
-    import fcntl
-
-    recipe = write_recipe(tmp_path / "recipe.yaml")
-    output = tmp_path / "run"
-    output.mkdir()
-    with (output / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another training is running"):
-            run(recipe, data, output)
-
-
-def test_changed_data_is_refused(whole, data, tmp_path):
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    (output / "results.json").unlink()
-    other = shutil.copytree(data, tmp_path / "data")
-    with (other / "train.en").open("a") as source, (other / "train.de").open("a") as target:
-        source.write("ba\n")
-        target.write("baab.\n")
-    with pytest.raises(UserError, match="training data or the tokenizer changed"):
-        run(recipe, other, output)
-
-
-def test_another_number_of_processes_is_refused(whole, data, tmp_path):
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    (output / "results.json").unlink()
-    last = output / "checkpoints" / "checkpoint-20"
-    meter = json.loads((last / "meter.json").read_text())
-    (last / "meter.json").write_text(json.dumps({**meter, "processes": 2}))
-    checkpoints.finish(last, last.with_name("checkpoint-21"))
-    with pytest.raises(UserError, match="made by 2 process"):
-        run(recipe, data, output)
 
 
 def test_dry_run_prints_and_leaves_nothing(data, tmp_path):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import random
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
+from hf_mlnmt.training import run_recipe
+
+FINAL = ("average/model.safetensors", "best/model.safetensors")
 WORDS = ["ba", "do", "ki", "lu", "me", "no", "pa", "ro", "su", "ti"]
 
 
@@ -24,7 +29,7 @@ def write_corpus(folder: Path, sizes: dict[str, int] | None = None) -> Path:
 
 
 def write_recipe(path: Path, **changes: Any) -> Path:
-    """A recipe for it: 20 steps, a checkpoint every 4."""
+    """A recipe for it: 20 steps, a checkpoint every 4. Changes replace a section, but for `data`, to which they add."""
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     recipe: dict[str, Any] = {
         "languages": {"source": "en", "target": "de"},
@@ -42,8 +47,28 @@ def write_recipe(path: Path, **changes: Any) -> Path:
     }
     recipe["data"]["test"] = {"made_up": recipe["data"].pop("test")}
     recipe["data"]["max_length"] = 40
+    recipe["data"] |= changes.pop("data", {})
     path.write_text(yaml.safe_dump({**recipe, **changes}, sort_keys=False), encoding="utf-8")
     return path
 
 
 PARTS = {"train": "train", "dev": "val", "test": "test"}
+
+
+def run(recipe: Path, data: Path, output: Path, **options) -> str:
+    """Run in this process; what was printed."""
+    text = io.StringIO()
+    run_recipe(recipe, data, output, console=Console(file=text, width=200), **options)
+    return text.getvalue()
+
+
+def run_in(folder: Path, dry_run: bool = False, **changes: Any) -> str:
+    """Run in a folder of its own, the recipe changed as by `write_recipe`; what was printed."""
+    folder.mkdir(exist_ok=True)
+    recipe = write_recipe(folder / "recipe.yaml", **changes)
+    return run(recipe, write_corpus(folder / "data"), folder / "run", dry_run=dry_run)
+
+
+def same_weights(left: Path, right: Path) -> bool:
+    """Whether two runs ended with the same models, bit for bit."""
+    return all((left / name).read_bytes() == (right / name).read_bytes() for name in FINAL)
