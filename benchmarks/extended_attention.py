@@ -29,7 +29,7 @@ import hf_mlnmt
 from hf_mlnmt.modeling.attention import split_heads
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
 from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
-from hf_mlnmt.systems import SYSTEMS, ExtendedCrossAttentionConfig
+from hf_mlnmt.zoo.systems import SYSTEMS, ExtendedCrossAttentionConfig
 
 MEMBERS = [name for name, (kind, _) in SYSTEMS.items() if kind is ExtendedCrossAttentionConfig]
 BASELINE = "transformer (pre-norm)"

@@ -2,7 +2,7 @@
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig, TransformerForConditionalGeneration, TransformerModel
-from hf_mlnmt.systems import config_for, list_systems
+from hf_mlnmt.zoo.systems import config_for, list_systems
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""Puts this folder on sys.path (for `zoo` and `reference`) and gives the zoo's tests their models.
+"""Puts this folder on sys.path (for `helpers` and `reference`) and gives the zoo's tests their models.
 
 A test that names `member` or `model` runs over every system and variant of the zoo.
 """
@@ -12,6 +12,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
+pytest_plugins = ["helpers.fixtures"]
+
 
 def pytest_configure(config: pytest.Config):
     config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
@@ -19,7 +21,7 @@ def pytest_configure(config: pytest.Config):
 
 def pytest_generate_tests(metafunc: pytest.Metafunc):
     if "member" in metafunc.fixturenames:
-        from zoo.contract import members
+        from helpers.contract import members
 
         metafunc.parametrize("member", members(), ids=str)
 
@@ -32,6 +34,6 @@ def model(member):
 
 @pytest.fixture
 def batch():
-    from zoo.contract import Batch
+    from helpers.contract import Batch
 
     return Batch.draw()

@@ -35,8 +35,8 @@ def compare_runs(
     from rich.console import Console
     from rich.table import Table
 
-    from hf_mlnmt.hub.comparison import PAGE, add_runs, comparison_of
-    from hf_mlnmt.hub.comparison_page import detail_rows
+    from hf_mlnmt.reports.comparison import PAGE, add_runs, comparison_of
+    from hf_mlnmt.reports.comparison_page import detail_rows
 
     folders = list({path.resolve(): path for path in runs}.values())  # `runs/*` holds the baseline too
     if len(folders) < 2:

@@ -24,7 +24,7 @@ def demo(
     from rich.console import Console
 
     from hf_mlnmt.cli.processes import cores, run_in_processes
-    from hf_mlnmt.data import write_demo_corpus
+    from hf_mlnmt.demo import write_demo_corpus
     from hf_mlnmt.evaluation import read_results
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.hub import build_folder

@@ -31,8 +31,8 @@ def describe(
 
     logging.set_verbosity_error()
     if card:
-        from hf_mlnmt.hub.records import card_for_record
-        from hf_mlnmt.records import record_path, stems
+        from hf_mlnmt.reports.record_cards import card_for_record
+        from hf_mlnmt.zoo.records import record_path, stems
 
         path = record_path("modeling", model) if model in stems() else Path(model)
         if path.suffix != ".json" or path.parent.name != "modeling":
@@ -43,8 +43,8 @@ def describe(
         return
     from rich.console import Console
 
-    from hf_mlnmt.hub.description import describe as describe_model
-    from hf_mlnmt.hub.rendering import render
+    from hf_mlnmt.reports.description import describe as describe_model
+    from hf_mlnmt.reports.rendering import render
 
     description = describe_model(model, revision)
     if as_json:

@@ -29,7 +29,7 @@ def drop_auxiliaries(
     its auxiliaries, so they cannot be dropped; each can still be taken out by `--auxiliary`.
     """
     from hf_mlnmt.errors import UserError
-    from hf_mlnmt.hub.single_decoder import write_single_decoder
+    from hf_mlnmt.export.single_decoder import write_single_decoder
 
     if output.exists() and not force:
         raise UserError(f"{output}: is there already. Choose another --output, or replace it with --force.")

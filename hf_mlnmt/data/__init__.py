@@ -1,4 +1,4 @@
-"""Corpora, filters, tokenizers, text processing, mixtures, encoded data, and the demo corpus.
+"""Corpora, filters, tokenizers, text processing, mixtures, and encoded data.
 
 spec = CorpusSpec(files={"source": "train.en.gz", "target": "train.de.gz"})
 pairs = PairFilter(max_ratio=3, drop_duplicates=True)(read_pairs(spec, "data"), report := FilterReport())
@@ -9,7 +9,6 @@ data = encode_corpus(spec, "data", tokenizers, "run/train", PairFilter(max_ratio
 data[0], data.source_lengths, data.target_lengths, data.report   # on disk, memory-mapped, made once
 counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or temperature=5
 draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
-write_demo_corpus("demo", seed=1)                                # train, val, test .en.gz and .de.gz
 """
 
 from importlib import import_module
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
     from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
     from hf_mlnmt.data.filters import FilterReport, PairFilter
-    from hf_mlnmt.data.grammar import write_demo_corpus
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.data.mixture import draw, epoch_counts
     from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
@@ -41,7 +39,6 @@ _HOMES = {
     "corpus": ("CorpusSpec", "read_pairs"),
     "encoded": ("EncodedPairs", "fingerprint_of"),
     "filters": ("FilterReport", "PairFilter"),
-    "grammar": ("write_demo_corpus",),
     "lines": ("read_lines",),
     "mixture": ("draw", "epoch_counts"),
     "prepare": ("encode_corpus", "filtered_pairs"),
@@ -82,7 +79,6 @@ __all__ = [
     "statistics",
     "train_tokenizer",
     "unknown_rate",
-    "write_demo_corpus",
 ]
 
 

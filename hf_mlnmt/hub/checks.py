@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.hub.cleaning import pollution
-from hf_mlnmt.hub.paths import SECRET, find_paths, machine_roots
+from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 _PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".msgpack", ".joblib"}
 _TEXT_SUFFIXES = {".json", ".md", ".py", ".txt", ".yaml", ".yml", ".jsonl", ".toml", ".cfg", ""}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
-from hf_mlnmt.hub.names import NAMES, example
+from hf_mlnmt.reports.language_names import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
 _TOLERANCE = 1e-4

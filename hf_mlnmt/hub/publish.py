@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json, write_text
-from hf_mlnmt.hub.card import build_card
 from hf_mlnmt.hub.checks import check_folder
 from hf_mlnmt.hub.cleaning import clean_generation_config
-from hf_mlnmt.hub.facts import (
+from hf_mlnmt.hub.loading import check_loading
+from hf_mlnmt.reports.card import build_card
+from hf_mlnmt.reports.facts import (
     PROCESSING_FILE,
     RESULTS_FILE,
     TARGET_FOLDER,
@@ -24,9 +25,8 @@ from hf_mlnmt.hub.facts import (
     needs_code,
     read_json,
 )
-from hf_mlnmt.hub.loading import check_loading
-from hf_mlnmt.hub.parts import parameters_by_part
-from hf_mlnmt.hub.paths import hide_paths
+from hf_mlnmt.reports.parameters import parameters_by_part
+from hf_mlnmt.reports.paths import hide_paths
 
 _OURS = {"config.json", "generation_config.json", "README.md", RESULTS_FILE, PROCESSING_FILE, TARGET_FOLDER}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}

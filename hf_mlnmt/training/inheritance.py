@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.records import record_path, stems
 from hf_mlnmt.training.reading import Lines, build, load_yaml
+from hf_mlnmt.zoo.records import record_path, stems
 
 KEY = "extends"
 # Laid over one another these would be neither corpus: files of the one, data set of the other.

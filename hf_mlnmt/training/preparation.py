@@ -11,24 +11,24 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, set_seed
 
+from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.bpe_dropout import BPEDropout
+from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import EncodedPairs
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.resegmented import Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder
-from hf_mlnmt.records import records_root
-from hf_mlnmt.systems import config_for
 from hf_mlnmt.training import dev
-from hf_mlnmt.training.bidirectional import BothDirections
-from hf_mlnmt.training.corpora import Corpora
 from hf_mlnmt.training.finishing import generation_config
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
-from hf_mlnmt.training.resegmented import Resegmented
+from hf_mlnmt.zoo.records import records_root
+from hf_mlnmt.zoo.systems import config_for
 
 Tell = Callable[[str], None]
 

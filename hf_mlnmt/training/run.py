@@ -19,7 +19,6 @@ from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_tables
-from hf_mlnmt.records import record_path
 from hf_mlnmt.training import checkpoints, finishing, folder
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, precision, schedule, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
@@ -28,6 +27,7 @@ from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.trainer import Batches, TranslationTrainer
+from hf_mlnmt.zoo.records import record_path
 
 
 def run_recipe(

@@ -6,8 +6,8 @@ import builtins
 
 import pytest
 import torch
+from helpers.contract import TINY, redraw
 from transformers import AutoModelForSeq2SeqLM
-from zoo.contract import TINY, redraw
 
 import hf_mlnmt
 from hf_mlnmt.analysis.coverage import draw, measure

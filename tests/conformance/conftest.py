@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from skips import OF_THIS_RELEASE, reason_for
+from helpers.skips import OF_THIS_RELEASE, reason_for
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from skips import OF_THIS_RELEASE, SKIPS
+from helpers.contract import Member, members
+from helpers.skips import OF_THIS_RELEASE, SKIPS
+from helpers.upstream import Unavailable, introduce, load
 from transformers import AutoModel, AutoModelForSeq2SeqLM
-from upstream import Unavailable, introduce, load
-from zoo.contract import Member, members
 
 try:
     UPSTREAM = load()

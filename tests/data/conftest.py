@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_mlnmt.data.grammar import sample_demo_corpus
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-
-SIZES = {"train": 2000, "val": 100, "test": 200}
-
-
-@pytest.fixture(scope="session")
-def demo() -> dict[str, list[tuple[str, str]]]:
-    return sample_demo_corpus(seed=3, sizes=SIZES)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import random
 from collections import Counter, defaultdict
 
 import pytest
+from helpers.texts import TEXTS
 from hypothesis import given, settings
-from test_tokenizer import TEXTS
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt import UserError

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from judge import disturb
+from helpers.judge import disturb
 
 SENTENCES = [
     "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",

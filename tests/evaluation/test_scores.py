@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers.judge import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge import sacrebleu
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import moses, score, score_protocols

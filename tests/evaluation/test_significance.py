@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from judge import sacrebleu, sacrebleu_text
+from helpers.judge import sacrebleu, sacrebleu_text
 from rich.console import Console
 
 from hf_mlnmt.errors import UserError

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from toy_translators import SENTENCES, bpe, our_model, random_weights
+from helpers.toy_translators import SENTENCES, bpe, our_model, random_weights
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 import torch
+from helpers.toy_translators import our_model
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_translators import our_model
 from transformers import GenerationConfig
 
 from hf_mlnmt import UserError

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from toy_translators import SENTENCES, bpe, our_model, sentence
+from helpers.toy_translators import SENTENCES, bpe, our_model, sentence
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 import typer
-from toy_translators import SENTENCES, bpe, our_model
+from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError

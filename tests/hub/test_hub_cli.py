@@ -31,13 +31,13 @@ def refused(*arguments: object) -> str:
     return str(error.value)
 
 
-def test_publish_to_a_folder(trained, tmp_path, quick):
-    output = run("publish", trained, "--to", tmp_path / "out", "--licence", "mit", "-s", "en", "-t", "de")
+def test_publish_to_a_folder(trained_folder, tmp_path, quick):
+    output = run("publish", trained_folder, "--to", tmp_path / "out", "--licence", "mit", "-s", "en", "-t", "de")
     assert "warning" not in output
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_publish_pushes_what_it_built(trained, quick, monkeypatch):
+def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
     seen = {}
 
     def take(folder, repo_id, **options):
@@ -46,19 +46,21 @@ def test_publish_pushes_what_it_built(trained, quick, monkeypatch):
 
     monkeypatch.setattr("hf_mlnmt.hub.upload.push", take)
     monkeypatch.setattr("hf_mlnmt.hub.upload.check_ready", lambda repo_id: None)
-    assert "https://hub.test/anna/toy" in run("publish", trained, "--push", "anna/toy", "--private", "--revision", "v2")
+    assert "https://hub.test/anna/toy" in run(
+        "publish", trained_folder, "--push", "anna/toy", "--private", "--revision", "v2"
+    )
     assert (seen["repo_id"], seen["private"], seen["revision"], seen["create_pr"]) == ("anna/toy", True, "v2", False)
     assert 'name = "anna/toy"' in seen["card"]
 
 
-def test_publish_refuses_before_it_works(trained, tmp_path, monkeypatch):
-    assert "nothing to do" in refused("publish", trained)
-    assert "add --push" in refused("publish", trained, "--to", tmp_path / "out", "--private")
-    assert "both" in refused("publish", trained, "--to", tmp_path / "out", "-s", "en")
-    assert "choose one" in refused("publish", trained, "--push", "a/b", "--create-pr", "--revision", "x")
+def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
+    assert "nothing to do" in refused("publish", trained_folder)
+    assert "add --push" in refused("publish", trained_folder, "--to", tmp_path / "out", "--private")
+    assert "both" in refused("publish", trained_folder, "--to", tmp_path / "out", "-s", "en")
+    assert "choose one" in refused("publish", trained_folder, "--push", "a/b", "--create-pr", "--revision", "x")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert "no Hugging Face token" in refused("publish", trained, "--to", tmp_path / "out", "--push", "anna/toy")
+    assert "no Hugging Face token" in refused("publish", trained_folder, "--to", tmp_path / "out", "--push", "anna/toy")
     assert not (tmp_path / "out").exists()
 
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from hub_toys import small_model
+from helpers.model_folders import small_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_toys import HOME, SENTENCES, pollute, small_model, some_results, write_model
+from helpers.model_folders import HOME, SENTENCES, pollute, small_model, some_results, write_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError
@@ -55,10 +55,10 @@ def test_training_leftovers_are_gone_and_decoding_stays(published):
     assert generation["decoder_start_token_id"] == 3
 
 
-def test_no_path_of_the_machine_stays(published, trained):
+def test_no_path_of_the_machine_stays(published, trained_folder):
     for path in published.rglob("*"):
         content = path.read_bytes()
-        for secret in (HOME, str(trained), str(Path.home()) + "/", "/srv/runs"):
+        for secret in (HOME, str(trained_folder), str(Path.home()) + "/", "/srv/runs"):
             assert secret.encode() not in content, path
     command = json.loads((published / "results.json").read_text())["command"]
     assert command == "hf-mlnmt train recipe.yaml --data toy --output first"
@@ -85,8 +85,8 @@ def test_code_of_the_card_runs_without_the_package(published, monkeypatch, capsy
     assert "TransformerModel" in kind
 
 
-def test_same_input_same_bytes(published, trained, tmp_path, quick):
-    again = build_folder(trained, tmp_path / "toy-en-de", licence="cc-by-4.0").folder
+def test_same_input_same_bytes(published, trained_folder, tmp_path, quick):
+    again = build_folder(trained_folder, tmp_path / "toy-en-de", licence="cc-by-4.0").folder
     for path in published.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
@@ -152,8 +152,8 @@ def test_a_model_of_transformers_own_needs_no_code(tmp_path, quick):
     assert AutoModelForSeq2SeqLM.from_pretrained(built).config.model_type == "marian"
 
 
-def test_weights_are_those_of_the_model(published, trained):
-    before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (trained, published))
+def test_weights_are_those_of_the_model(published, trained_folder):
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (trained_folder, published))
     batch = AutoTokenizer.from_pretrained(published)(SENTENCES[:2], return_tensors="pt", padding=True)
     target = torch.tensor([[3, 40, 41]] * 2)
     assert torch.equal(
@@ -198,17 +198,19 @@ def test_folder_check_refuses_links_and_missing_files(published, tmp_path):
     assert "no weights" in str(error.value)
 
 
-def test_existing_folders_of_the_user_are_never_replaced(trained, tmp_path):
+def test_existing_folders_of_the_user_are_never_replaced(trained_folder, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"thesis\.tex"):
-        build_folder(trained, tmp_path)
+        build_folder(trained_folder, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-    for target in (trained, trained / "inside", trained.parent):
+    for target in (trained_folder, trained_folder / "inside", trained_folder.parent):
         with pytest.raises(UserError, match="in or around"):
-            build_folder(trained, target)
+            build_folder(trained_folder, target)
 
 
-def test_an_earlier_publication_is_replaced_only_when_the_new_one_is_good(published, trained, tmp_path, monkeypatch):
+def test_an_earlier_publication_is_replaced_only_when_the_new_one_is_good(
+    published, trained_folder, tmp_path, monkeypatch
+):
     target = shutil.copytree(published, tmp_path / "toy")
 
     def refuse(*arguments):
@@ -216,30 +218,30 @@ def test_an_earlier_publication_is_replaced_only_when_the_new_one_is_good(publis
 
     monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", refuse)
     with pytest.raises(UserError, match="does not load"):
-        build_folder(trained, target)
+        build_folder(trained_folder, target)
     assert (target / "README.md").read_bytes() == (published / "README.md").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
     monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", lambda *arguments: None)
-    build_folder(trained, target)
+    build_folder(trained_folder, target)
     assert "\n# toy\n" in (target / "README.md").read_text()
 
 
-def test_sources_that_are_no_model(trained, tmp_path):
+def test_sources_that_are_no_model(trained_folder, tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         build_folder(tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(UserError, match=r"run's folder; give .*average"):
-        build_folder(trained.parent, tmp_path / "out")
+        build_folder(trained_folder.parent, tmp_path / "out")
     pickled = tmp_path / "pickled"
     pickled.mkdir()
-    shutil.copyfile(trained / "config.json", pickled / "config.json")
+    shutil.copyfile(trained_folder / "config.json", pickled / "config.json")
     (pickled / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError, match="a pickle"):
         build_folder(pickled, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_vocabulary_and_other_models_results(trained, tmp_path, quick):
-    folder = shutil.copytree(trained, tmp_path / "run")
+def test_wrong_vocabulary_and_other_models_results(trained_folder, tmp_path, quick):
+    folder = shutil.copytree(trained_folder, tmp_path / "run")
     (folder / "results.json").write_text(json.dumps(some_results(parameters=999)))
     (warning,) = build_folder(folder, tmp_path / "out", licence="mit").warnings
     assert "says 999 parameters" in warning

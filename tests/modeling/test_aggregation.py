@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 from reference import aggregation as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 
 import hf_mlnmt
 from hf_mlnmt.modeling import AggregationConfig

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 import torch
+from helpers.contract import assert_same
 from torch.library import opcheck
-from zoo.contract import assert_same
 
 from hf_mlnmt.modeling import attention_scan as scans
 from hf_mlnmt.modeling import attention_scan_eager as loops

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 
 import hf_mlnmt
 from hf_mlnmt import TransformerForConditionalGeneration, UserError

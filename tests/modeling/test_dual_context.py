@@ -6,12 +6,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from helpers.releases import needs_reset, needs_strict_crop
 from reference import dual_context as reference
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
-from zoo.releases import needs_reset, needs_strict_crop
 
 import hf_mlnmt
 from hf_mlnmt.modeling import DualContextConfig, TransformerConfig

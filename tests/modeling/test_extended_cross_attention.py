@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 from reference import extended_cross_attention as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 
 import hf_mlnmt
 from hf_mlnmt.modeling import ExtendedCrossAttentionConfig, TransformerConfig

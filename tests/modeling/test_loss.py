@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.contract import assert_same
 from reference.transformer import loss as reference_loss
-from zoo.contract import assert_same
 
 from hf_mlnmt.modeling import loss as module
 from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy

@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 from reference import multi_layer_attention as reference
 from torch import nn
 from torch.nn import functional
 from transformers import AutoModelForSeq2SeqLM
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
 
 import hf_mlnmt
 from hf_mlnmt.modeling import MultiLayerAttentionConfig

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 from reference import multi_level_supervision as reference
 from transformers import AutoModelForSeq2SeqLM
-from zoo.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 
 import hf_mlnmt
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 import torch
-from test_zoo_search import assert_equal_loops, decode
+from helpers.contract import TINY, redraw
+from helpers.releases import DECAY_KNOWS_IMPOSSIBLE_TOKENS
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
@@ -16,31 +18,10 @@ from transformers import (
     TextStreamer,
 )
 from transformers.generation.logits_process import LogitsProcessor
-from zoo.contract import TINY, Member, redraw
-from zoo.releases import DECAY_KNOWS_IMPOSSIBLE_TOKENS
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for
 from hf_mlnmt.modeling import search, search_step
 from hf_mlnmt.modeling.beam_cache import RealPositions
-
-# Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
-ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
-
-
-def toy(vocabulary: int = 200, seed: int = 0, **fields):
-    """A float64 model that gives outputs of very different lengths, and sources for it."""
-    member = Member("transformer", "post", {**TINY, "vocab_size": vocabulary, **fields})
-    return member.model(seed=seed)
-
-
-def sources(lengths, vocabulary: int = 200, seed: int = 1):
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(4, vocabulary, (len(lengths), max(lengths)), generator=generator)
-    mask = torch.zeros_like(ids)
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-    return {"input_ids": ids * mask, "attention_mask": mask}
-
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},

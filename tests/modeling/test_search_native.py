@@ -7,9 +7,8 @@ import stat
 
 import pytest
 import torch
-from test_search import ENDING, sources, toy
-from test_zoo_search import assert_equal_loops, decode
-from zoo.contract import redraw
+from helpers.contract import redraw
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 
 from hf_mlnmt.modeling import beam_cache, search, search_native, search_step
 from hf_mlnmt.modeling.search_native import NativeUnits, choose, library

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
 from huggingface_hub.errors import StrictDataclassError
 from reference import transformer as reference
-from zoo.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
 

@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 import torch
-from test_trainer import dev_set, make
-from training_helpers import tiny_config, tiny_model
+from helpers.training_helpers import dev_set, make, tiny_config, tiny_model
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import average_checkpoints, checkpoints

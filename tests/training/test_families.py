@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from family_run import FAMILIES, trainer
+from helpers import family_run
+from helpers.family_run import FAMILIES, trainer
+from helpers.processes import launch
 from safetensors.torch import load_file
-from test_processes import launch
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, system):
 def two(tmp_path_factory) -> Path:
     """What two processes made of every family."""
     folder = tmp_path_factory.mktemp("two")
-    launch(str(Path(__file__).with_name("family_run.py")), str(folder))
+    launch(family_run.__file__, str(folder))
     return folder
 
 

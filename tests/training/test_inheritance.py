@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.records import stems
 from hf_mlnmt.training import read_recipe
+from hf_mlnmt.zoo.records import stems
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = """\

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import run, same_weights, write_recipe
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError

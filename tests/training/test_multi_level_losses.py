@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_stock_trainer import stock, tokenizer  # noqa: F401  (a fixture)
-from test_trainer import dev_set, make
-from training_helpers import VOCABULARY, tiny_config
+from helpers.stock import stock
+from helpers.training_helpers import VOCABULARY, dev_set, make, tiny_config
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_mlnmt.systems import config_for
+from hf_mlnmt.zoo.systems import config_for
 
 SHAPE = {key: value for key, value in tiny_config().to_dict().items() if "ffn_dim" in key or "heads" in key}
 
@@ -47,7 +46,7 @@ def test_our_dev_loss_is_the_main_decoders(tmp_path, system):
 
 
 @pytest.mark.parametrize("system", ["ms-12", "ms-12-aif"])
-def test_the_stock_trainers_too(tmp_path, tokenizer, system):  # noqa: F811
+def test_the_stock_trainers_too(tmp_path, tokenizer, system):
     model = supervised(system)
     trainer = stock(tmp_path, tokenizer, model, per_device_eval_batch_size=6)
     scores = trainer.evaluate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from training_helpers import Pairs, tiny_marian, tiny_model
+from helpers.training_helpers import Pairs, tiny_marian, tiny_model
 
 from hf_mlnmt.training.objectives import IGNORED, Translation, computes_own_loss
 

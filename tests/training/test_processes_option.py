@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny_run import write_corpus, write_recipe
+from helpers.tiny_run import write_corpus, write_recipe
 
 from hf_mlnmt.cli.processes import without_processes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tiny_run import write_recipe
+from helpers.tiny_run import write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe

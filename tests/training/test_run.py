@@ -10,8 +10,8 @@ import shutil
 import pytest
 import torch
 import yaml
+from helpers.tiny_run import run, same_weights, write_recipe
 from rich.console import Console
-from tiny_run import run, same_weights, write_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError

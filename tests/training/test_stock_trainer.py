@@ -4,34 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_helpers import Pairs, arguments, tiny_model
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Seq2SeqTrainer
-
-from hf_mlnmt.data.tokenizer import train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return train_tokenizer(["ba do ki lu me"] * 5, vocab_size=40, byte_fallback=False)
-
-
-def examples(count: int = 24) -> list[dict[str, list[int]]]:
-    return [{name: ids.tolist() for name, ids in example.items()} for example in Pairs(count).examples]
-
-
-def stock(folder, tokenizer, model=None, **settings) -> Seq2SeqTrainer:
-    model = model if model is not None else tiny_model(dropout=0.0)
-    return Seq2SeqTrainer(
-        model=model,
-        args=arguments(folder, **settings),
-        train_dataset=examples(),
-        eval_dataset=examples(6),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-        compute_metrics=(lambda output: {"width": output.predictions.shape[1]})
-        if settings.get("predict_with_generate")
-        else None,
-    )
+from helpers.stock import stock
+from helpers.training_helpers import tiny_model
 
 
 def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import typer
+from helpers.tiny_run import write_corpus, write_recipe
+from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
-from tiny_run import write_corpus, write_recipe
-from training_helpers import tiny_model
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError

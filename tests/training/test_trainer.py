@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.training_helpers import Pairs, arguments, dev_set, make, tiny_marian, tiny_model
 from safetensors.torch import load_file
-from training_helpers import Pairs, arguments, tiny_marian, tiny_model
 from transformers import Seq2SeqTrainingArguments
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training import Batches, DevSet, Schedule, TokenBatchSampler, Translation, TranslationTrainer
+from hf_mlnmt.data.bidirectional import BothDirections
+from hf_mlnmt.data.corpora import Corpora
+from hf_mlnmt.training import Batches, Schedule, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
-from hf_mlnmt.training.bidirectional import BothDirections
-from hf_mlnmt.training.corpora import Corpora
 from hf_mlnmt.training.dev import metric
 from hf_mlnmt.training.guard import NonFiniteLoss
-
-
-def make(folder: Path, model=None, dev=None, schedule=None, objective=None, tokens=60, **overrides):
-    """A trainer of the tiny model on random pairs."""
-    settings = arguments(folder, **overrides)
-    objective = objective or Translation(0, 0.1)
-    model = model if model is not None else tiny_model()
-    return TranslationTrainer(model, settings, Pairs(), objective, Batches(tokens), schedule, dev)
 
 
 def weights(model) -> dict[str, torch.Tensor]:
@@ -38,17 +29,6 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
     assert left.keys() == right.keys()
     for name in left:
         assert torch.equal(left[name], right[name]), name
-
-
-def dev_set(metrics=("bleu",)) -> DevSet:
-    """12 sentences whose outputs are written as numbers."""
-
-    def decode(rows):
-        return [" ".join(str(token) for token in row if token > 4) for row in rows]
-
-    data = Pairs(12, seed=5)
-    references = decode([example["labels"].tolist() for example in data.examples])
-    return DevSet(data, references, decode, [metric(name) for name in metrics], max_length=12)
 
 
 @pytest.mark.parametrize("build", [tiny_model, tiny_marian])

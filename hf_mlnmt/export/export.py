@@ -1,0 +1,145 @@
+"""A trained model as a folder for another engine, CTranslate2 or ONNX Runtime; checked before it gets its name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.hub.cleaning import clean_generation_config
+
+FORMATS = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript", "onnxruntime")}  # and what each needs
+DTYPES = ("float32", "float16", "int8")
+RECORD = "export.json"
+
+
+class Exported(NamedTuple):
+    """A folder, and what the check found: the content of its export.json."""
+
+    folder: Path
+    record: dict[str, Any]
+
+
+def export(
+    model: str | Path,
+    output: str | Path,
+    to: str,
+    *,
+    dtype: str = "float32",
+    tell: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write the model for another engine into `output`, checked against generate(), or leave nothing behind.
+
+    The folder also holds the tokenizers, the text processing, the generation config, and export.json: what was made, by
+    which versions, and how it compared.
+
+    Args:
+        model: a model folder or Hub name.
+        output: the folder to make; an earlier export there is replaced, anything else is refused.
+        to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder) or "onnx".
+        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX is float32.
+        tell: called with a line for the user at each stage.
+
+    Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
+    """
+    output = Path(output)
+    _check_request(to, dtype)
+    _check_output(output)
+    tell(f"loading {model}")
+    network, tokenizers = _load(str(model))
+    if to == "ctranslate2":
+        from hf_mlnmt.export.ctranslate2 import exportable
+
+        network = exportable(network)
+    with atomic_folder(output) as new:
+        tell(f"writing and checking {to}, {dtype}")
+        found = (
+            _ctranslate2(network, tokenizers, new, dtype) if to == "ctranslate2" else _onnx(network, tokenizers, new)
+        )
+        tokenizers.save(new)
+        network.generation_config.save_pretrained(new)
+        packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
+        record = {
+            "schema": "hf_mlnmt.export/1",
+            "format": to,
+            "dtype": dtype,
+            "model_type": network.config.model_type,
+            "versions": {package: _version(package) for package in packages},
+            "compared_with_generate": found,
+        }
+        write_json(new / RECORD, record)
+    return Exported(output, record)
+
+
+def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:
+    from hf_mlnmt.export import ctranslate2 as export_ctranslate2
+
+    if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
+        with tempfile.TemporaryDirectory() as scratch:
+            export_ctranslate2.write(network, tokenizers, Path(scratch), "float32")
+            export_ctranslate2.check(Path(scratch), network, tokenizers, "float32")
+    export_ctranslate2.write(network, tokenizers, folder, dtype)
+    return export_ctranslate2.check(folder, network, tokenizers, dtype)
+
+
+def _onnx(network: Any, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
+    from hf_mlnmt.export import onnx as export_onnx
+
+    export_onnx.write(network, folder)
+    network.config.save_pretrained(folder)
+    return export_onnx.check(folder, network, tokenizers)
+
+
+def _check_request(to: str, dtype: str) -> None:
+    if to not in FORMATS:
+        raise UserError(f"--to {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
+    if to == "onnx" and dtype != "float32":
+        raise UserError(
+            f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
+            "onnxruntime.quantization.quantize_dynamic."
+        )
+    if missing := [package for package in FORMATS[to] if not _version(package)]:
+        raise UserError(f"--to {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_output(output: Path) -> None:
+    if output.is_file():
+        raise UserError(f"{output}: is a file. Choose the name of a folder for --output.")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    try:
+        schema = json.loads((output / RECORD).read_text(encoding="utf-8")).get("schema", "")
+    except (OSError, ValueError, AttributeError):
+        schema = ""
+    if not str(schema).startswith("hf_mlnmt.export/"):
+        raise UserError(f"{output}: is not empty and holds no earlier export. Choose a new folder for --output.")
+
+
+def _load(name: str) -> tuple[Any, Tokenizers]:
+    from hf_mlnmt.generation.loading import load
+
+    parts = load(name, device="cpu", dtype="float32")
+    model = parts.model
+    if not model.config.model_type.startswith("mlnmt-"):
+        raise UserError(
+            f"{name}: {type(model).__name__} is no model of this package. CTranslate2's ct2-transformers-converter and "
+            "Hugging Face's optimum export those of Transformers."
+        )
+    model.generation_config = clean_generation_config(model.generation_config, model.config)
+    sides = {"source": parts.source_processing, "target": parts.target_processing}
+    return model, Tokenizers(parts.source, parts.target, {side: value for side, value in sides.items() if value})

@@ -1,0 +1,131 @@
+"""What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores.
+
+Of a model folder, a Hub name or a record modeling/<stem>.json; the weights are not read, the parameters are counted
+on a model without memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.reports.facts import PROCESSING_FILE, RESULTS_FILE, TARGET_FOLDER, load_results, needs_code, read_json
+from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, parameters_by_part
+from hf_mlnmt.reports.record_cards import facts_of_record, record_config
+from hf_mlnmt.zoo.records import record_path, stems
+
+_FILES = ["*.json", "*.spm", "*.model", "*.txt", f"{TARGET_FOLDER}/*"]
+_HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
+
+
+def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
+    """The description as JSON: name, architecture, parameters, config, tokenizers, generation, training, scores.
+
+    Args:
+        target: a model folder, a Hub name, a record's stem or the path of its JSON.
+        revision: of a Hub name.
+
+    Raises: UserError when it is none of these, or is broken.
+    """
+    path = Path(target)
+    if not path.exists() and path.name.removesuffix(".json") in stems():
+        path = record_path("modeling", target)
+    if path.is_file() and path.suffix == ".json":
+        return _describe_record(path)
+    folder = path if path.is_dir() else _from_hub(str(target), revision)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or modeling/<stem>.json.")
+    results = load_results(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
+    return {
+        "name": str(target),
+        **_architecture(record_config(folder / "config.json")),
+        "tokenizers": _tokenizers(folder),
+        "processing": read_json(folder / PROCESSING_FILE),
+        "generation": _without(read_json(folder / "generation_config.json")),
+        **_training([results] if results else []),
+    }
+
+
+def _describe_record(path: Path) -> dict[str, Any]:
+    if path.parent.name != "modeling":  # any other config file
+        return {"name": path.stem, **_architecture(record_config(path)), **_training([])}
+    facts = facts_of_record(path.name.removesuffix(".json"), path.parent.parent)
+    recipe = {key: facts.recipe[key] for key in ("languages", "data", "tokenizer", "budget") if key in facts.recipe}
+    return {"name": facts.name, **_architecture(facts.config), "recipe": recipe, **_training(facts.results)}
+
+
+def _architecture(config: Any) -> dict[str, Any]:
+    model = model_of_config(config)
+    return {
+        "architecture": type(model).__name__,
+        "model_type": config.model_type,
+        "needs_package_or_remote_code": needs_code(type(model)),
+        "parameters": parameters_by_part(model),
+        "parameters_beyond_baseline": beyond_baseline(config),
+        "config": _without(config.to_diff_dict()),
+    }
+
+
+def _training(results: Any) -> dict[str, Any]:
+    """What results files say, as they say it: a list when there are several seeds."""
+    keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
+    found = [{key: result[key] for key in keys if result.get(key)} for result in results]
+    return {"results": found}
+
+
+def _tokenizers(folder: Path) -> dict[str, Any]:
+    from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
+
+    try:
+        tokenizers = load_tokenizers(folder)
+    except UserError:
+        return {}  # a checkpoint or a model without one is described too
+    sides = {"joint": tokenizers.source}
+    if not tokenizers.joint:
+        sides = {"source": tokenizers.source, "target": tokenizers.target}
+    return {
+        side: {
+            "class": type(tokenizer).__name__,
+            "kind": _kind(folder / ("" if side != "target" else TARGET_FOLDER)),
+            "entries": len(tokenizer),
+            "special_tokens": {str(token): tokenizer.convert_tokens_to_ids(token) for token in _special(tokenizer)},
+            "languages": languages_of(tokenizer),
+            "longest_input": tokenizer.model_max_length,
+        }
+        for side, tokenizer in sides.items()
+    }
+
+
+def _special(tokenizer: Any) -> list[str]:
+    return list(dict.fromkeys(str(token) for token in tokenizer.all_special_tokens))
+
+
+def _kind(folder: Path) -> str | None:
+    """ "BPE with byte fallback": what tokenizer.json says; None for tokenizers without one."""
+    model = read_json(folder / "tokenizer.json").get("model", {})
+    if not model:
+        return None
+    return f"{model.get('type', 'unknown kind')}{' with byte fallback' if model.get('byte_fallback') else ''}"
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES, revision=revision))
+    except HFValidationError as error:
+        raise UserError(f"{name}: no such folder or record, and not a Hub name either.") from error
+    except LocalEntryNotFoundError as error:
+        raise UserError(
+            f"{name}: no such folder or record; as a Hub name it is not in the cache, and the Hub cannot be reached."
+        ) from error
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"{name}: no such folder or record, and not found on the Hub ({first}).") from error
+
+
+def _without(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in _HIDDEN and not key.startswith("_")}

@@ -1,0 +1,109 @@
+"""What a card or a description is made of: gathered from a model folder or a record, and nothing made up.
+
+`results` are results files (evaluation/results.py) as they were written: a key that is not there was not recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.reports.paths import hide_paths
+from hf_mlnmt.zoo.published import Published
+
+RESULTS_FILE = "results.json"
+PROCESSING_FILE = "text_processing.json"
+TARGET_FOLDER = "target_tokenizer"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One model, as far as it is known."""
+
+    name: str
+    """What a reader loads it by: a Hub name, a folder's name; or a record's stem."""
+    config: Any
+    """Its PreTrainedConfig."""
+    model_class: type
+    results: Sequence[Mapping[str, Any]] = ()
+    """One results file for each seed; none before training."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """generation_config.json, cleaned."""
+    languages: tuple[str | None, str | None] = (None, None)
+    """Source and target of a bilingual model."""
+    codes: tuple[str, ...] = ()
+    """Target language codes of a multilingual tokenizer."""
+    licence: str | None = None
+    """Of the weights, as the Hub spells it."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    separate_tokenizers: bool = False
+    processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """text_processing.json."""
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """By part, see parts.py."""
+    comparisons: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Results in comparisons with other systems, by the comparison's name under results/ (comparison.py)."""
+    papers: tuple[Published, Published] | None = None
+    """What the papers report for this system on this task, and for their baseline."""
+    published: bool = True
+    """False for a record: there is nothing to load by its name yet."""
+
+    @property
+    def carries_code(self) -> bool:
+        """Whether the model's code travels with it: it is not one of Transformers' own classes."""
+        return needs_code(self.model_class)
+
+    @property
+    def citation(self) -> str | None:
+        """BibTeX of the paper, where the class has it."""
+        text = getattr(self.model_class, "citation", None)
+        return text.strip() if isinstance(text, str) and text.strip() else None
+
+    def recorded(self, key: str) -> Any:
+        """A key of the results that all of them agree on; None when it is missing or differs (as the seed does)."""
+        values = [result.get(key) for result in self.results]
+        return values[0] if values and all(value == values[0] for value in values) else None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The training data: the results' word, before training the recipe's plan."""
+        data = self.recorded("data") if self.results else self.recipe.get("data")
+        return data if isinstance(data, Mapping) else {"name": data} if data else {}
+
+
+def needs_code(model_class: type) -> bool:
+    """Whether a class comes from outside Transformers."""
+    return model_class.__module__.split(".")[0] != "transformers"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; {} when there is no such file. UserError when it is broken."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}.")
+    return content
+
+
+def load_results(path: Path) -> dict[str, Any]:
+    """A results file with the machine's paths shortened; UserError when it is none.
+
+    Read as it stands: `Results` would fill a missing "versions" with those installed now, which is not what was used.
+    """
+    read_results(path)
+    return hide_paths(read_json(path))
+
+
+def languages_of_results(results: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(source, target) as the results or the recipe say."""
+    pair = results.get("languages") or recipe.get("languages") or {}
+    return (pair.get("source"), pair.get("target")) if isinstance(pair, Mapping) else (None, None)

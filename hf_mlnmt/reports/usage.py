@@ -1,0 +1,106 @@
+"""The code a card shows: blocks that run as they are, in a folder that holds the model under its name or online."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_mlnmt.reports.facts import TARGET_FOLDER, Facts
+from hf_mlnmt.reports.language_names import example
+
+
+def how_to_use(facts: Facts) -> str:
+    """The section's text: with the package, without it, and by the pipeline."""
+    blocks = []
+    if facts.carries_code:
+        blocks.append("With the package `hf_mlnmt` installed, no remote code is run:")
+        blocks.append(python("import hf_mlnmt  # registers the architecture", *_plain(facts)))
+        blocks.append("Without it, the code beside the weights is used; read it first, then say that you trust it:")
+        blocks.append(python(*_plain(facts, trust=True)))
+    else:
+        blocks.append(python(*_plain(facts)))
+    blocks.append(
+        "Or by the package's pipeline, which makes batches, splits long texts and puts them back together"
+        + (", does the text processing above" if facts.processing else "")
+        + ":"
+    )
+    blocks.append(python(*_pipeline(facts)))
+    blocks.append("```shell\n" + _shell(facts) + "\n```")
+    return "\n\n".join(blocks)
+
+
+def python(*lines: str) -> str:
+    """A block of Python."""
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def _plain(facts: Facts, trust: bool = False) -> list[str]:
+    """Tokenizer, AutoModelForSeq2SeqLM, generate()."""
+    target = "target_tokenizer" if facts.separate_tokenizers else "tokenizer"
+    # The tokenizer has no code of its own, but AutoTokenizer reads the model's config first, and would ask.
+    trusted = ", trust_remote_code=True" if trust else ""
+    source, undo = facts.processing.get("source") or {}, facts.processing.get("target") or {}
+    lines = [
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
+        *_moses_import(source, undo),
+        "",
+        f'name = "{facts.name}"',
+        f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
+    ]
+    if facts.separate_tokenizers:
+        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{TARGET_FOLDER}"{trusted})')
+    lines += [
+        f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
+        "",
+        f'text = "{example(facts.languages[0])}"',
+        *_apply(source),
+    ]
+    prefix = f"<2{facts.codes[0]}> " if facts.codes else ""
+    argument = f'"{prefix}" + text' if prefix else "text"
+    lines.append(f'inputs = tokenizer([{argument}], return_tensors="pt", padding=True)')
+    lines.append("outputs = model.generate(**inputs)")
+    lines.append(f"translation = {target}.batch_decode(outputs, skip_special_tokens=True)[0]")
+    return [*lines, *_undo(undo), "print(translation)"]
+
+
+def _pipeline(facts: Facts) -> list[str]:
+    option = f', target_language="{facts.codes[0]}"' if facts.codes else ""
+    return [
+        "from hf_mlnmt.generation import TranslationPipeline",
+        "",
+        f'translate = TranslationPipeline.from_pretrained("{facts.name}")',
+        f'print(translate(["{example(facts.languages[0])}"]{option})[0])',
+    ]
+
+
+def _shell(facts: Facts) -> str:
+    option = f" --target-language {facts.codes[0]}" if facts.codes else ""
+    return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
+
+
+def _moses_import(source: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
+    names = ["MosesDetokenizer"] if target.get("moses") else []
+    names += ["MosesPunctNormalizer"] if source.get("normalize") else []
+    names += ["MosesTokenizer"] if source.get("moses") else []
+    return [f"from sacremoses import {', '.join(names)}"] if names else []
+
+
+def _apply(processing: Mapping[str, Any]) -> list[str]:
+    """What data/processing.py does to the source before the tokenizer, in its order."""
+    language, lines = processing.get("language", "en"), []
+    if processing.get("normalize"):
+        lines.append(f'text = MosesPunctNormalizer(lang="{language}").normalize(text)')
+    if processing.get("moses"):
+        lines.append(f'text = MosesTokenizer(lang="{language}").tokenize(text, return_str=True, escape=False)')
+    if processing.get("lowercase"):
+        lines.append("text = text.lower()")
+    return lines
+
+
+def _undo(processing: Mapping[str, Any]) -> list[str]:
+    if not processing.get("moses"):
+        return []
+    language = processing.get("language", "en")
+    return [
+        f'translation = MosesDetokenizer(lang="{language}").detokenize(translation.split(), unescape=False)',
+    ]

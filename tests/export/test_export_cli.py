@@ -1,0 +1,93 @@
+"""The command export: what it prints, and what it refuses before it works."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli.export import export
+from hf_mlnmt.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+app = typer.Typer()
+app.command()(export)
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(UserError) as error:
+        run(*arguments)
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizers = joint_tokenizer()
+    return write_folder(tmp_path_factory.mktemp("export") / "model", tokenizers, toy_model(tokenizers))
+
+
+def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
+    for _ in range(2):
+        output = run(folder, "--to", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "out")
+    assert "greedy: " in output
+    assert "largest difference of log probabilities" in output
+    assert output.strip().endswith(str(tmp_path / "out"))
+
+
+def test_refused_before_it_works(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    assert "did you mean 'ctranslate2'" in refused(folder, "--to", "ctranslate", "-o", out)
+    assert "did you mean 'int8'" in refused(folder, "--to", "ctranslate2", "--dtype", "int", "-o", out)
+    assert "quantize_dynamic" in refused(folder, "--to", "onnx", "--dtype", "int8", "-o", out)
+    assert "no config.json" in refused(tmp_path, "--to", "onnx", "-o", out)
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in refused(folder, "--to", "onnx", "-o", tmp_path / "file")
+    assert "no earlier export" in refused(folder, "--to", "onnx", "-o", folder)
+    assert (folder / "model.safetensors").is_file()
+    assert not out.exists()
+
+    def missing(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert "pip install 'hf-mlnmt[export]'" in refused(folder, "--to", "ctranslate2", "-o", out)
+
+
+def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
+    from transformers import MarianConfig, MarianMTModel
+
+    tokenizers = joint_tokenizer()
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = MarianConfig(vocab_size=len(tokenizers.source), pad_token_id=0, **sizes, **heads)
+    folder = write_folder(tmp_path / "marian", tokenizers, MarianMTModel(config))
+    assert "MarianMTModel is no model of this package" in refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+
+
+def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
+    for package in ("ctranslate2", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
+    monkeypatch.chdir(tmp_path)
+    tokenizers = joint_tokenizer()
+    write_folder(Path("model"), tokenizers, toy_model(tokenizers, encoder_layers=1))
+    run("model", "--to", "ctranslate2", "-o", "exported")
+    run("model", "--to", "onnx", "-o", "exported-onnx")
+    section = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8").split("## Other engines")[1]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        capsys.readouterr()
+        exec(compile(block, "decoding.md", "exec"), {})
+        assert capsys.readouterr().out.startswith("['")

@@ -1,0 +1,84 @@
+"""ONNX: both graphs give our log probabilities and generate()'s greedy outputs, for a system of every family."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
+
+from hf_mlnmt import TransformerConfig, config_for
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.export import onnx as export_onnx
+from hf_mlnmt.export.check import ends_of, generate, pad, until_end
+from hf_mlnmt.export.export import export
+from hf_mlnmt.zoo.systems import SYSTEMS
+
+for package in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
+
+# A family's systems are traced alike: the last of each stands for it, and the fusion of auxiliary decoders for itself.
+FAMILIES = sorted({config: name for name, (config, _) in SYSTEMS.items()}.values())
+OVERRIDES = {"ms-123-aif": {"auxiliary_layers": [1]}}
+
+
+@pytest.mark.parametrize("system", FAMILIES)
+def test_outputs_are_generates(system, tmp_path):
+    tokenizers = two_tokenizers() if system == "transformer" else joint_tokenizer()
+    model = toy_model(tokenizers, system, **OVERRIDES.get(system, {}))
+    before = model.config._attn_implementation
+    exported = export(write_folder(tmp_path / "model", tokenizers, model), tmp_path / "out", "onnx")
+    found = exported.record["compared_with_generate"]
+    assert found["largest_difference_of_log_probabilities"] < 1e-4
+    assert found["greedy"] == {"same_sentences": 1.0, "same_tokens": 1.0}
+    assert model.config._attn_implementation == before
+    if system == "transformer":
+        check_sizes(model, exported.folder)
+        check_folder(exported.folder, tmp_path)
+        with torch.no_grad():  # graphs of another model than the one that they are compared with
+            model.model.decoder.layers[0].source_attn.kv_proj.weight[-1] += 0.5
+        with pytest.raises(UserError, match="Nothing was exported"):
+            export_onnx.check(exported.folder, model, tokenizers)
+
+
+def check_sizes(model, folder):
+    """Batches and lengths that were not traced: one token, and the longest."""
+    from hf_mlnmt.export.onnx_graphs import OnnxGraphs
+
+    graphs, positions = OnnxGraphs(folder), model.config.max_position_embeddings
+    for sources in ([[1]], [[*[7] * (positions - 1), 1], [5, 1]]):
+        ids, mask = (tensor.numpy() for tensor in pad(sources, 0))
+        rows = graphs.greedy(ids, mask, model.config.decoder_start_token_id, ends_of(model), 32).tolist()
+        assert [until_end(row, ends_of(model)) for row in rows] == generate(model, sources, beams=1)
+    state, target = graphs.start(ids, mask), torch.full((2, positions), 4)
+    with torch.no_grad():
+        expected = model(*map(torch.from_numpy, (ids, mask)), target).logits
+    found = [torch.from_numpy(graphs.step(tokens.numpy(), state)) for tokens in target.unbind(1)]
+    torch.testing.assert_close(torch.stack(found, 1), expected, atol=1e-4, rtol=0)
+
+
+def check_folder(folder, root):
+    names = {path.name for path in folder.iterdir()}
+    assert {"encoder.onnx", "decoder.onnx", "config.json", "generation_config.json", "export.json"} < names
+    assert {"tokenizer.json", "target_tokenizer", "text_processing.json"} < names
+    assert json.loads((folder / "export.json").read_text())["format"] == "onnx"
+    for path in folder.glob("*.*"):
+        assert str(root).encode() not in path.read_bytes()
+        assert b"site-packages" not in path.read_bytes(), path.name
+        assert b"hf_mlnmt/modeling" not in path.read_bytes(), path.name
+
+
+def test_every_config_class_is_tried():
+    assert {type(config_for(name)) for name in FAMILIES} == {config for config, _ in SYSTEMS.values()}
+    assert TransformerConfig in {type(config_for(name)) for name in FAMILIES}
+
+
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("no such operator\nand a long story")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(UserError, match=r"cannot be exported to ONNX: no such operator$"):
+        export_onnx.write(toy_model(joint_tokenizer()), tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,51 @@
+"""Both loops of generate(), this package's and Transformers' own, on the same arguments; and models to search with."""
+
+from __future__ import annotations
+
+import torch
+from helpers.contract import TINY, Member, assert_same
+
+from hf_mlnmt.modeling import search
+
+LENGTHS = {"do_sample": False, "max_new_tokens": 20}
+# Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
+ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
+
+
+def decode(model, seed=3, **arguments):
+    """generate(), and whether its loop was the fast one."""
+    torch.manual_seed(seed)
+    return model.generate(**{**LENGTHS, **arguments}, return_dict_in_generate=True)
+
+
+def assert_equal_loops(model, monkeypatch, fast=True, **arguments):
+    """Both loops on the same arguments; returns what the one under test found."""
+    calls = []
+    with monkeypatch.context() as patch:
+        for name in ("sample", "beam_search"):
+            loop = getattr(search, name)
+            patch.setattr(search, name, lambda *a, loop=loop: (calls.append(1), loop(*a))[1])
+        found = decode(model, **arguments)
+        patch.setattr(search, "why_not", lambda *a: "a test")
+        expected = decode(model, **arguments, output_scores=True)
+    assert bool(calls) == fast
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    if "beam_indices" in expected and "sequences_scores" in found:
+        assert_same(found.sequences_scores, expected.sequences_scores, 1e-5)
+        assert found.beam_indices.tolist() == expected.beam_indices.tolist()
+    return found
+
+
+def toy(vocabulary: int = 200, seed: int = 0, **fields):
+    """A float64 model that gives outputs of very different lengths, and sources for it."""
+    member = Member("transformer", "post", {**TINY, "vocab_size": vocabulary, **fields})
+    return member.model(seed=seed)
+
+
+def sources(lengths, vocabulary: int = 200, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(4, vocabulary, (len(lengths), max(lengths)), generator=generator)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    return {"input_ids": ids * mask, "attention_mask": mask}

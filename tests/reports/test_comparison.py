@@ -1,0 +1,241 @@
+"""Comparisons of runs: built run by run, numbers as the paired tests give them, what is not comparable refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli import app
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import PairedResult, paired_tests, read_results, score_protocols
+from hf_mlnmt.reports.card import build_card
+from hf_mlnmt.reports.comparison import add_runs, comparison_of, page_of, stale_comparisons
+from hf_mlnmt.reports.comparison_page import p_values
+from hf_mlnmt.reports.record_cards import facts_of_record
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["ein", "Hund", "läuft", "über", "das", "Gras", "und", "die", "Frau", "sieht", "den", "roten", "Ball"]
+NAMES = {"base": "transformer.multi30k-ende", "a": "m-10.multi30k-ende", "b": "s-agg.multi30k-ende"}
+FEW = {"bootstrap": 50, "trials": 100}
+
+
+def sentences(seed: int, wrong: float) -> list[str]:
+    """24 sentences, the references when wrong is 0."""
+    rng, noise = random.Random(1), random.Random(seed)
+    rows = [[rng.choice(WORDS) for _ in range(8)] for _ in range(24)]
+    return [" ".join(noise.choice(WORDS) if noise.random() < wrong else word for word in row) + "." for row in rows]
+
+
+OUTPUTS = {"base": sentences(2, 0.3), "a": sentences(3, 0.1), "b": sentences(4, 0.32)}
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def write_run(folder: Path, key: str, **changes: Any) -> Path:
+    """What `hf-mlnmt train` leaves of a run."""
+    scores = score_protocols(OUTPUTS[key], sentences(0, 0), language="de", bootstrap=20)
+    files = {"source": "test.en", "target": "test.de"}
+    results: dict[str, Any] = {
+        "schema": "hf_mlnmt.results/1", "system": NAMES[key], "seed": 1, "data": {"name": "toy"},
+        "budget": {"steps": 10, "epochs": 1.0, "target_tokens": 99, "processes": 1, "device": "cpu",
+                   "seconds": 9.0, "cpu_minutes": 2.5},
+        "command": "hf-mlnmt train", "versions": {"torch": "2"}, "parameters": 1234567, "steps_per_second": 1.0,
+        "decoding": {"beams": 2}, "scores": {"test": {name: value.to_dict() for name, value in scores.items()}},
+        "outputs": {}, "significance": {}, "languages": {"source": "en", "target": "de"},
+        "recipe": {"model": {"settings": {}}, "data": {"test": {"test": {"files": files}}}, "batch": {"tokens": 7},
+                   "seed": 1},
+    }  # fmt: skip
+    for name, value in changes.items():
+        inner = results
+        *outer, last = name.split("__")
+        for part in outer:
+            inner = inner[part]
+        inner[last] = value
+    write_lines(folder / "translations" / "test.average.de", OUTPUTS[key])
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (folder / "recipe.yaml").write_text("seed: 1\n")
+    (folder / "average").mkdir(exist_ok=True)
+    (folder / "average" / "config.json").write_text(json.dumps({"d_model": 16, "model_type": key}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for key in NAMES:
+        write_run(folder / key, key)
+    write_lines(folder / "data" / "test.en", sentences(0, 0))
+    write_lines(folder / "data" / "test.de", sentences(0, 0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(runs, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("results") / "toy"
+    add_runs([runs / "base", runs / "a", runs / "b"], output, runs / "data", **FEW)
+    return output
+
+
+def test_the_numbers_are_the_paired_tests(compared):
+    for protocol in ("cased", "classic"):
+        systems = {name: OUTPUTS[key] for key, name in NAMES.items()}
+        expected = paired_tests(systems, sentences(0, 0), protocol=protocol, language="de", **FEW).to_dict()
+        for key in ("a", "b"):
+            found = read_results(compared / f"{NAMES[key]}.json").significance["test"][protocol]
+            assert found == {**expected, "systems": {NAMES[key]: expected["systems"][NAMES[key]]}}
+    assert read_results(compared / f"{NAMES['base']}.json").significance == {}
+
+
+def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
+    said: list[str] = []
+    later = tmp_path / "later"
+    (later / "b").mkdir(parents=True)
+    (later / "b" / "recipe.yaml").write_text("seed: 1\n")  # still training
+    folders = [runs / "base", runs / "a", later / "b"]
+    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == [NAMES["a"]]
+    assert any("not finished" in line for line in said)
+    shutil.copytree(runs / "b", later / "b", dirs_exist_ok=True)
+    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == [NAMES["b"]]
+    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == []
+    assert {path.name: path.read_text() for path in compared.iterdir()} == {
+        path.name: path.read_text() for path in (tmp_path / "toy").iterdir()
+    }
+    # other settings of the tests, or other translations, are tested anew
+    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, bootstrap=51, trials=100)
+
+
+def test_the_page_says_what_the_files_say(compared):
+    page = (compared / "README.md").read_text(encoding="utf-8")
+    assert page == page_of(compared)
+    assert list(comparison_of(compared)) == [NAMES["base"], NAMES["b"], NAMES["a"]]  # the zoo's order
+    content = json.loads((compared / f"{NAMES['a']}.json").read_text(encoding="utf-8"))
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{NAMES['a']}`")]
+    assert len(rows) == 3  # overview, cased, classic
+    assert "1,234,567 | 2.5" in rows[0]
+    for row, protocol in zip(rows[1:], ("cased", "classic"), strict=True):
+        for metric in ("BLEU", "chrF", "TER"):
+            tested = content["significance"]["test"][protocol]["systems"][NAMES["a"]][metric]
+            assert f"{content['scores']['test'][protocol][metric]['score']:.2f} | {tested['difference']:+.2f}" in row
+            assert f"{tested['paired_bootstrap']:.3f} / {tested['approximate_randomisation']:.3f}" in row
+    assert "†" in rows[1]
+    assert "the recipe's own is 4,000 steps" in page
+    assert "99 target tokens" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"seed": 2}, r"seed \(2; baseline 1\)"),
+        ({"budget__steps": 20}, r"budget.steps \(20; baseline 10\)"),
+        ({"budget__target_tokens": 98}, "budget.target_tokens"),
+        ({"data": {"name": "other"}}, "data.name"),
+        ({"recipe__batch": {"tokens": 8}}, r"recipe.batch.tokens \(8; baseline 7\)"),
+    ],
+)
+def test_what_is_not_comparable_is_refused_and_named(runs, tmp_path, change, field):
+    other = write_run(tmp_path / "b", "b", **change)
+    with pytest.raises(UserError, match=field):
+        add_runs([runs / "base", other], tmp_path / "out", runs / "data", **FEW)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_shape_is_refused_and_versions_are_told(runs, tmp_path):
+    other = write_run(tmp_path / "b", "b", versions={"torch": "3"}, recipe__model={"settings": {"kernel_size": 3}})
+    said: list[str] = []
+    add_runs([runs / "base", other], tmp_path / "out", runs / "data", said.append, **FEW)
+    assert "versions.torch (3; baseline 2)" in said[0]
+    (other / "average" / "config.json").write_text(json.dumps({"d_model": 32, "model_type": "b", "kernel_size": 3}))
+    with pytest.raises(UserError, match=r"config.d_model \(32; baseline 16\)"):
+        add_runs([runs / "base", other], tmp_path / "out", runs / "data", said.append, **FEW)
+
+
+def test_other_mistakes_are_named(runs, compared, tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        add_runs([runs / "base", runs / "nothing"], tmp_path, runs / "data")
+    with pytest.raises(UserError, match="not the folder of a training run"):
+        add_runs([runs / "base", runs / "data"], tmp_path, runs / "data")
+    with pytest.raises(UserError, match="another baseline"):
+        add_runs([runs / "a", runs / "b"], compared, runs / "data", **FEW)
+    again = write_run(tmp_path / "again", "base")  # trained once more: other translations
+    write_lines(again / "translations" / "test.average.de", OUTPUTS["b"])
+    with pytest.raises(UserError, match="another run of it"):
+        add_runs([again, runs / "b"], compared, runs / "data", **FEW)
+    with pytest.raises(UserError, match="of one system"):
+        add_runs([runs / "base", write_run(tmp_path / "twin", "base")], tmp_path / "out", runs / "data")
+    wrong = tmp_path / "data"
+    write_lines(wrong / "test.en", sentences(0, 0))
+    write_lines(wrong / "test.de", sentences(9, 0.5))
+    with pytest.raises(UserError, match="not those that were scored with"):
+        add_runs([runs / "base", runs / "a"], tmp_path / "out", wrong, **FEW)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command(runs, compared, tmp_path):
+    arguments = ["compare-runs", runs / "base", runs / "base", runs / "a", runs / "b", "--output", tmp_path / "toy"]
+    arguments += ["--data", runs / "data", "--bootstrap", 50, "--trials", 100]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    assert "test, classic" in result.output
+    assert (tmp_path / "toy" / "README.md").read_text() == (compared / "README.md").read_text()
+    result = CliRunner().invoke(app, ["compare-runs", str(runs / "base"), "-o", str(tmp_path)])
+    assert isinstance(result.exception, UserError)
+    help_text = CliRunner().invoke(app, ["compare-runs", "--help"]).output
+    assert all(option in help_text for option in ("--data", "--output", "--trials", "--jobs"))
+
+
+def test_p_values_in_the_order_of_the_legend():
+    assert p_values(PairedResult(1.0, 0.0124, 0.25)) == "0.012 / 0.250"
+    assert p_values(PairedResult(0.0, 0.001, 0.001)) == "equal"
+
+
+def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
+    root = tmp_path / "root"
+    for kind in ("modeling", "training"):
+        (root / kind).mkdir(parents=True)
+        for path in (ROOT / kind).glob("*.multi30k-ende.*"):
+            shutil.copyfile(path, root / kind / path.name)
+    shutil.copytree(compared, root / "results" / "toy")
+    facts = facts_of_record(NAMES["a"], root)
+    card = build_card(facts)
+    assert "Not trained yet" in card
+    assert "No results yet" in card
+    section = card.split("## Side by side with other systems")[1].split("\n## ")[0]
+    content = json.loads((compared / f"{NAMES['a']}.json").read_text(encoding="utf-8"))
+    entry = content["scores"]["test"]["cased"]["BLEU"]["score"]
+    assert f"| test | cased | BLEU ↑ | {entry:.2f} |" in section
+    assert "small budget" in section
+    assert f"compared with `{NAMES['base']}`" in section
+    assert "model-index" not in card
+    base = build_card(facts_of_record(NAMES["base"], root))
+    assert "the baseline" in base.split("## Side by side")[1]
+    assert stale_comparisons(root) == []
+    (root / "results" / "toy" / "README.md").write_text("old")
+    assert stale_comparisons(root) == ["toy"]
+    (root / "results" / "other").mkdir()
+    shutil.copyfile(ROOT / "results" / "transformer.demo-ende.json", root / "results" / "other" / "run.json")
+    assert stale_comparisons(root) == ["toy"]
+
+
+def test_the_papers_numbers_are_said_to_be_the_papers():
+    card = build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT))
+    section = card.split("## What the paper reports")[1].split("\n## ")[0]
+    assert "28.81 | 28.37" in section
+    assert "77 | 61.2" in section
+    assert "not of this project" in " ".join(section.split())
+    rest = copy.copy(card).replace(section, "")
+    assert "28.81" not in rest
+    assert "What the paper reports" not in build_card(facts_of_record("iter-c-agg.multi30k-ende", ROOT))
+
+
+def test_pages_of_the_projects_comparisons_are_in_step():
+    assert stale_comparisons(ROOT) == [], "run hf-mlnmt compare-runs again, or write page_of(folder)"

@@ -1,0 +1,251 @@
+"""The contract of every model, part two: a cache changes nothing, whatever the search does with it.
+
+Compared are tokens, final scores and the scores of every step over the whole vocabulary; `assert_lively` makes sure
+that sentences differ and beams cross, so that a state which does not reorder with the beams cannot pass.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from helpers.contract import DECODING, assert_lively, assert_same, assert_same_decoding
+from helpers.releases import needs_reset
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+SEARCHES = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 3},
+    "patient beams": {"num_beams": 4, "early_stopping": "never", "length_penalty": 0.0},
+    "sampling": {"do_sample": True, "top_k": 8},
+    "sampling beams": {"do_sample": True, "num_beams": 3},
+}
+
+
+def decode(model, batch, **kwargs):
+    torch.manual_seed(3)
+    return model.generate(**batch.encoder_inputs, **{**DECODING, **kwargs})
+
+
+def new_cache(model) -> EncoderDecoderCache:
+    return EncoderDecoderCache(*(DynamicCache(config=model.config.get_text_config(decoder=True)) for _ in range(2)))
+
+
+class Stepper:
+    """Feeds a decoder piece by piece through one cache."""
+
+    def __init__(self, model, batch, cache=None):
+        self.model, self.cache = model, cache or new_cache(model)
+        self.mask = batch.source_mask
+        with torch.no_grad():
+            self.encoded = model.get_encoder()(**batch.encoder_inputs)
+
+    def __call__(self, tokens):
+        with torch.no_grad():
+            return self.model(
+                encoder_outputs=self.encoded,
+                attention_mask=self.mask,
+                decoder_input_ids=tokens,
+                past_key_values=self.cache,
+                use_cache=True,
+            ).logits
+
+    def pick(self, rows):
+        """The sentences `rows`, in the encoder's output as `generate()` does it: every tensor, along the batch."""
+        self.mask = self.mask[rows]
+        for name, value in self.encoded.items():
+            self.encoded[name] = value[rows]
+
+
+@pytest.fixture
+def full(model, batch):
+    """The logits without a cache."""
+    with torch.no_grad():
+        return model(**batch.inputs, use_cache=False).logits
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_cached_equals_uncached(model, batch, search):
+    cached = decode(model, batch, **SEARCHES[search])
+    assert_lively(cached)
+    assert_same_decoding(cached, decode(model, batch, use_cache=False, **SEARCHES[search]))
+
+
+@pytest.mark.parametrize("search", ["greedy", "beams"])
+def test_static_cache(model, batch, search):
+    # generate() would compile the step; it is the cache that is tested here.
+    static = decode(model, batch, cache_implementation="static", disable_compile=True, **SEARCHES[search])
+    assert isinstance(static.past_key_values.self_attention_cache, StaticCache)
+    assert_same_decoding(static, decode(model, batch, use_cache=False, **SEARCHES[search]))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (2, 1, 3), (4, 2)], ids=str)
+def test_chunks(model, batch, full, sizes):
+    step = Stepper(model, batch)
+    pieces = [step(piece) for piece in batch.target.split(sizes, 1)]
+    assert_same(torch.cat(pieces, 1), full)
+    assert step.cache.get_seq_length() == 6
+
+
+def test_chunks_with_a_static_cache(model, batch, full):
+    parts = [StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=size) for size in (9, 7)]
+    step = Stepper(model, batch, EncoderDecoderCache(*parts))
+    assert_same(torch.cat([step(piece) for piece in batch.target.split((2, 1, 3), 1)], 1), full)
+
+
+@pytest.mark.parametrize("rows", [[2, 0, 3, 1], [1, 1, 0, 0]], ids=str)
+def test_reorder(model, batch, full, rows):
+    step = Stepper(model, batch)
+    step(batch.target[:, :3])
+    step.cache.reorder_cache(torch.tensor(rows))
+    step.pick(rows)
+    assert_same(step(batch.target[rows, 3:]), full[rows, 3:])
+
+
+def test_repeat(model, batch, full):
+    step = Stepper(model, batch)
+    step(batch.target[:, :3])
+    step.cache.batch_repeat_interleave(2)
+    rows = [0, 0, 1, 1, 2, 2, 3, 3]
+    step.pick(rows)
+    assert_same(step(batch.target[rows, 3:]), full[rows, 3:])
+
+
+def test_select(model, batch, full):
+    step = Stepper(model, batch)
+    step(batch.target[:, :3])
+    step.cache.batch_select_indices(torch.tensor([3, 1]))
+    step.pick([3, 1])
+    assert_same(step(batch.target[[3, 1], 3:]), full[[3, 1], 3:])
+
+
+@pytest.mark.parametrize("kept", [5, 3, 1, 0])
+def test_crop(model, batch, kept):
+    step = Stepper(model, batch)
+    step.cache.self_attention_cache.activate_past_recording()
+    drafted = batch.target.roll(1, 0)
+    drafted[:, :kept] = batch.target[:, :kept]
+    step(drafted[:, :2])
+    step(drafted[:, 2:5])
+    step.cache.crop(kept - 5)
+    assert step.cache.get_seq_length() == kept
+    with torch.no_grad():
+        full = model(**batch.inputs, use_cache=False).logits
+    assert_same(step(batch.target[:, kept:]), full[:, kept:])
+
+
+@needs_reset
+def test_reset(model, batch, full):
+    step = Stepper(model, batch)
+    step(batch.target.flip(0)[:, :4])
+    step.cache.reset()
+    assert step.cache.get_seq_length() == 0
+    order = [1, 0, 3, 2]
+    step.pick(order)
+    assert_same(step(batch.target[order]), full[order])
+
+
+def test_continuing_from_a_cache(model, batch):
+    settings = {**DECODING, "no_repeat_ngram_size": 0}
+    whole = model.generate(**batch.encoder_inputs, **{**settings, "max_new_tokens": 8, "min_new_tokens": 8})
+    first = model.generate(**batch.encoder_inputs, **{**settings, "max_new_tokens": 4, "min_new_tokens": 4})
+    prefix = first.sequences
+    rest = model.generate(
+        **batch.encoder_inputs,
+        decoder_input_ids=prefix,
+        decoder_attention_mask=torch.ones_like(prefix),
+        past_key_values=copy.deepcopy(first.past_key_values),
+        **{**settings, "max_new_tokens": 4, "min_new_tokens": 4},
+    )
+    # min_new_tokens forbids </s>, so both ways go on for eight tokens.
+    assert rest.sequences.tolist() == whole.sequences.tolist()
+    assert_same(torch.stack(rest.logits), torch.stack(whole.logits[4:]))
+
+
+def test_forced_prefix(model, batch):
+    prefix = torch.tensor([[3, 9, 6]] * 4)
+    cached, plain = (decode(model, batch, decoder_input_ids=prefix, num_beams=3, use_cache=c) for c in (True, False))
+    assert (cached.sequences[:, :3] == prefix).all()
+    assert_same_decoding(cached, plain)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_assisted_decoding(member, model, batch, row):
+    # The assistant is nearly the model: some of its drafts are taken, some cropped away again.
+    assistant = member.model()
+    noise = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in assistant.parameters():
+            parameter.add_(0.03 * torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype))
+    assistant.generation_config.num_assistant_tokens = 4
+    alone = batch.rows([row])
+    expected = decode(model, alone, use_cache=False)
+    assert_same_decoding(decode(model, alone, assistant_model=assistant), expected)
+
+
+@pytest.mark.parametrize("row", [0, 1, 3])
+def test_prompt_lookup(model, batch, row):
+    settings = {"no_repeat_ngram_size": 0, "max_new_tokens": 16, "min_new_tokens": 16}
+    alone = batch.rows([row])
+    alone = type(alone)(alone.source[:, : int(alone.source_mask.sum())], *[None] * 4)
+    alone.source_mask = torch.ones_like(alone.source)
+    prompt = torch.tensor([[3, 9, 6, 9, 6]])
+    expected = decode(model, alone, use_cache=False, decoder_input_ids=prompt, **settings)
+    actual = decode(model, alone, prompt_lookup_num_tokens=3, decoder_input_ids=prompt, **settings)
+    assert_same_decoding(actual, expected)
+
+
+def test_batch_order_and_size_change_nothing(model, batch):
+    together = decode(model, batch, num_beams=3)
+    for row in range(4):
+        alone = decode(model, batch.rows([row]), num_beams=3)
+        length = alone.sequences.shape[1]
+        assert alone.sequences[0].tolist() == together.sequences[row, :length].tolist()
+        assert_same(alone.sequences_scores[0], together.sequences_scores[row], 1e-5)
+
+
+def test_n_best(model, batch):
+    out = decode(model, batch, num_beams=5, num_return_sequences=5)
+    scores = out.sequences_scores.view(4, 5)
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    for group in out.sequences.view(4, 5, -1).tolist():
+        assert len({tuple(row) for row in group}) == 5
+    best = decode(model, batch, num_beams=5)
+    assert best.sequences.tolist() == out.sequences.view(4, 5, -1)[:, 0, : best.sequences.shape[1]].tolist()
+
+
+def test_transition_scores(model, batch):
+    """Transformers reads the number of logits from config.vocab_size, which is the source's."""
+    out = decode(model, batch, num_beams=3, length_penalty=1.0, output_scores=True)
+    sizes = model.config.vocab_size, model.config.decoder_vocab_size
+    steps = model.compute_transition_scores(out.sequences, out.scores, out.beam_indices)
+    real = real_tokens(out.sequences, model.config.eos_token_id)
+    assert_same(torch.where(real, steps, 0.0).sum(1) / real.sum(1), out.sequences_scores, 1e-5)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == sizes
+
+
+def real_tokens(sequences, eos: int):
+    """True from the first generated token up to and with </s>."""
+    generated = sequences[:, 1:]
+    ended = (generated == eos).cumsum(1)
+    return (ended == 0) | ((generated == eos) & (ended == 1))
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3, "length_penalty": 1.0}], ids=["greedy", "beams"])
+def test_forced_scores_equal_those_of_generate(model, batch, search):
+    out = decode(model, batch, **search)
+    with torch.no_grad():
+        logits = model(**batch.encoder_inputs, decoder_input_ids=out.sequences[:, :-1]).logits
+    scores = logits.log_softmax(-1).gather(-1, out.sequences[:, 1:, None]).squeeze(-1)
+    real = real_tokens(out.sequences, model.config.eos_token_id)
+    total = torch.where(real, scores, 0.0).sum(1)
+    if search:
+        assert_same(total / real.sum(1), out.sequences_scores, 1e-5)
+        return
+    own = torch.stack(out.logits, 1).double().log_softmax(-1).gather(-1, out.sequences[:, 1:, None]).squeeze(-1)
+    assert_same(torch.where(real, own, 0.0).sum(1), total, 1e-5)
+    # ... and the loss is the same number once more.
+    labels = out.sequences[:, 1:].where(real, -100)
+    loss = model(**batch.encoder_inputs, labels=labels, num_items_in_batch=1).loss
+    assert_same(-loss, total.sum(), 1e-5)

@@ -1,0 +1,190 @@
+"""The contract of every model, part four: saved and loaded, with this package and, by the code beside it, without."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.contract import Batch, assert_same, members
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch.inputs).logits
+
+
+def test_round_trip_is_exact(model, batch, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is type(model)
+    assert not any(report.values()), report
+    assert loaded.dtype == torch.float64
+    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+    assert not [name for name, p in loaded.named_parameters() if not p.requires_grad]
+
+
+def test_config_round_trip(member, tmp_path):
+    config = member.config(dropout=0.25)
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is type(config)
+    assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict()
+
+
+def test_tying(member, tmp_path):
+    """What the config says is tied is one parameter, before and after loading, and is saved once."""
+    model = member.model()
+    model.save_pretrained(tmp_path)
+    config = model.config
+    weights = [model.lm_head.weight, model.get_decoder().embed_tokens.weight, model.get_encoder().embed_tokens.weight]
+    distinct = 3 if not config.tie_word_embeddings else 1 if config.share_encoder_decoder_embeddings else 2
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    again = [loaded.lm_head.weight, loaded.get_decoder().embed_tokens.weight, loaded.get_encoder().embed_tokens.weight]
+    assert len({id(w) for w in weights}) == len({id(w) for w in again}) == distinct
+    vocabularies = {config.vocab_size, config.decoder_vocab_size}
+    saved = load_file(tmp_path / "model.safetensors")
+    assert sum(1 for value in saved.values() if value.shape[0] in vocabularies and value.dim() == 2) == distinct
+    assert sum(value.numel() for value in saved.values()) == model.num_parameters()
+
+
+def test_missing_weights_begin_like_new_ones(member, tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForSeq2SeqLM.from_config(member.config())
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    kept = {k: v for k, v in load_file(path).items() if "encoder.layers.0" not in k}
+    for name in kept:
+        kept[name] = kept[name] + 1.0
+    save_file(kept, path, metadata={"format": "pt"})
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    for name, value in loaded.named_parameters():
+        fresh = dict(model.named_parameters())[name]
+        if name in kept:
+            assert torch.equal(value, fresh + 1.0), name
+        elif "encoder.layers.0" in name:
+            assert value.isfinite().all(), name
+            assert float(value.std(unbiased=False)) == pytest.approx(float(fresh.std(unbiased=False)), rel=0.4), name
+            assert float(value.mean()) == pytest.approx(float(fresh.mean()), abs=0.2), name
+
+
+def test_buffers_survive_the_meta_device(model, tmp_path):
+    """Tables that are not saved are computed anew, and hold what they held."""
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    buffers = dict(loaded.named_buffers())
+    assert buffers
+    assert buffers.keys() == dict(model.named_buffers()).keys()
+    for name, value in model.named_buffers():
+        assert torch.equal(buffers[name], value.to(buffers[name].dtype)), name
+
+
+def test_base_model_and_head_share_a_checkpoint(model, batch, tmp_path):
+    model.save_pretrained(tmp_path / "head")
+    base = AutoModel.from_pretrained(tmp_path / "head").eval()
+    states = base(**batch.inputs).last_hidden_state
+    assert_same(model.lm_head(states), logits_of(model, batch))
+    base.save_pretrained(tmp_path / "base")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
+    assert_same(loaded.model(**batch.inputs).last_hidden_state, states)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_resized_vocabulary(member, batch, tmp_path, tied):
+    """With one vocabulary, both sides grow together, and the grown model saves and loads; with two it is refused."""
+    model = member.model(**({} if tied else {"tie_word_embeddings": False}))
+    if not model.config.share_encoder_decoder_embeddings:
+        with pytest.raises(ValueError, match="two vocabularies"):
+            model.resize_token_embeddings(35)
+        return
+    before = logits_of(model, batch)
+    model.resize_token_embeddings(35)
+    after = logits_of(model, batch)
+    assert after.shape[-1] == 35
+    assert_same(after[..., :29], before)
+    assert model.config.vocab_size == model.config.decoder_vocab_size == 35
+    model.save_pretrained(tmp_path)
+    assert_same(logits_of(AutoModelForSeq2SeqLM.from_pretrained(tmp_path), batch), after)
+
+
+# One process for all, as importing torch and transformers costs seconds.
+READER = """
+import json, sys, torch
+from transformers import AutoModelForSeq2SeqLM
+try:
+    import hf_mlnmt
+    sys.exit("hf_mlnmt is importable here: the test would prove nothing")
+except ImportError:
+    pass
+folder, inputs = sys.argv[1], torch.load(sys.argv[2], weights_only=True)
+for name in json.loads(sys.argv[3]):
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(f"{folder}/{name}", trust_remote_code=True).eval()
+        with torch.no_grad():
+            logits = model(**inputs["forced"]).logits
+        tokens = model.generate(**inputs["source"], num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
+        result = {"module": type(model).__module__, "logits": logits.tolist(), "tokens": tokens.tolist()}
+    except Exception as error:
+        result = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(result, open(f"{folder}/{name}/result.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def read_without_the_package(tmp_path_factory):
+    """Every member published with its code and read in a process that cannot import hf_mlnmt: folder of results."""
+    root = tmp_path_factory.mktemp("hub")
+    batch = Batch.draw()
+    for member in members():
+        model = member.model()
+        model.config.register_for_auto_class()
+        type(model).register_for_auto_class("AutoModelForSeq2SeqLM")
+        try:
+            model.save_pretrained(root / str(member))
+        finally:  # the other tests save weights alone
+            type(model)._auto_class = type(model.config)._auto_class = None
+    torch.save({"forced": batch.inputs, "source": batch.encoder_inputs}, root / "inputs.pt")
+    names = json.dumps([str(member) for member in members()])
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(root / "hf_home")}
+    # -I: neither the working folder nor an editable install's path; site-packages alone.
+    command = [sys.executable, "-I", "-c", _BLOCKER + READER, str(root), str(root / "inputs.pt"), names]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return root
+
+
+# An editable install puts the package on the path of every process: it is hidden by name.
+_BLOCKER = "import sys; sys.modules['hf_mlnmt'] = None\n"
+
+
+def test_loads_from_hub_code_without_the_package(member, model, batch, read_without_the_package: Path):
+    result = json.loads((read_without_the_package / str(member) / "result.json").read_text())
+    assert "error" not in result, result["error"]
+    assert result["module"].startswith("transformers_modules.")
+    assert_same(torch.tensor(result["logits"], dtype=torch.float64), logits_of(model, batch), 1e-6)
+    expected = model.generate(**batch.encoder_inputs, num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
+    assert result["tokens"] == expected.tolist()
+
+
+def test_published_folder_loads_with_the_package_and_no_remote_code(
+    member, model, batch, read_without_the_package: Path
+):
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(read_without_the_package / str(member))
+    assert type(loaded) is type(model)
+    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+
+
+def test_published_code_imports_only_torch_and_transformers(member, read_without_the_package: Path):
+    allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+    allowed |= {"triton"}  # triton: inside `try`, so that Transformers does not ask for it
+    for path in (read_without_the_package / str(member)).glob("*.py"):
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if words[:1] in (["import"], ["from"]) and (words[0] == "import" or "import" in words[2:3]):
+                assert words[1].startswith(".") or words[1].split(".")[0] in allowed, f"{path.name}: {line}"

@@ -1,0 +1,69 @@
+"""The contract of every model, part three: the fast search gives what Transformers' own loop gives.
+
+Compared are the sequences, and with beams the final scores and the beams that every token came from. The other loop is
+reached through `why_not`, which decides between the two.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from helpers.contract import assert_lively
+from helpers.searching import assert_equal_loops
+
+from hf_mlnmt.modeling import search
+
+# Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
+ENDING = {"exponential_decay_length_penalty": (2, 1.2)}
+LIVELY = {"no_repeat_ngram_size": 1, "min_new_tokens": 4}  # the latter as in contract.DECODING
+SEARCHES = {
+    "greedy": {},
+    "greedy that ends": ENDING,
+    "greedy, lively": LIVELY,
+    "beams": {"num_beams": 4, "num_return_sequences": 4},
+    "beams, lively": {"num_beams": 4, "num_return_sequences": 2, **LIVELY},
+    "beams that end": {"num_beams": 4, "num_return_sequences": 4, **ENDING},
+    "eager stop": {**ENDING, "num_beams": 3, "early_stopping": True, "num_return_sequences": 3},
+    "patient": {**ENDING, "num_beams": 3, "early_stopping": "never", "length_penalty": 1.7},
+    "sampling": {**ENDING, "do_sample": True, "top_k": 0, "num_return_sequences": 3, "temperature": 1.5},
+}
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_it_finds_what_transformers_finds(model, batch, monkeypatch, how):
+    found = assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **SEARCHES[how])
+    if "lively" in how:
+        assert_lively(found)
+
+
+def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
+    prompt = batch.target[:, :2]
+    for beams in (1, 3):
+        arguments = {**batch.encoder_inputs, "decoder_input_ids": prompt, "num_beams": beams}
+        assert_equal_loops(model, monkeypatch, **arguments, **LIVELY)
+
+
+def test_steps_are_written_out(model):
+    """No family goes through its modules in a search on a CPU (search_step.py)."""
+    step = model.eval().decoder_step()
+    assert step is not None
+    for decoder in step.decoders(model.model):
+        for layer in decoder.layers:
+            assert {type(layer.self_attn), type(layer.source_attn)} <= set(step.written)
+
+
+def test_pruned_histories(model, batch, monkeypatch):
+    """Long outputs: slots that nobody looks back at are forgotten, several times."""
+    pruned = []
+    prune = search.Sentences.prune
+    monkeypatch.setattr(search.Sentences, "prune", lambda self: (pruned.append(self.cache.slots), prune(self)))
+    arguments = {"num_beams": 4, "max_new_tokens": 50, "min_new_tokens": 45}
+    assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **arguments)
+    assert pruned
+
+
+def test_the_reason_for_the_slow_loop_is_told(model, batch, monkeypatch, caplog):
+    with caplog.at_level(logging.DEBUG, logger=search.__name__):
+        assert_equal_loops(model, monkeypatch, fast=False, **batch.encoder_inputs, num_beams=2, use_cache=False)
+    assert "the cache that was asked for" in caplog.text

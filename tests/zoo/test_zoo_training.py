@@ -1,0 +1,159 @@
+"""The contract of every model, part three: the loss is the one written here by hand, however it is computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.contract import IDLE, assert_same, gradients, members, redraw
+from torch._dynamo import reset as forget_compiled
+
+SYSTEMS = list({member.system: member for member in members()}.values())
+
+
+def by_hand(logits, labels, smoothing=0.0):
+    """Position by position: (1 - eps) times -log p(y) plus eps times the mean of -log p over the vocabulary."""
+    total = torch.zeros((), dtype=logits.dtype)
+    for row in range(labels.shape[0]):
+        for position in range(labels.shape[1]):
+            label = int(labels[row, position])
+            if label != -100:
+                scores = logits[row, position] - torch.log(torch.exp(logits[row, position]).sum())
+                total = total - (1 - smoothing) * scores[label] - smoothing * scores.mean()
+    return total
+
+
+def main_loss(out):
+    """The part of the loss that is the translation's (later families add others)."""
+    return out.losses["translation"] if out.losses else out.loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("items", [None, 7, torch.tensor(31)], ids=["mean", "7", "31"])
+def test_loss_by_hand(model, batch, smoothing, items):
+    out = model(**batch.training, smoothing=smoothing, num_items_in_batch=items)
+    expected = by_hand(out.logits, batch.labels, smoothing) / (18 if items is None else int(items))
+    assert_same(main_loss(out), expected)
+    if out.losses:
+        assert_same(sum(out.losses.values()), out.loss)
+
+
+def test_labels_are_shifted_by_one(model, batch):
+    shifted = model.prepare_decoder_input_ids_from_labels(batch.labels)
+    assert shifted.tolist() == batch.target.tolist()
+    out = model(**batch.training)
+    assert_same(out.logits, model(**batch.inputs).logits)
+    assert_same(model(**batch.training, decoder_input_ids=batch.target).loss, out.loss)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_only_equals_full(model, batch, smoothing):
+    full = model(**batch.training, smoothing=smoothing)
+    full.loss.backward()
+    expected = gradients(model)
+    lean = model(**batch.training, smoothing=smoothing, loss_only=True)
+    lean.loss.backward()
+    assert lean.logits is None
+    assert_same(lean.loss, full.loss)
+    assert_same(gradients(model), expected)
+
+
+def test_every_parameter_gets_a_gradient(member, model, batch):
+    model.train()(**batch.training).loss.backward()
+    idle = IDLE.get(member.system, {})
+    for name, parameter in model.named_parameters():
+        if not any(name.endswith(end) for end in idle):
+            assert parameter.requires_grad, name
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 1e-7, name
+    assert not [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+
+
+def test_accumulation_equals_one_batch(model, batch):
+    model(**batch.training, num_items_in_batch=18).loss.backward()
+    expected = gradients(model)
+    for rows in ([0, 1], [2], [3]):
+        model(**batch.rows(rows).training, num_items_in_batch=18).loss.backward()
+    assert_same(gradients(model), expected)
+
+
+def test_padding_changes_no_gradient(model, batch):
+    model(**batch.training).loss.backward()
+    expected = gradients(model)
+    model(
+        input_ids=torch.cat([batch.source, torch.full((4, 3), 9)], 1),
+        attention_mask=torch.cat([batch.source_mask, torch.zeros(4, 3, dtype=torch.long)], 1),
+        labels=torch.cat([batch.labels, torch.full((4, 2), -100)], 1),
+    ).loss.backward()
+    assert_same(gradients(model), expected)
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not-reentrant"])
+@pytest.mark.parametrize("loss_only", [True, False], ids=["loss only", "with logits"])
+def test_gradient_checkpointing(member, batch, reentrant, loss_only):
+    # float32, where the package has a dropout of its own, whose draws must repeat too
+    rates = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.2)
+    model = member.model(dtype=torch.float32, **rates).train()
+    losses, found = [], []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            assert model.is_gradient_checkpointing
+        torch.manual_seed(11)  # the same dropout
+        loss = model(**batch.training, loss_only=loss_only).loss
+        loss.backward()
+        losses.append(loss)
+        found.append(gradients(model))
+    assert_same(losses[1], losses[0], 1e-4)
+    assert_same(found[1], found[0], 1e-4)
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+def test_dropout_is_only_for_training(member, batch, rate):
+    others = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.0)
+    model = member.model(**{**others, rate: 0.3})
+    evaluated = model(**batch.training).loss
+    assert_same(model(**batch.training).loss, evaluated)
+    model.train()
+    trained = [model(**batch.training).loss for _ in range(2)]
+    assert abs(trained[0] - trained[1]) > 1e-6
+    assert abs(trained[0] - evaluated) > 1e-6
+
+
+def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
+    attention, seen = torch.nn.functional.scaled_dot_product_attention, []
+
+    def spy(query, key, value, **kwargs):
+        seen.extend([query.dtype, key.dtype, value.dtype, torch.is_autocast_enabled("cpu")])
+        return attention(query, key, value, **kwargs)
+
+    # A unit at relu's edge, which rounding may switch on or off, would decide the test; gelu has no edge.
+    model = member.model(dtype=torch.float32, activation_function="gelu")
+    redraw(model, std=None)  # larger weights than these amplify the rounding, through saturated attention
+    model(**batch.training, loss_only=True).loss.backward()
+    exact = gradients(model)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**batch.training, loss_only=True).loss
+    assert loss.dtype == torch.float32
+    assert set(seen) == {torch.float32, False}  # bfloat16 attention is slow backwards on a CPU
+    loss.backward()
+    for name, gradient in gradients(model).items():
+        cosine = torch.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0)
+        assert cosine > 0.9, f"{name}: {cosine}"
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)
+def test_compiled_equals_eager(system, batch):
+    """One graph for forward and backward, as torch.compile traces it; what its back end makes of it is PyTorch's."""
+    model = system.model(dtype=torch.float32)
+    training = {**batch.training, "loss_only": True, "smoothing": 0.1, "use_cache": False}
+    loss = model(**training).loss
+    loss.backward()
+    expected = gradients(model)
+    forget_compiled()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
+    actual = compiled(**training).loss
+    actual.backward()
+    forget_compiled()
+    assert_same(actual, loss, 1e-4)
+    assert_same(gradients(model), expected, 1e-4)
