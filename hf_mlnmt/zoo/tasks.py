@@ -43,6 +43,9 @@ class Task:
 _SMALL_DC = {"mlnmt-dual-context": {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}}
 
 
+_COMPARED = (*list_systems(), "transformer-wide", "transformer-deep")
+
+
 def _of_the_papers(task: str) -> tuple[str, ...]:
     return tuple(PUBLISHED[task])
 
@@ -52,6 +55,10 @@ TASKS: dict[str, Task] = {
     # The settings of the best score. Systems are compared with the other task's recipe, which is less work.
     "multi30k-ende-long": Task(
         "Multi30k", "English-German", "tiny", {"vocab_size": 10000, "norm_position": "pre", "dropout": 0.2}, (BASELINE,)
+    ),
+    # What all systems are compared with: the settings of the long recipe, as much work as a few epochs are.
+    "multi30k-ende-short": Task(
+        "Multi30k", "English-German", "tiny", {"vocab_size": 10000, "norm_position": "pre"}, _COMPARED
     ),
     # 32k merges; 33.4k entries is what the papers' parameter counts fit.
     "wmt14-ende": Task("WMT'14", "English-German", "base", {"vocab_size": 33400}, _of_the_papers("wmt14-ende")),
@@ -70,6 +77,8 @@ TASKS: dict[str, Task] = {
 SUMMARIES: dict[str, tuple[str, str]] = {
     "transformer": ("The Transformer", "the baseline of all"),
     "transformer-pre-norm": ("The pre-norm Transformer", "the baseline of extended cross-attention"),
+    "transformer-wide": ("The wider Transformer", "the baseline with twice the feed-forward width"),
+    "transformer-deep": ("The deeper Transformer", "the baseline with seven layers a side"),
     "s-agg": ("S-Agg", "the decoder reads a learnt sum of all encoder layers"),
     "iter-s-agg": ("Iter-S-Agg", "the decoder reads encoder layers that were summed one after the other"),
     "c-agg": ("C-Agg", "the decoder reads all encoder layers merged by one feed-forward network"),
@@ -95,7 +104,12 @@ SUMMARIES: dict[str, tuple[str, str]] = {
 }
 
 # Records that are a system with other fields.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"transformer-pre-norm": ("transformer", {"norm_position": "pre"})}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer-pre-norm": ("transformer", {"norm_position": "pre"}),
+    # Baselines of about the size of the larger systems, as B1 and B2 of the thesis (table 3.4), at the tiny shape.
+    "transformer-wide": ("transformer", {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}),
+    "transformer-deep": ("transformer", {"encoder_layers": 7, "decoder_layers": 7}),
+}
 
 
 def summary(system: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from hf_mlnmt.training.recipe import read_recipe
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"modeling": ".json", "training": ".yaml", "model_cards": ".md"}
 STEMS = sorted(path.name.removesuffix(".json") for path in (ROOT / "modeling").glob("*.json"))
 
