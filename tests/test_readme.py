@@ -51,19 +51,33 @@ def test_every_table_has_a_head_and_no_gap():
                 assert re.fullmatch(r"[|:\- ]+", lines[number + 1]), f"{page.name}: line {number} begins no table"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
-def test_the_results_table_says_what_the_results_say(path: Path):
-    results = json.loads(path.read_text(encoding="utf-8"))
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    row = next(line for line in lines if f"results/{path.name}" in line)
+def results_rows(page: str) -> list[str]:
+    """The rows of a page's tables that link a results file of the folder results/ itself."""
+    return [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if _RESULTS_FILE.search(line)]
+
+
+_RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)?results/([^/)]+\.json)\)")
+
+
+@pytest.mark.parametrize("row", results_rows("README.md") + results_rows("docs/results.md"))
+def test_the_tables_of_results_say_what_the_results_say(row: str):
+    results = json.loads((ROOT / "results" / _RESULTS_FILE.match(row)[1]).read_text(encoding="utf-8"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     named = [name for name in results["scores"] if name == cells[1]]
-    (name,) = named or results["scores"]  # the row says which, unless there is but one
+    name = named[0] if named else "test_2016_flickr" if "test_2016_flickr" in results["scores"] else "held-out"
     scores = results["scores"][name]
     cased, classic = scores["cased"], scores["classic"]["BLEU"]["score"]
     expected = [cased["BLEU"]["score"], classic, cased["chrF"]["score"], cased["TER"]["score"]]
     assert cells[-4:] == [f"{value:.2f}" for value in expected]
     assert f"{results['budget']['steps']:,} steps" in row
+
+
+def test_every_results_file_has_its_row():
+    rows = results_rows("docs/results.md")
+    assert [_RESULTS_FILE.match(row)[1] for row in rows] == list(
+        dict.fromkeys(_RESULTS_FILE.match(row)[1] for row in rows)
+    )
+    assert {_RESULTS_FILE.match(row)[1] for row in rows} == {path.name for path in (ROOT / "results").glob("*.json")}
 
 
 SETTINGS = ROOT / "results" / "multi30k-ende-settings" / "README.md"
