@@ -74,6 +74,19 @@ class TransformerConfig(PreTrainedConfig):
         self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
         super().__post_init__(**kwargs)
 
+    def cache_slots(self) -> list[str]:
+        """The type of cache layer that each slot of the decoder's cache needs, one slot a decoder layer."""
+        return ["full_attention"] * self.decoder_layers
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """As Transformers'; the caches ask here for the number and the types of their slots."""
+        config = super().get_text_config(decoder, encoder)
+        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        if decoder and not encoder and "decoder_layers" in vars(self):
+            config.layer_types = self.cache_slots()
+            config.num_hidden_layers = len(config.layer_types)
+        return config
+
     def validate_sizes(self):
         """Refuse sizes that cannot be built, naming the field."""
         for field in ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"):

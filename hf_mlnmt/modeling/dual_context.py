@@ -65,14 +65,10 @@ class DualContextConfig(TransformerConfig):
             return False
         return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
 
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """The caches ask here which kind of slot each decoder layer needs."""
-        config = super().get_text_config(decoder, encoder)
-        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
-        if decoder and not encoder and "decoder_layers" in vars(self):
-            kinds = {True: ConvolutionCacheLayer._layer_type, False: "full_attention"}
-            config.layer_types = [kinds[self.is_dual("decoder", index)] for index in range(self.decoder_layers)]
-        return config
+    def cache_slots(self) -> list[str]:
+        """Slots with a window for the layers that have the module."""
+        slots = super().cache_slots()
+        return [ConvolutionCacheLayer._layer_type if self.is_dual("decoder", i) else x for i, x in enumerate(slots)]
 
     def validate_dual_context(self):
         """Refuse a kernel or a range of layers that the paper does not define."""

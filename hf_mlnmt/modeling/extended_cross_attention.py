@@ -44,8 +44,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
-from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, real_positions, split_heads
 from .configuration import TransformerConfig
@@ -98,13 +97,10 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
         """Whether a position needs what the one before it attended to."""
         return self.cross_attention not in EMBEDDING
 
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """The caches ask here which kind of slot each decoder layer needs."""
-        config = super().get_text_config(decoder, encoder)
-        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
-        if self.is_recurrent and decoder and not encoder and "decoder_layers" in vars(self):
-            config.layer_types = [RecurrentCacheLayer._layer_type] * self.decoder_layers
-        return config
+    def cache_slots(self) -> list[str]:
+        """Slots with a state for the recurrent members."""
+        slots = super().cache_slots()
+        return [RecurrentCacheLayer._layer_type] * len(slots) if self.is_recurrent else slots
 
     def validate_extension(self):
         """Refuse what the member does not have."""
@@ -135,7 +131,6 @@ class WordEmbeddingAttention(CrossAttention):
         attention_mask: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         words: Tensor | None = None,
-        target_real: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """As the baseline's; `words`: e~ (batch, target, d_model)."""
@@ -156,27 +151,9 @@ class ExtendedDecoderLayer(DecoderLayer):
         self.source_attention_class = recurrent if config.is_recurrent else WordEmbeddingAttention
         super().__init__(config, layer_idx)
 
-    def __call__(self, *args, words: Tensor | None = None, **kwargs) -> Tensor:
-        # By position: reentrant gradient checkpointing passes no gradient to tensors given by keyword.
-        return super().__call__(*args, words, **kwargs)
-
-    def forward(  # type: ignore[override]
-        self,
-        hidden_states: Tensor,
-        memory: Tensor | None,
-        mask: Tensor | None,
-        source_mask: Tensor | None,
-        words: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        target_real: Tensor | None = None,
-        **kwargs,
-    ) -> Tensor:
-        """As the baseline's; `words`: e~ (batch, target, d_model); `target_real` (batch, target), False at padding."""
-        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
-        if memory is not None:
-            kwargs |= {"words": words, "target_real": target_real}
-            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+    def attend_source(self, hidden_states, memory, mask, past_key_values, extras, **kwargs) -> Tensor:
+        """As the baseline's; the attention reads the extras."""
+        return super().attend_source(hidden_states, memory, mask, past_key_values, extras, **extras, **kwargs)
 
 
 class Fertility(nn.Module):
@@ -195,7 +172,7 @@ class Fertility(nn.Module):
 
 
 class ExtendedEncoder(Encoder):
-    """The baseline's encoder; its memory also holds what the member attaches to each source position."""
+    """The baseline's encoder; its memory is [h ; f~] where f~ is asked for, its features are 1/phi."""
 
     config: ExtendedCrossAttentionConfig
 
@@ -212,13 +189,21 @@ class ExtendedEncoder(Encoder):
         if isinstance(module, Fertility):
             init.zeros_(module.weight)
 
-    def fuse(self, states: list[Tensor]) -> Tensor | None:
-        """[h ; f~] (batch, source, 2 d_model), [h ; 1/phi] (batch, source, d_model + 1), or None: h."""
+    @property
+    def hands_on(self) -> tuple[str, ...]:
         if self.fertility is not None:
-            return torch.cat([states[-1], self.fertility(states[-1])], dim=-1)
-        if self.config.cross_attention in SOURCE:
-            return torch.cat([states[-1], self.word_norm(states[0])], dim=-1)
-        return None
+            return ("features",)
+        return ("memory",) if self.config.cross_attention in SOURCE else ()
+
+    def memory(self, states: list[Tensor]) -> Tensor | None:
+        """[h ; f~] (batch, source, 2 d_model), or None: h."""
+        if self.config.cross_attention not in SOURCE:
+            return None
+        return torch.cat([states[-1], self.word_norm(states[0])], dim=-1)
+
+    def features(self, states: list[Tensor]) -> Tensor | None:
+        """1/phi (batch, source, 1) of the member "fertility"."""
+        return None if self.fertility is None else self.fertility(states[-1])
 
 
 class ExtendedDecoder(Decoder):
@@ -246,37 +231,17 @@ class ExtendedDecoder(Decoder):
                 bound = (6 / module.fans) ** 0.5
                 init.uniform_(module.weight, -bound, bound)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """As the baseline's."""
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+    def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
+        """`words`: e~ (batch, target, d_model). `target_real` (batch, target): False at padding, if there may be some.
+        `inverse_fertility`: 1/phi (batch, source, 1)."""
+        extras = {}
         if self.reads_words:
-            position_ids = kwargs.get("decoder_position_ids")
-            if inputs_embeds is None:
-                input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
-            kwargs["words"] = self.word_norm(self.embed(None, inputs_embeds, past, position_ids))
+            extras["words"] = self.word_norm(self.embed(embeds, past, position_ids))
         elif attention_mask is not None and self.config.is_recurrent:
-            length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]  # type: ignore[union-attr]
-            kwargs["target_real"] = real_positions(attention_mask, past, length)
-        return super().forward(
-            input_ids,
-            attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-            encoder_attention_mask=encoder_attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+            extras["target_real"] = real_positions(attention_mask, past, embeds.shape[1])
+        if features is not None:
+            extras["inverse_fertility"] = features
+        return extras
 
 
 class ExtendedCrossAttentionModel(TransformerModel):
@@ -300,6 +265,8 @@ class ExtendedDecoderStep(DecoderStep):
     }
 
     def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
+        if place.features is not None:
+            return {"inverse_fertility": place.features}
         if not self.decoder.reads_words:
             return {}
         return {"words": self.decoder.word_norm(embeds).unflatten(0, (-1, place.width))}
@@ -308,7 +275,7 @@ class ExtendedDecoderStep(DecoderStep):
         if type(module) not in self.written:
             return super().attend_source(module, place, states, onto)
         query = self.linear(module.q_proj, states)
-        if place.extras:
+        if "words" in place.extras:
             query = self.linear(module.word_q_proj, place.extras["words"].flatten(0, 1), query)
         query = split_heads(query.unflatten(0, (-1, place.width)), module.heads)
         if not isinstance(module, RecurrentAttention):

@@ -67,8 +67,12 @@ class FeatureCollector(Encoder):
         outputs.memory = self.merge(self.mask_features(outputs.memory, layer_mask))
         return outputs
 
-    def fuse(self, states: list[Tensor]) -> Tensor:
-        """F: (batch, source, features, d_model)."""
+    @property
+    def hands_on(self) -> tuple[str, ...]:
+        return ("memory",)
+
+    def memory(self, states: list[Tensor]) -> Tensor:
+        """F (batch, source, features, d_model), which `forward` masks and merges."""
         collected = states[-self.config.feature_count : -1]
         return torch.stack([*map(self.layer_norm, collected), states[-1]], dim=2)
 

@@ -36,10 +36,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
-from transformers.utils.generic import can_return_tuple
+from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from .attention import Attention
 from .configuration import TransformerConfig
@@ -67,16 +64,9 @@ class MultiLevelSupervisionConfig(TransformerConfig):
     auxiliary_weight: float | int = 1.0
     information_fusion: bool = False
 
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """The caches ask here for the number of their slots: with AIF, the layers of all decoders."""
-        config = super().get_text_config(decoder, encoder)
-        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
-        if self.information_fusion and decoder and not encoder and "decoder_layers" in vars(self):
-            decoders = 1 + len(self.auxiliary_layers)
-            config.num_hidden_layers = decoders * self.decoder_layers
-            if getattr(config, "layer_types", None):
-                config.layer_types = decoders * config.layer_types
-        return config
+    def cache_slots(self) -> list[str]:
+        """With AIF the layers of all decoders: the auxiliaries' behind the main one's."""
+        return super().cache_slots() * (1 + len(self.auxiliary_layers) * self.information_fusion)
 
     def validate_auxiliaries(self):
         """Refuse auxiliaries on layers that are not below the last, or none at all."""
@@ -98,7 +88,7 @@ class MultiLevelModelOutput(Seq2SeqModelOutput):
 
 
 class MultiLevelEncoder(Encoder):
-    """The baseline's encoder; memory is what the auxiliary decoders read, the main one reads the last state."""
+    """The baseline's encoder; its features are what the auxiliary decoders read."""
 
     config: MultiLevelSupervisionConfig
 
@@ -113,9 +103,13 @@ class MultiLevelEncoder(Encoder):
         """As the baseline's. `auxiliary_mask` is the model's; generate() accepts only what is named here."""
         return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
 
-    def fuse(self, states: list[Tensor]) -> Tensor | None:
+    @property
+    def hands_on(self) -> tuple[str, ...]:
+        return ("features",) if self.training or self.config.information_fusion else ()
+
+    def features(self, states: list[Tensor]) -> Tensor | None:
         """(batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
-        if not (self.training or self.config.information_fusion):
+        if not self.hands_on:
             return None
         return torch.stack([self.layer_norm(states[layer]) for layer in self.config.auxiliary_layers], dim=2)
 
@@ -129,27 +123,12 @@ class FusionDecoderLayer(DecoderLayer):
         # [W^1 ; .. ; W^n]: the sum of (4.2) is one product.
         self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
 
-    def __call__(self, *args, features: Tensor | None = None, **kwargs) -> Tensor:
-        # By position: reentrant gradient checkpointing passes no gradient to tensors given by keyword.
-        return super().__call__(*args, features, **kwargs)
-
-    def forward(  # type: ignore[override]
-        self,
-        hidden_states: Tensor,
-        memory: Tensor | None,
-        mask: Tensor | None,
-        source_mask: Tensor | None,
-        features: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs,
-    ) -> Tensor:
-        """As the baseline's; `features`: [f^1 .. f^n], (batch, target, n d_model)."""
-        hidden_states = self.attend_self(hidden_states, mask, past_key_values, **kwargs)
-        if self.fusion is not None:
-            hidden_states = hidden_states + self.fusion(features)  # (4.2), (4.3)
-        if memory is not None:
-            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+    def attend_self(self, hidden_states, mask, past_key_values, extras, **kwargs) -> Tensor:
+        """As the baseline's; then with AIF `auxiliary_states`, [f^1 .. f^n] (batch, target, n d_model)."""
+        hidden_states = super().attend_self(hidden_states, mask, past_key_values, extras, **kwargs)
+        if self.fusion is None:
+            return hidden_states
+        return hidden_states + self.fusion(extras["auxiliary_states"])  # (4.2), (4.3)
 
 
 class MainDecoder(Decoder):
@@ -185,82 +164,45 @@ class MultiLevelSupervisionModel(TransformerModel):
         self.auxiliary_decoders = nn.ModuleList([self.auxiliary_class(config, index) for index in auxiliaries])
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        auxiliary_mask: Sequence[float] | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+    def decode(
+        self, encoded: EncoderOutput, auxiliary_mask: Sequence[float] | None = None, **inputs: Any
     ) -> MultiLevelModelOutput:
-        """As the baseline's, and with AIF:
+        """As the baseline's, behind the auxiliary decoders where they run.
 
         Args:
-            auxiliary_mask: a list with one number for each auxiliary, 0 replaces its features by zeros (thesis, section
-                4.5.5), 1 keeps them. Also an argument of the translation model's forward and of generate().
+            auxiliary_mask: a list with one number for each auxiliary, 0 replaces its states by zeros in AIF (thesis,
+                section 4.5.5), 1 keeps them. Also an argument of the whole model's forward and of generate().
 
-        Raises: ValueError if `auxiliary_mask` has another length, there is no AIF, or `encoder_outputs` has no memory.
+        Raises: ValueError if `auxiliary_mask` has another length, or there is no AIF.
         """
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = EncoderOutput.from_tuple(encoder_outputs)
-        fusion, states = self.config.information_fusion, None
-        if fusion or (self.training and past_key_values is None):
-            if decoder_inputs_embeds is None:
-                decoder_inputs_embeds, decoder_input_ids = self.decoder.embed_tokens(decoder_input_ids), None
-            memory = getattr(encoder_outputs, "memory", None)
-            if memory is None:
-                raise ValueError("encoder_outputs has no memory: make it with this model's encoder, in the same mode")
-            states, past_key_values = self.run_auxiliaries(
-                memory,
-                past_key_values,
-                attention_mask=decoder_attention_mask,
-                encoder_attention_mask=attention_mask,
-                inputs_embeds=decoder_inputs_embeds,
-                use_cache=use_cache if fusion else False,
-                **kwargs,
-            )
-        assert isinstance(encoder_outputs, BaseModelOutput)
-        features = {}
-        if fusion and states is not None:
-            features["features"] = self.join_features(states, auxiliary_mask)
-        elif auxiliary_mask is not None:
+        fusion = self.config.information_fusion
+        if auxiliary_mask is not None and not fusion:
             raise ValueError("auxiliary_mask: this model has no information_fusion, nothing reads its auxiliaries")
-        outputs = super().forward(
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=BaseModelOutput(**{k: v for k, v in encoder_outputs.items() if k != "memory"}),
-            past_key_values=past_key_values,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            return_dict=True,
-            **features,
-            **kwargs,
-        )
-        return MultiLevelModelOutput(**outputs, auxiliary_states=states)
+        if not (fusion or (self.training and inputs["past_key_values"] is None)):
+            return MultiLevelModelOutput(**super().decode(encoded, **inputs))
+        assert encoded.features is not None
+        embeds = self.decoder.look_up(inputs["input_ids"], inputs["inputs_embeds"])
+        inputs |= {"input_ids": None, "inputs_embeds": embeds}
+        use_cache = inputs["use_cache"] if fusion else False
+        states, cache = self.run_auxiliaries(encoded.features, **{**inputs, "use_cache": use_cache})
+        inputs["past_key_values"] = cache
+        if fusion:
+            inputs["extras"] = {"auxiliary_states": self.join(states, auxiliary_mask)}
+        return MultiLevelModelOutput(**super().decode(encoded, **inputs), auxiliary_states=states)
 
     def run_auxiliaries(
-        self, memory: Tensor, past_key_values: Cache | None, **inputs
+        self, features: Tensor, past_key_values: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
-        """The final states of all auxiliary decoders, and with AIF the cache."""
+        """The final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
         # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
         states = []
-        for decoder, layer_states in zip(self.auxiliary_decoders, memory.unbind(2)):
+        for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
             outputs = decoder(encoder_hidden_states=layer_states, past_key_values=past_key_values, **inputs)
             states.append(outputs.last_hidden_state)
             past_key_values = outputs.past_key_values
         return tuple(states), past_key_values
 
-    def join_features(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
+    def join(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
         """[f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""
         if mask is None:
             return torch.cat(states, dim=-1)
@@ -269,7 +211,7 @@ class MultiLevelSupervisionModel(TransformerModel):
                 f"auxiliary_mask has {len(mask)} entries: expected {len(states)}, one for each of "
                 f"auxiliary_layers={self.config.auxiliary_layers}"
             )
-        return torch.cat([features * float(kept) for features, kept in zip(states, mask)], dim=-1)
+        return torch.cat([state * float(kept) for state, kept in zip(states, mask)], dim=-1)
 
 
 class FusionDecoderStep(DecoderStep):
@@ -301,9 +243,6 @@ class FusionDecoderStep(DecoderStep):
         """Equations 4.2 and 4.3."""
         return self.linear(fusion, place.extras["features"], states)
 
-    def read_source(self, memory: Tensor, cache: Cache) -> bool:
-        return memory.dim() == 3 and super().read_source(memory, cache)  # else it is what auxiliaries read
-
 
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model of the main decoder; those of the auxiliaries come from `auxiliary_translator`.
@@ -322,14 +261,19 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 }"""
 
     def supervise(  # type: ignore[override]
-        self, outputs: MultiLevelModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
+        self,
+        outputs: MultiLevelModelOutput,
+        logits: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+        items: int | Tensor,
     ) -> dict[str, Tensor]:
         """Equation 4.1 in training, as "translation" and "auxiliary_<layer>"; else the main decoder's part alone."""
-        losses = super().supervise(outputs, logits, labels, label_smoothing)
+        losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
                 loss = projected_cross_entropy(states, self.lm_head.weight, labels, label_smoothing)
-                losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * loss
+                losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * loss / items
         return losses
 
     def drop_auxiliaries(self) -> TransformerForConditionalGeneration:

@@ -1,6 +1,8 @@
 """What encoder and translation model return, where it is more than Transformers' own outputs hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
@@ -8,15 +10,36 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 @dataclass
 class EncoderOutput(BaseModelOutput):
-    """`memory` is what the decoder reads when it is not the last state: batch first, so that beams can repeat it."""
+    """What an encoder hands on beside its last state. All tensors have the batch first, so that beams can repeat them.
+
+    `memory`, (batch, source, ...): what the decoder's attention over the source reads; None: the last state.
+    `features`, (batch, ...): everything else that is handed on for the source positions, or for the whole sentence:
+    the layers that auxiliary decoders read, 1 / phi of fertility; None: nothing.
+    """
 
     memory: Tensor | None = None
+    features: Tensor | None = None
 
     @classmethod
-    def from_tuple(cls, outputs: tuple) -> "EncoderOutput":
-        """The inverse of `to_tuple`, which leaves out what is None: only the last state and `memory` are tensors."""
-        last, *others = outputs
-        return cls(last_hidden_state=last, memory=next((x for x in others if isinstance(x, Tensor)), None))
+    def of(cls, outputs: BaseModelOutput | tuple, names: Sequence[str]) -> "EncoderOutput":
+        """From any encoder output, or the tuple of one, whose fields `names` are filled beside the last state.
+
+        Raises: ValueError if one of `names` is missing.
+        """
+        if isinstance(outputs, tuple | list):  # to_tuple leaves out what is None, and what was recorded are tuples
+            last, *others = outputs
+            tensors: list[Any] = [value for value in others if isinstance(value, Tensor)]
+            outputs = cls(last_hidden_state=last, **dict(zip(names, tensors)))
+        if missing := [name for name in names if getattr(outputs, name, None) is None]:
+            raise ValueError(
+                f"encoder_outputs has no {' and no '.join(missing)}, which this model's decoder reads: give the whole "
+                "output of this model's own encoder, model.get_encoder()(input_ids, attention_mask), in the same mode "
+                "(training or evaluation)"
+            )
+        if isinstance(outputs, cls):
+            return outputs
+        recorded = {name: getattr(outputs, name, None) for name in ("hidden_states", "attentions")}
+        return cls(last_hidden_state=outputs.last_hidden_state, **recorded)
 
 
 @dataclass

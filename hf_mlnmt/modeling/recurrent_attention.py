@@ -33,12 +33,12 @@ class RecurrentAttention(CrossAttention):
         memory: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
-        words: Tensor | None = None,
         target_real: Tensor | None = None,
+        inverse_fertility: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the baseline's; `target_real` (batch, target): False at padding, None: none. The weights
-        come with every implementation, those of key-value-* with eager only."""
+        """As the baseline's; `target_real` (batch, target): False at padding, None: none; `inverse_fertility`: 1/phi
+        (batch, source, 1). The weights come with every implementation, those of key-value-* with eager only."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
         key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         slot: Any = None if past_key_values is None else self.slot(past_key_values)
@@ -49,7 +49,8 @@ class RecurrentAttention(CrossAttention):
         if slot is not None and slot.at_beams:
             target_real = None
         hidden = hidden_positions(attention_mask)
-        context, weights, states = self.recur(query, key, value, memory, hidden, start, before, target_real, slot)
+        source = query, key, value, hidden, inverse_fertility
+        context, weights, states = self.recur(*source, start, before, target_real, slot)
         if slot is not None:
             slot.append_states(after_padding(states, start, target_real).transpose(1, 2))
         return self.out_proj(context.transpose(1, 2).flatten(2).to(hidden_states.dtype)), weights
@@ -59,8 +60,8 @@ class RecurrentAttention(CrossAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        memory: Tensor,
         hidden: Tensor | None,
+        inverse_fertility: Tensor | None,
         start: Tensor | None,
         before: Tensor | None,
         real: Tensor | None,
@@ -117,7 +118,7 @@ class PreviousContextAttention(RecurrentAttention):
         else:
             self.context_q_proj = HeadProjection(heads, width // heads, width // heads)  # W_q^2
 
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
+    def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
         if before is not None:
             query = query + self.extend_query(before.to(query.dtype))
         energies = self.energies(query, key, hidden)
@@ -158,22 +159,15 @@ class PreviousContextAttention(RecurrentAttention):
 
 
 class PreviousWeightAttention(RecurrentAttention):
-    """Equations 5.6 and 5.7, and fertility. The state is alpha, or the sum of all alpha so far.
-
-    With fertilities, memory is [h ; 1/phi], (batch, source, d_model + 1).
-    """
+    """Equations 5.6 and 5.7, and fertility. The state is alpha, or the sum of all alpha so far."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
         self.accumulate = config.cross_attention != "previous-weight"
-        self.fertile = config.cross_attention == "fertility"
         self.weight_q_proj = HeadProjection(heads, 1, config.d_model // heads)  # W_q^2
 
-    def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        return super().project_source(memory[..., :-1] if self.fertile else memory)
-
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
-        energies, coefficient = self.energies(query, key, hidden), self.coefficient(key, memory)
+    def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
+        energies, coefficient = self.energies(query, key, hidden), self.coefficient(key, inverse_fertility)
         # Of a batch that has lost its longest sources, the states are cut as the sources are.
         start, before = (None if x is None else x[..., : key.shape[2]].to(energies.dtype) for x in (start, before))
         if before is not None:
@@ -190,16 +184,17 @@ class PreviousWeightAttention(RecurrentAttention):
         source, slot = place.cache.source[self.layer_idx], place.cache.own[self.layer_idx]
         # Of a batch that has lost its longest sources, the states are cut as the sources are.
         before = before[..., : source.keys.shape[2]]
-        coefficient = slot.of_source(lambda: self.coefficient(source.keys, place.memory))
+        inverse_fertility = place.extras.get("inverse_fertility")
+        coefficient = slot.of_source(lambda: self.coefficient(source.keys, inverse_fertility))
         energies = energy(query, source.rows, place.source_mask, self.scaling)
         weights = weight_step(energies, coefficient, before)
         return read(weights, source.rows), before + weights if self.accumulate else weights
 
-    def coefficient(self, key: Tensor, memory: Tensor) -> Tensor:
-        """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi if fertile."""
+    def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
+        """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
         direction = self.weight_q_proj.weight.transpose(1, 2).to(key.dtype)
         found = self.energies(direction, key, None).squeeze(2)
-        return found * memory[:, None, :, -1] if self.fertile else found
+        return found if inverse_fertility is None else found * inverse_fertility[:, None, :, 0]
 
 
 class KeyValueContextAttention(RecurrentAttention):
@@ -214,7 +209,7 @@ class KeyValueContextAttention(RecurrentAttention):
         else:
             self.context_kv_proj = HeadProjection(heads, width // heads, width)  # W_ctx
 
-    def recur(self, query, key, value, memory, hidden, start, before, real, slot):
+    def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
         energies = self.energies(query, key, hidden)
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)

@@ -56,7 +56,7 @@ class Sentences:
         step, memory = self.written_out, self.memory()
         if step is not None and self.length == 1 and step.read_source(memory, self.cache):
             logits = step(
-                prompt, 0, Place(1, self.cache, Mask(mask.contiguous()), memory, self.source_mask, {})
+                prompt, 0, Place(1, self.cache, Mask(mask.contiguous()), memory, self.source_mask, {}, self.features())
             ).float()
         else:
             logits = self._forward(prompt, decoder_attention_mask=mask, logits_to_keep=1)
@@ -67,6 +67,10 @@ class Sentences:
     def memory(self) -> Tensor:
         """What the decoder reads of the source."""
         return self.encoder_outputs.get("memory", self.encoder_outputs.last_hidden_state)
+
+    def features(self) -> Tensor | None:
+        """What else the encoder handed on."""
+        return self.encoder_outputs.get("features")
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
         """Tokens (sentences, width), each behind beam parents[...]: logits (sentences, width, vocabulary)."""
@@ -82,7 +86,9 @@ class Sentences:
         self.visible[..., start:end].diagonal(dim1=2, dim2=3).zero_()
         self.length += 1
         if self.written_out is not None:
-            place = Place(self.width, self.cache, Mask(self.visible), self.memory(), self.source_mask, {})
+            place = Place(
+                self.width, self.cache, Mask(self.visible), self.memory(), self.source_mask, {}, self.features()
+            )
             return self.written_out(tokens, self.length - 1, place).float()
         positions = torch.full((1, 1), self.length - 1, device=tokens.device)
         return self._forward(tokens, decoder_attention_mask=self.visible, decoder_position_ids=positions)

@@ -51,6 +51,7 @@ class Place(NamedTuple):
     memory: Tensor | None  # of the source, for an attention that is called as a module
     source_mask: Mask
     extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
+    features: Tensor | None  # of the source, as in EncoderOutput
 
 
 class DecoderStep:
@@ -80,7 +81,7 @@ class DecoderStep:
     @classmethod
     def computes(cls, parts: list[tuple[Any, Any]]) -> bool:
         """Whether the methods of each part are those of the baseline's class beside it, or of a class it `knows`."""
-        for name in ("forward", "attend_self", "attend_source"):
+        for name in ("forward", "decode", "extend", "attend_self", "attend_source"):
             for part, plain in parts:
                 classes = [x for x in (plain, *cls.knows) if hasattr(x, name)]
                 # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.

@@ -7,17 +7,21 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | --- | --- | --- |
 | x, y: source and target tokens | input_ids, decoder_input_ids | (batch, source), (batch, target) |
 | f^0 .. f^L: embedding output and encoder layers | states | L + 1 of (batch, source, d_model) |
-| what the decoder reads (f^L here) | memory | (batch, source, d_model) |
+| what the attention over the source reads (f^L here) | memory | (batch, source, d_model) |
+| what else the encoder hands on (nothing here) | features | (batch, ...) |
+| what else decoder layers read (nothing here) | extras | name -> (batch, ...) |
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
 (1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2)-(4) positions, sublayer, feed-forward: layers.py
 (5) p(y_t | y_<t, x) = softmax(E s_t)
 
-Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.fuse`,
-`DecoderLayer.attend_self`, `DecoderLayer.attend_source`, `TransformerForConditionalGeneration.supervise`, and
-`layer_class`, `encoder_class`, `decoder_class`, `model_class`, `step_class`. Keyword arguments flow from the model
-through encoder and decoder to every layer, so a family may hand its layers more than the baseline needs.
+Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
+`Encoder.features` (both named in `Encoder.hands_on`), `Decoder.extend`, `DecoderLayer.attend_self`,
+`DecoderLayer.attend_source`, `TransformerModel.decode`, `TransformerForConditionalGeneration.supervise`,
+`TransformerConfig.cache_slots`, and `layer_class`, `encoder_class`, `decoder_class`, `model_class`, `step_class`.
+Keyword arguments flow from the model through encoder and decoder to every layer; a tensor that needs a gradient goes to
+the layers as one of the `extras`.
 Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
 """
 
@@ -109,17 +113,14 @@ class Stack(TransformerPreTrainedModel):
         self.layer_norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
 
-    def embed(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        past: int | Tensor = 0,
-        position_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Equation 1: (batch, time, d_model); positions from `past` on unless `position_ids` (1 or batch, time)."""
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """E[x] (batch, time, d_model), or the embeddings that are given in its place."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, not both and not neither")
-        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+
+    def embed(self, embeds: Tensor, past: int | Tensor = 0, position_ids: Tensor | None = None) -> Tensor:
+        """Equation 1 from E[x]; positions from `past` on unless `position_ids` (1 or batch, time)."""
         if position_ids is None:
             positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
         else:
@@ -148,16 +149,25 @@ class Encoder(Stack):
         **kwargs,
     ) -> EncoderOutput:
         """input_ids and attention_mask (batch, source) -> states (batch, source, d_model)."""
-        hidden_states = self.embed(input_ids, inputs_embeds)
+        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds))
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         states = [hidden_states]
         for layer in self.layers:
             states.append(layer(states[-1], mask, **kwargs))
         states[-1] = self.layer_norm(states[-1])
-        return EncoderOutput(last_hidden_state=states[-1], memory=self.fuse(states))
+        return EncoderOutput(last_hidden_state=states[-1], memory=self.memory(states), features=self.features(states))
 
-    def fuse(self, states: list[Tensor]) -> Tensor | None:
-        """What the decoder reads, from all L + 1 states; None is the last state."""
+    @property
+    def hands_on(self) -> tuple[str, ...]:
+        """The fields of `EncoderOutput` that the decoder needs beside the last state, in the mode of this moment."""
+        return ()
+
+    def memory(self, states: list[Tensor]) -> Tensor | None:
+        """`EncoderOutput.memory`, from all L + 1 states; None is the last state."""
+        return None
+
+    def features(self, states: list[Tensor]) -> Tensor | None:
+        """`EncoderOutput.features`, from all L + 1 states."""
         return None
 
 
@@ -187,16 +197,23 @@ class Decoder(Stack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         decoder_position_ids: Tensor | None = None,
+        encoder_features: Tensor | None = None,
+        extras: dict[str, Tensor] | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (batch, target), encoder_hidden_states: memory (batch, source, ...) -> states of the target.
+        """input_ids (batch, target) -> states of the target (batch, target, d_model).
 
-        decoder_position_ids (1 or batch, 1 or target): positions other than those behind the cache's.
+        Args:
+            encoder_hidden_states, encoder_features: memory (batch, source, ...) and features of `EncoderOutput`.
+            decoder_position_ids: (1 or batch, 1 or target), positions other than those behind the cache's.
+            extras: what the model itself has for the layers, beside what `extend` makes.
         """
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        hidden_states = self.embed(input_ids, inputs_embeds, past, decoder_position_ids)
+        embeds = self.look_up(input_ids, inputs_embeds)
+        extras = {**(extras or {}), **self.extend(embeds, past, decoder_position_ids, attention_mask, encoder_features)}
+        hidden_states = self.embed(embeds, past, decoder_position_ids)
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
         source_mask = None
@@ -204,13 +221,28 @@ class Decoder(Stack):
             source_mask = create_bidirectional_mask(
                 self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
+        kwargs |= {"names": tuple(extras), "past_key_values": past_key_values}
         for layer in self.layers:
-            hidden_states = layer(
-                hidden_states, encoder_hidden_states, mask, source_mask, past_key_values=past_key_values, **kwargs
-            )
+            # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
+            hidden_states = layer(hidden_states, encoder_hidden_states, mask, source_mask, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
+
+    def extend(
+        self,
+        embeds: Tensor,
+        past: int | Tensor,
+        position_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        features: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """The extras: what the layers read beside the baseline's inputs, each (batch, ...), by name.
+
+        From E[x] (batch, target, d_model), what else `embed` takes, the mask as `forward` got it, and what the encoder
+        handed on.
+        """
+        return {}
 
 
 class TransformerModel(TransformerPreTrainedModel):
@@ -253,35 +285,40 @@ class TransformerModel(TransformerPreTrainedModel):
         """Tokens (batch, source) and (batch, target) -> decoder states (batch, target, d_model)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = EncoderOutput.from_tuple(encoder_outputs)
-        assert isinstance(encoder_outputs, BaseModelOutput)
-        memory = getattr(encoder_outputs, "memory", None)
-        decoder_outputs = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state if memory is None else memory,
+        return self.decode(
+            EncoderOutput.of(encoder_outputs, self.encoder.hands_on),
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
+
+    def decode(self, encoded: EncoderOutput, **inputs: Any) -> Seq2SeqModelOutput:
+        """The decoder, with its `inputs`, over what the encoder handed on."""
+        outputs = self.decoder(
+            encoder_hidden_states=encoded.last_hidden_state if encoded.memory is None else encoded.memory,
+            encoder_features=encoded.features,
+            **inputs,
+        )
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
         )
 
 
 class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch, GenerationMixin):  # type: ignore[misc]
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
+    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`, and returns `losses`
     model_class: type[TransformerModel] = TransformerModel
     step_class: type[DecoderStep] = DecoderStep
     citation = """@inproceedings{vaswani2017attention,
@@ -330,7 +367,8 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
             logits_to_keep: only the last so many positions' logits (0: all).
             smoothing: eps of the label-smoothed loss (see loss.py).
             loss_only: no logits are returned, nor kept in memory: the way to train.
-            num_items_in_batch: target tokens the loss is divided by (None: those of this batch).
+            num_items_in_batch: target tokens the loss is divided by (None: those of this batch). Where there are none,
+                the loss is 0, and so are its gradients.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -353,9 +391,9 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(outputs.last_hidden_state[:, kept])
         if labels is not None:
-            losses = self.supervise(outputs, logits, labels, smoothing)
             items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
-            losses = {name: value / items for name, value in losses.items()}
+            items = items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
+            losses = self.supervise(outputs, logits, labels, smoothing, items)
             loss = torch.stack(list(losses.values())).sum()
         return TranslationOutput(
             loss=loss,
@@ -371,14 +409,22 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
         )
 
     def supervise(
-        self, outputs: Seq2SeqModelOutput, logits: Tensor | None, labels: Tensor, label_smoothing: float
+        self,
+        outputs: Seq2SeqModelOutput,
+        logits: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+        items: int | Tensor,
     ) -> dict[str, Tensor]:
-        """The parts of the loss, each summed over the target tokens; here one, of the decoder's last state."""
+        """The parts of the loss by name, whose sum it is; here one, of the decoder's last state.
+
+        Each is divided here: a sum over target tokens, or over sentences, by `items`, the target tokens of the step.
+        """
         if logits is None:
             states, weight = outputs.last_hidden_state, self.lm_head.weight
             assert states is not None
-            return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing)}
-        return {"translation": cross_entropy(logits, labels, label_smoothing)}
+            return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing) / items}
+        return {"translation": cross_entropy(logits, labels, label_smoothing) / items}
 
     def decoder_step(self) -> DecoderStep | None:
         """A search's step written out, if it computes just what this model's modules do; else None."""

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +44,7 @@ class Translation:
     """Cross-entropy of the target given the source.
 
     Inputs: examples {"input_ids": (source,), "labels": (target,)}, both ending with </s>, integers.
-    A model whose forward names `smoothing` computes its own loss (and may add auxiliary ones); for any other
+    A model whose class says `computes_own_loss` does so in its forward (and may add auxiliary ones); for any other
     encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
         (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
 
@@ -118,13 +116,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def computes_own_loss(model: nn.Module) -> bool:
-    """Whether the model's forward takes `smoothing`, `loss_only` and `num_items_in_batch` as ours do."""
-    return _names_smoothing(type(unwrap(model)).forward)
-
-
-@functools.cache
-def _names_smoothing(forward: Callable[..., Any]) -> bool:
-    return "smoothing" in inspect.signature(forward).parameters
+    """Whether the model's class declares that its forward computes the loss, as ours do (modeling/transformer.py)."""
+    return getattr(unwrap(model), "computes_own_loss", False)
 
 
 def _with_decoder_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:

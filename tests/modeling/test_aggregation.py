@@ -111,8 +111,8 @@ def test_transparent_gives_each_decoder_layer_its_own_memory():
         memory = model.get_encoder()(**batch.encoder_inputs).memory
         hidden_states = torch.randn(4, 6, 16, dtype=torch.float64)
         for index, layer in enumerate(model.get_decoder().layers):
-            actual = layer.attend_source(hidden_states, memory, None, None)
-            assert_same(actual, DecoderLayer.attend_source(layer, hidden_states, memory[:, :, index], None, None))
+            actual = layer.attend_source(hidden_states, memory, None, None, {})
+            assert_same(actual, DecoderLayer.attend_source(layer, hidden_states, memory[:, :, index], None, None, {}))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -85,7 +85,7 @@ def test_module_equals_the_reference(side, kernel, implementation, bias):
     r = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
     real = torch.tensor([[True] * 5, [True, True, True, False, False]])
     mask = mask_of(real, causal, implementation)
-    past = (None,) if causal else ()
+    past = (None, {}) if causal else ()
     actual = module.attend_self(r, mask, *past)
     maps = module.self_attn(r, mask)[1]
     expected, expected_maps = reference.dual_context(r, real, weights_of(module), HEADS, kernel, causal)
@@ -106,7 +106,7 @@ def test_without_a_mask_all_positions_are_real():
         module = layer(side, 4, "sdpa")
         r = torch.randn(2, 5, WIDTH, dtype=torch.float64)
         real = torch.ones(2, 5, dtype=torch.bool)
-        actual = module.attend_self(r, None, *([None] if causal else []))
+        actual = module.attend_self(r, None, *([None, {}] if causal else []))
         assert_same(actual, reference.dual_context(r, real, weights_of(module), HEADS, 4, causal)[0], 1e-11)
 
 

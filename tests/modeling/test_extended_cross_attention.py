@@ -89,16 +89,16 @@ def test_attention_equals_the_reference(name, implementation, bias, padded):
     s, h, f, e = draw(3, 4, WIDTH), draw(3, 5, WIDTH), draw(3, 5, WIDTH), draw(3, 4, WIDTH)
     phi = torch.rand(3, 5, dtype=torch.float64).add(0.3).requires_grad_()
     real = TARGET_REAL if padded else torch.ones_like(TARGET_REAL)
-    words, memory = (e if name in TARGET else None), h
-    if name in SOURCE:
-        memory = torch.cat([h, f], -1)
-    elif name == "fertility":
-        memory = torch.cat([h, 1 / phi.unsqueeze(-1)], -1)
-    mask = mask_of(SOURCE_REAL, 4, implementation)
-    actual, maps = module(s, memory, mask, words=words, target_real=real if padded else None)
+    memory = torch.cat([h, f], -1) if name in SOURCE else h
+    extras = {"words": e} if name in TARGET else {}
+    if name in RECURRENT and padded:
+        extras["target_real"] = real
+    if name == "fertility":
+        extras["inverse_fertility"] = 1 / phi.unsqueeze(-1)
+    actual, maps = module(s, memory, mask_of(SOURCE_REAL, 4, implementation), **extras)
     expected, expected_maps = reference.attention(
         name, s, h, SOURCE_REAL, real, weights_of(module), HEADS,
-        source_words=f if name in SOURCE else None, target_words=words, fertilities=phi,
+        source_words=f if name in SOURCE else None, target_words=extras.get("words"), fertilities=phi,
     )  # fmt: skip
     assert_same(actual, expected, 1e-11)
     if implementation == "eager":
@@ -131,7 +131,7 @@ def test_embeddings_are_what_the_first_layers_read(name, normalized):
         stack = getattr(model.model, side)
         stack.layers[0].register_forward_pre_hook(lambda m, args, side=side: seen.update({side: args[0]}))
     for layer in model.model.decoder.layers:
-        hook = lambda m, args, kw: seen.update(memory=args[1], words=kw["words"])  # noqa: E731
+        hook = lambda m, args, kw: seen.update(memory=args[1], words=kw.get("words"))  # noqa: E731
         layer.source_attn.register_forward_pre_hook(hook, with_kwargs=True)
     model(**batch.inputs)
     norms = {side: getattr(model.model, side).word_norm for side in ("encoder", "decoder")}
@@ -223,7 +223,7 @@ def test_fertilities(maximum):
     for b in range(2):
         for j in range(3):
             phi = reference.fertility(out.last_hidden_state[b, j], v, maximum)
-            assert_same(1 / out.memory[b, j, -1], phi, 1e-11)
+            assert_same(1 / out.features[b, j, 0], phi, 1e-11)
 
 
 def test_a_fertility_near_zero_is_finite():
@@ -328,10 +328,9 @@ def test_the_state_matters(name):
     """Guards the tests above: a position sees what the one before it attended to, in the same layer."""
     module = attention_of(name)
     s, h = torch.randn(1, 3, WIDTH, dtype=torch.float64), torch.randn(1, 5, WIDTH, dtype=torch.float64)
-    memory = torch.cat([h, torch.ones(1, 5, 1)], -1) if name == "fertility" else h
     other = s.clone()
     other[:, 0] += 1
-    assert not torch.allclose(module(s, memory)[0][:, 2], module(other, memory)[0][:, 2], atol=1e-4)
+    assert not torch.allclose(module(s, h)[0][:, 2], module(other, h)[0][:, 2], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -339,11 +338,10 @@ def test_attention_dropout(name):
     """Weights that read the values are dropped: the mean over draws is near the value without."""
     module = attention_of(name, attention_dropout=0.3)
     s, h = torch.randn(1, 2, WIDTH, dtype=torch.float64), torch.randn(1, 5, WIDTH, dtype=torch.float64)
-    memory = torch.cat([h, torch.ones(1, 5, 1)], -1) if name == "fertility" else h
     with torch.no_grad():
-        expected = module(s, memory)[0]
+        expected = module(s, h)[0]
         torch.manual_seed(0)
-        draws = module.train()(s.expand(4000, -1, -1), memory.expand(4000, -1, -1))[0]
+        draws = module.train()(s.expand(4000, -1, -1), h.expand(4000, -1, -1))[0]
     assert draws.std(0).min() > 0.01
     assert_same(draws.mean(0), expected[0], 0.1)
 

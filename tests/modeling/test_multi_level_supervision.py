@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_mlnmt
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling import MultiLevelSupervisionConfig, search
+from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.multi_level_supervision import AuxiliaryDecoder, FusionDecoderLayer
 
 SIZES = {**TINY, "encoder_layers": 3}
@@ -62,10 +63,11 @@ def test_fusion_equals_the_reference():
     redraw(layer, 5, None)
     hidden, one, two = (torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     memory = torch.randn(2, 5, 8, dtype=torch.float64)
-    actual = layer(hidden, memory, None, None, features=torch.cat([one, two], -1))
+    actual = layer(hidden, memory, None, None, torch.cat([one, two], -1), names=("auxiliary_states",))
     weights = [block.t() for block in layer.fusion.weight.split(8, dim=1)]
-    expected = reference.fuse(layer.attend_self(hidden, None, None), [one, two], weights)
-    expected = layer.feed_forward_sublayer(layer.attend_source(expected, memory, None, None), layer.feed_forward)
+    attended = DecoderLayer.attend_self(layer, hidden, None, None, {})
+    expected = reference.fuse(attended, [one, two], weights)
+    expected = layer.feed_forward_sublayer(layer.attend_source(expected, memory, None, None, {}), layer.feed_forward)
     assert_same(actual, expected, 1e-12)
     leaves, probe = [hidden, one, two, layer.fusion.weight], torch.randn_like(actual)
     got = torch.autograd.grad((actual * probe).sum(), leaves, retain_graph=True)
@@ -194,7 +196,7 @@ def test_inference_runs_the_main_decoder_only():
         decoded = model.generate(**batch.encoder_inputs, **BEAMS)
         assert len(decoded.past_key_values.self_attention_cache) == model.config.decoder_layers
         model(**batch.training)
-        assert model.get_encoder()(**batch.encoder_inputs).memory is None
+        assert model.get_encoder()(**batch.encoder_inputs).features is None
         model.train().generate(**batch.encoder_inputs, **BEAMS)  # as some trainers do
         with pytest.raises(AssertionError, match="auxiliary"):
             model(**batch.training)
@@ -268,10 +270,10 @@ def test_shared_weights():
     assert all(not torch.allclose(a[:, 1], b[:, 1]) for a, b in zip(before, after, strict=True))
 
 
-def test_encoder_outputs_without_memory_are_refused():
+def test_encoder_outputs_without_features_are_refused():
     model, batch = build(config()), Batch.draw()
     encoded = model.get_encoder()(**batch.encoder_inputs)
-    with pytest.raises(ValueError, match="encoder_outputs has no memory"):
+    with pytest.raises(ValueError, match="encoder_outputs has no features"):
         model.train()(encoder_outputs=encoded, attention_mask=batch.source_mask, labels=batch.labels)
 
 
@@ -343,14 +345,14 @@ def test_bad_configurations_are_refused(fields, message):
 
 @torch.no_grad()
 def test_search_with_what_the_encoder_gives_in_training(monkeypatch):
-    """Its memory is what the auxiliaries read; the main decoder reads the last state, also in the compiled step."""
+    """Its features are what the auxiliaries read; the main decoder reads the last state, also in the compiled step."""
     model = build(config())
     ids = torch.randint(4, 29, (3, 6), generator=torch.manual_seed(1))
     found = []
     for why_not in (search.why_not, lambda *a: "a test"):
         monkeypatch.setattr(search, "why_not", why_not)
         outputs = model.get_encoder().train()(ids)
-        assert outputs.memory.dim() == 4
+        assert outputs.features.dim() == 4
         found.append(model.eval().generate(ids, encoder_outputs=outputs, num_beams=3, max_new_tokens=8).tolist())
     found.append(model.generate(ids, num_beams=3, max_new_tokens=8).tolist())
     assert found[0] == found[1] == found[2]

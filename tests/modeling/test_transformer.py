@@ -227,7 +227,7 @@ def test_embedding_scale():
     plain = build({"scale_embedding": False})
     batch = Batch.draw(6)
     embeds = model.get_input_embeddings()(batch.source)
-    difference = model.get_encoder().embed(batch.source, None) - plain.get_encoder().embed(batch.source, None)
+    difference = model.get_encoder().embed(embeds) - plain.get_encoder().embed(embeds)
     assert_same(difference, embeds * (math.sqrt(16) - 1))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.contract import BFLOAT16, PARTLY_ELSEWHERE, Batch, assert_same
+from transformers.modeling_outputs import BaseModelOutput
 
 
 def logits_of(model, batch: Batch, **kwargs):
@@ -174,6 +175,23 @@ def test_encoder_outputs_in_place_of_the_source(model, batch):
     expected = logits_of(model, batch)
     for outputs in (encoded, encoded.to_tuple()):
         assert_same(logits_of(model, batch, input_ids=None, encoder_outputs=outputs), expected)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("form", ["named", "tuple"])
+def test_encoder_outputs_without_what_the_decoder_reads_are_refused(model, batch, form, training):
+    """The last state alone is enough for some systems; for all others there is one error, never other logits."""
+    encoder = model.train(training).get_encoder()
+    handed_on = encoder(**batch.encoder_inputs)
+    assert tuple(name for name in ("memory", "features") if name in handed_on) == encoder.hands_on
+    last = handed_on.last_hidden_state
+    given = BaseModelOutput(last_hidden_state=last) if form == "named" else (last,)
+    inputs = {**batch.inputs, "input_ids": None, "encoder_outputs": given}
+    if encoder.hands_on:
+        with pytest.raises(ValueError, match=f"encoder_outputs has no {encoder.hands_on[0]}.*this model's own encoder"):
+            model(**inputs)
+    elif not training:
+        assert_same(logits_of(model, batch, **inputs), logits_of(model, batch))
 
 
 def test_tuple_and_dict_outputs_agree(model, batch):

@@ -57,6 +57,20 @@ def test_loss_only_equals_full(model, batch, smoothing):
     assert_same(gradients(model), expected)
 
 
+@pytest.mark.parametrize("loss_only", [True, False])
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)
+def test_nothing_to_predict(system, batch, loss_only):
+    """A batch without a target token, in a step with none at all: a loss of 0, and no gradient but 0."""
+    model = system.model().train()
+    training = {**batch.training, "labels": torch.full_like(batch.labels, -100), "smoothing": 0.1}
+    for items in (None, 0, torch.tensor(0)):
+        out = model(**training, loss_only=loss_only, num_items_in_batch=items)
+        out.loss.backward()
+        assert out.loss == 0
+        assert not any(part != 0 for part in (out.losses or {}).values())
+        assert not any(gradient.count_nonzero() for gradient in gradients(model).values())
+
+
 def test_every_parameter_gets_a_gradient(member, model, batch):
     model.train()(**batch.training).loss.backward()
     idle = IDLE.get(member.system, {})
