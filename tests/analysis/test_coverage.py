@@ -6,36 +6,13 @@ import builtins
 
 import pytest
 import torch
-from helpers.contract import TINY, redraw
-from transformers import AutoModelForSeq2SeqLM
+from helpers.contract import TINY
 
-import hf_mlnmt
 from hf_mlnmt.analysis.coverage import draw, measure
-from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 
-LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]
 SENTENCE = "A dog sees the red house."
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """system -> a saved model with its tokenizer, made when first asked for."""
-    made, tokenizer = {}, train_tokenizer(LINES * 20, vocab_size=150, byte_fallback=False)
-
-    def folder(system: str):
-        if system not in made:
-            model = AutoModelForSeq2SeqLM.from_config(
-                hf_mlnmt.config_for(system, "tiny", **{**TINY, "vocab_size": len(tokenizer)})
-            )
-            redraw(model)
-            made[system] = tmp_path_factory.mktemp(system)
-            model.save_pretrained(made[system])
-            save_tokenizers(made[system], tokenizer)
-        return made[system]
-
-    return folder
 
 
 @pytest.mark.parametrize("system", ["transformer", "fertility", "m-10", "key-value-full"])

@@ -1,0 +1,122 @@
+"""What a model loses without one of its parts: BLEU with a collected encoder layer, or an auxiliary, replaced by zeros.
+
+References: thesis on joint attention, section 3.5.4, table 3.5 ("Every Layer Counts", PBML 115, table 7), for layers;
+section 4.5.5 for auxiliaries (AIF); section 4.5.3, table 4.7, for auxiliary decoders that translate by themselves.
+
+| question | systems | how |
+| --- | --- | --- |
+| layers | s-agg .. transparent, m-00 .. m-11 | `layer_mask`: f^i of one collected layer becomes zeros |
+| auxiliaries | ms-<layers>-aif | `auxiliary_mask`: the features of one auxiliary become zeros, and of all |
+| decoders | ms-<layers>, ms-<layers>-aif | each auxiliary decoder translates alone (`auxiliary_translator`) |
+
+Each variant is compared with the whole model by the paired tests of hf_mlnmt.evaluation, as any two systems are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import ProtocolName, paired_tests, score
+from hf_mlnmt.evaluation.report import mark
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.loading import Parts
+
+Question = Literal["layers", "auxiliaries", "decoders"]
+QUESTIONS: tuple[Question, ...] = get_args(Question)
+WHOLE = "whole model"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The model with something left out: arguments of generate() that do it, or an auxiliary decoder's layer."""
+
+    question: Question
+    name: str
+    arguments: dict[str, Any]
+    auxiliary: int | None = None
+
+
+def collected_names(model: Any) -> list[str]:
+    """The collected layers, lowest first, as `layer_mask` counts them; empty for a model that collects none."""
+    config = model.config
+    count = getattr(config, "feature_count", None)
+    if count is None:
+        return []
+    numbers = range(config.encoder_layers - count + 1, config.encoder_layers + 1)
+    return [f"layer {number}" if number else "embeddings" for number in numbers]
+
+
+def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
+    """What can be left out of this model, of these questions or of all that make sense.
+
+    Raises: UserError if a question makes no sense for the model, or none does.
+    """
+    layers = collected_names(model)
+    auxiliaries = list(getattr(model.config, "auxiliary_layers", None) or [])
+    fused = auxiliaries if getattr(model.config, "information_fusion", False) else []
+    found = [Variant("layers", name, {"layer_mask": _without(i, layers)}) for i, name in enumerate(layers)]
+    for index, layer in enumerate(fused):
+        found.append(Variant("auxiliaries", f"auxiliary {layer}", {"auxiliary_mask": _without(index, fused)}))
+    if len(fused) > 1:
+        found.append(Variant("auxiliaries", "all auxiliaries", {"auxiliary_mask": [0.0] * len(fused)}))
+    found += [Variant("decoders", f"decoder on layer {layer}", {}, layer) for layer in auxiliaries]
+    asked = questions or QUESTIONS
+    lacking = [question for question in asked if not any(variant.question == question for variant in found)]
+    if lacking if questions else not found:
+        why = {
+            "layers": "collects no encoder layers (layer aggregation and m-00 .. m-11 do)",
+            "auxiliaries": "has no auxiliary information fusion (ms-<layers>-aif has)",
+            "decoders": "has no auxiliary decoders (ms-<layers> has)",
+        }
+        reasons = "; it ".join(why[question] for question in lacking)
+        raise UserError(f"{type(model).__name__} {reasons}. There is nothing to mask.")
+    return [variant for variant in found if variant.question in asked]
+
+
+def _without(index: int, parts: Sequence[Any]) -> list[float]:
+    return [float(other != index) for other in range(len(parts))]
+
+
+def translations(
+    parts: Parts, sources: Sequence[str], chosen: Sequence[Variant], **decoding: Any
+) -> dict[str, list[str]]:
+    """{name: translations}: the whole model's first, then each variant's; `decoding`: TranslationPipeline's options."""
+    found = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
+    for variant in chosen:
+        used = parts
+        if variant.auxiliary is not None:
+            used = parts._replace(model=parts.model.auxiliary_translator(variant.auxiliary))
+        found[variant.name] = list(TranslationPipeline(used)(list(sources), **decoding, **variant.arguments))
+    return found
+
+
+def rows(
+    outputs: dict[str, list[str]],
+    chosen: Sequence[Variant],
+    references: Sequence[Any],
+    *,
+    protocol: ProtocolName = "cased",
+    language: str | None = None,
+    bootstrap: int = 1000,
+    trials: int = 10_000,
+    seed: int = 12345,
+) -> list[dict[str, Any]]:
+    """One row for the whole model, then one for each variant: BLEU, difference, p-values and the papers' sign of them."""
+    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
+    tests = paired_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
+    found: list[dict[str, Any]] = []
+    for name, question in {WHOLE: "", **{variant.name: variant.question for variant in chosen}}.items():
+        row = {
+            "question": question,
+            "without": name,
+            "BLEU": score(outputs[name], references, bootstrap=0, **how)["BLEU"],
+        }
+        if name == WHOLE:
+            row |= {"difference": 0.0, "paired_bootstrap": None, "approximate_randomisation": None, "sign": ""}
+        else:
+            row |= {**tests.results[name]["BLEU"].to_dict(), "sign": mark(tests.results[name]["BLEU"])}
+        found.append(row)
+    return found

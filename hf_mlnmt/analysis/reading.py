@@ -1,0 +1,152 @@
+"""Sentences through a model: a sample with a seed, batches, the encoder alone or the whole model, attention weights.
+
+Padding is on the right; `real` tensors say which positions are not padding. Sources end with what the tokenizer puts
+there (</s>), which counts as a position; the decoder's input begins with its start token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.languages import direction
+from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.scoring import generated_lengths
+from hf_mlnmt.generation.segments import Encoder, source_limit
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One batch and what the model returned for it.
+
+    `indices`: which of the given sentences these are. `source` (batch, source) and `source_real`; `labels` (batch,
+    target), -100 at padding, and `target_real`, None where the encoder ran alone.
+    """
+
+    indices: list[int]
+    source: Tensor
+    source_real: Tensor
+    output: Any
+    labels: Tensor | None = None
+    target_real: Tensor | None = None
+
+
+def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
+    """`size` of 0 .. count - 1 without repetition, ascending; all of them if there are no more, or size is None."""
+    if size is None or size >= count:
+        return list(range(count))
+    if size < 1:
+        raise UserError(f"sample of {size} sentences: expected at least 1.")
+    return sorted(random.Random(seed).sample(range(count), size))
+
+
+def encode_sources(
+    parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
+) -> list[list[int]]:
+    """Token ids of each text as the model reads it: text processing, language marks, special tokens.
+
+    Raises: UserError for an empty text, or one that is longer than the model takes.
+    """
+    way = direction(parts.model, parts.source, source_language, target_language)
+    encoder = Encoder(parts.source, parts.source_processing, way, None, None)
+    limit = source_limit(parts.model, parts.source, None)
+    found = encoder(list(texts))
+    for number, ids in enumerate(found, start=1):
+        if len(ids) <= encoder.overhead:
+            raise UserError(f"sentence {number} is empty: leave it out of what is to be analysed.")
+        if limit is not None and len(ids) > limit:
+            raise UserError(f"sentence {number} has {len(ids)} subwords, the model takes {limit}: leave it out.")
+    return found
+
+
+def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each translation, the closing </s> included. Raises: UserError for an empty one."""
+    if empty := [number for number, text in enumerate(texts, start=1) if not text.strip()]:
+        raise UserError(f"translation {empty[0]} is empty: leave its sentence out of what is to be analysed.")
+    processing = parts.target_processing
+    processed = [processing.apply(text) if processing else text for text in texts]
+    return [ids.tolist() for ids in encode(parts.target, processed, target=True)]
+
+
+@contextmanager
+def eager_attention(model: Any) -> Iterator[str]:
+    """Attention that returns its weights, whatever the model is set to; yields the setting that is put back after."""
+    before = model.config._attn_implementation
+    if before != "eager":
+        model.set_attn_implementation("eager")
+    try:
+        yield before
+    finally:
+        if before != "eager":
+            model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def encoder_passes(
+    parts: Parts, sources: Sequence[Sequence[int]], batch_tokens: int = 4096, **options: Any
+) -> Iterator[Pass]:
+    """The encoder alone over all sources, longest first; `options` go to it (output_attentions=True ...)."""
+    for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
+        output = parts.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True, **options)
+        yield Pass(indices, ids, mask.bool(), output)
+
+
+@torch.no_grad()
+def forced_passes(
+    parts: Parts,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]] | None = None,
+    batch_tokens: int = 4096,
+    **options: Any,
+) -> Iterator[Pass]:
+    """The whole model over all pairs, longest source first; without `targets` over its own greedy translations."""
+    model = parts.model
+    for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
+        if targets is None:
+            labels = greedy_labels(model, ids, mask)
+        else:
+            filled, real = pad([targets[i] for i in indices], 0, model.device)
+            labels = filled.masked_fill(real == 0, -100)
+        shifted = model.prepare_decoder_input_ids_from_labels(labels)
+        output = model(
+            input_ids=ids, attention_mask=mask, decoder_input_ids=shifted, use_cache=False, return_dict=True, **options
+        )
+        yield Pass(indices, ids, mask.bool(), output, labels, labels != -100)
+
+
+@torch.no_grad()
+def greedy_labels(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Tensor:
+    """The model's own greedy translations, (batch, target): </s> included, -100 behind it."""
+    limit = min(2 * ids.shape[1] + 20, (getattr(model.config, "max_position_embeddings", None) or 513) - 1)
+    rows = model.generate(
+        input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=limit, **options
+    )
+    lengths = generated_lengths(rows, model.generation_config.eos_token_id)
+    behind = torch.arange(rows.shape[1] - 1, device=rows.device) >= lengths[:, None]
+    return rows[:, 1:].masked_fill(behind, -100)
+
+
+def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
+    """The tokens of one sentence as text; the mark of a word's beginning is written _."""
+    found = tokenizer.convert_ids_to_tokens(ids.tolist() if isinstance(ids, Tensor) else list(ids))
+    return [token.replace("\u2581", "_") for token in found]
+
+
+def _source_batches(
+    parts: Parts, sources: Sequence[Sequence[int]], batch_tokens: int
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    if not sources:
+        raise UserError("there are no sentences to analyse.")
+    pad_id = parts.source.pad_token_id or 0
+    for indices in batches_by_tokens([len(ids) for ids in sources], batch_tokens):
+        ids, mask = pad([sources[i] for i in indices], pad_id, parts.model.device)
+        yield indices, ids, mask

@@ -1,0 +1,79 @@
+"""AIF dependency: by hand, against loops, and of a model, where W = 0 in the weights themselves is the other model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from reference import analysis as reference
+
+from hf_mlnmt.analysis.dependency import attention_dependency, dependency, kl_of_logits, kl_of_weights
+from hf_mlnmt.analysis.reading import encode_sources, greedy_labels
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import load
+
+TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
+
+
+def test_by_hand():
+    p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.5, 0.25])
+    assert kl_of_weights(p, q).item() == pytest.approx(0.5 * math.log(2))
+    assert kl_of_logits(q.log(), (q * 3).log()).item() == pytest.approx(0)
+    assert kl_of_logits(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3), 0.0])).item() == pytest.approx(
+        math.log(2) * -1 - 0.5 * math.log(0.75 * 0.25)
+    )
+    assert torch.isfinite(kl_of_weights(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])))
+
+
+def test_padded_target_positions_do_not_count():
+    weights = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
+    other = torch.tensor([[[[0.5, 0.5], [0.1, 0.9]]]])
+    real = torch.tensor([[True, False]])
+    assert attention_dependency(weights, other, real).item() == pytest.approx(math.log(2))
+    both = attention_dependency(weights, other, torch.tensor([[True, True]]), summed=True).item()
+    assert both == pytest.approx(math.log(2) + 0.5 * math.log(5) + 0.5 * math.log(5 / 9))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, summed):
+    def cut(model, ids, mask):  # random weights end no sentence: without this no target would be padded
+        labels = greedy_labels(model, ids, mask)
+        return labels.masked_fill(torch.arange(labels.shape[1]) >= mask.sum(1, keepdim=True), -100)
+
+    monkeypatch.setattr("hf_mlnmt.analysis.reading.greedy_labels", cut)
+    parts = load(str(folders("ms-123-aif")))
+    without = load(str(folders("ms-123-aif"))).model
+    with torch.no_grad():
+        for layer in without.model.decoder.layers:
+            layer.fusion.weight.zero_()
+    sources = encode_sources(parts, TEXTS)
+    found = dependency(parts, sources, summed, batch_tokens=1000)
+    assert parts.model.config._attn_implementation == "sdpa"
+    parts.model.set_attn_implementation("eager")
+    without.set_attn_implementation("eager")
+    for ids, sentence in zip(sources, found.sentences, strict=True):
+        inputs = {"input_ids": torch.tensor([ids]), "labels": torch.tensor([sentence.target])}
+        with torch.no_grad():
+            one, other = (model(**inputs, output_attentions=True) for model in (parts.model, without))
+        length = len(sentence.target)
+        expected = reference.output_dependency(one.logits[0].tolist(), other.logits[0].tolist(), length)
+        assert sentence.tokens == pytest.approx(expected, rel=1e-3)
+        assert sentence.mean == pytest.approx(sum(expected) / length, rel=1e-3)
+        for layer in range(2):
+            for head in range(2):
+                pair = (x.cross_attentions[layer][0, head].tolist() for x in (one, other))
+                value = reference.head_dependency(*pair, length) * (length if summed else 1)
+                assert sentence.heads[layer, head].item() == pytest.approx(value, rel=1e-3)
+    assert [len(one.target) for one in found.sentences] == [len(ids) for ids in sources]
+    assert found.outputs == pytest.approx(sum(one.mean for one in found.sentences) / 3)
+    assert found.layers == pytest.approx([sum(s.heads[x].mean().item() for s in found.sentences) / 3 for x in (0, 1)])
+    assert [row["of"] for row in found.rows()] == ["outputs"] + ["attention"] * 6
+    assert found.outputs > 0.01
+
+
+def test_other_models_are_refused(folders):
+    for system in ("transformer", "ms-1"):
+        parts = load(str(folders(system)))
+        with pytest.raises(UserError, match="no auxiliary information fusion"):
+            dependency(parts, encode_sources(parts, TEXTS))

@@ -1,0 +1,140 @@
+"""Attention distance and entropy: by hand, against loops, and of real models' own weights, with padding that counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from reference import analysis as reference
+
+from hf_mlnmt.analysis.distance import distance_sums
+from hf_mlnmt.analysis.entropy import entropy_sums
+from hf_mlnmt.analysis.heads import HeadTable, head_table
+from hf_mlnmt.analysis.reading import eager_attention, encode_sources, encoder_passes, forced_passes, sample_indices
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import load
+
+TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
+CHOICES = [(positions, renormalize) for positions in ("printed", "all") for renormalize in (False, True)]
+
+# Two sentences of one head: three positions, and two with one of padding, which takes weight on purpose.
+WEIGHTS = torch.tensor(
+    [
+        [[[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]],
+        [[[0.25, 0.25, 0.5], [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]],
+    ]
+)
+REAL = torch.tensor([[True, True, True], [True, True, False]])
+H = 0.5 * math.log(2)  # -0.5 log 0.5, and -0.25 log 0.25 too
+
+
+@pytest.mark.parametrize(
+    ("positions", "renormalize", "above", "below", "entropies"),
+    [
+        # rows of j <= i: .5 | .5 .25 | .25 .25 .5 ; .25 | .5 .5
+        ("printed", False, 0.5 + (0.5 + 0.25) + 0.5, 0.5 + 0.75 + 1 + 0.25 + 1, H + 2 * H + 3 * H + H + 2 * H),
+        ("printed", True, 2 / 3 + (0.5 + 0.25) + 0.5, 5, math.log(3) - 2 / 3 * math.log(2) + 3 * H + 2 * H),
+        # all real: rows .5 .25 .25 | .5 .25 .25 | .25 .25 .5 ; .25 .25 | .5 .5
+        ("all", False, 0.75 + 0.75 + 0.75 + 0.25 + 0.5, 4.5, 9 * H + 2 * H + 2 * H),
+        ("all", True, 0.75 + 0.75 + 0.75 + 0.5 + 0.5, 5, 9 * H + 2 * H + 2 * H),
+    ],
+)
+def test_by_hand(positions, renormalize, above, below, entropies):
+    found = distance_sums(WEIGHTS, REAL, positions, renormalize)
+    assert [x.item() for x in found] == pytest.approx([above, below])
+    total, count = entropy_sums(WEIGHTS, REAL, positions, renormalize)
+    assert (total.item(), count.item()) == (pytest.approx(entropies), 5)
+
+
+@pytest.mark.parametrize(("positions", "renormalize"), CHOICES)
+def test_against_loops(positions, renormalize):
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(3, 2, 4, 6, 6, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
+    lengths = [6, 3, 1]
+    real = torch.arange(6) < torch.tensor(lengths)[:, None]
+    for sums, slow in ((distance_sums, reference.distance), (entropy_sums, reference.entropy)):
+        above, below = sums(weights, real, positions, renormalize)
+        for unit in range(2):
+            for head in range(4):
+                sentences = [(weights[b, unit, head].tolist(), lengths[b]) for b in range(3)]
+                expected = slow(sentences, positions == "printed", renormalize)
+                assert (above / below)[unit, head].item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_row_without_weight_in_the_range_has_no_entropy():
+    weights = torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]])
+    real = torch.ones(1, 2, dtype=torch.bool)
+    total, count = entropy_sums(weights, real, "printed", renormalize=True)
+    assert (total.item(), count.item()) == (pytest.approx(math.log(2)), 1)
+
+
+@pytest.mark.parametrize("system", ["transformer", "full-dc", "ms-1-aif"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_of_models_in_batches_and_one_by_one(folders, system, side):
+    parts = load(str(folders(system)))
+    sources = encode_sources(parts, TEXTS)
+    targets = [ids[:4] for ids in sources]
+    found = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1000)
+    assert parts.model.config._attn_implementation == "sdpa"
+    units = ["local", "global"] if system == "full-dc" else [""]
+    assert [list(layer) for layer in found.values] == [units] * 2
+    with eager_attention(parts.model) as before:
+        assert before == "sdpa"
+        sentences = []
+        for ids, target in zip(sources, targets):
+            (one,) = forced_passes(parts, [ids], [target], output_attentions=True)
+            sentences.append(getattr(one.output, f"{side}_attentions"))
+    for number, layer in enumerate(found.values):
+        for index, unit in enumerate(units):
+            for head in range(2):
+                weights = [layers[number][0] for layers in sentences]
+                weights = [w[index, head] if len(units) == 2 else w[head] for w in weights]
+                expected = reference.distance([(w.tolist(), len(w)) for w in weights], False, False)
+                assert layer[unit][head].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_decoder_reads_its_own_greedy_translation(folders):
+    parts = load(str(folders("transformer")))
+    sources = encode_sources(parts, TEXTS)
+    passes = list(forced_passes(parts, sources, output_attentions=False))
+    for one in passes:
+        shorter = one.source_real.sum(1) < one.source.shape[1]
+        assert shorter.any()  # padding is there to be wrong about
+        for row, index in enumerate(one.indices):
+            expected = parts.model.generate(
+                input_ids=torch.tensor([sources[index]]),
+                num_beams=1,
+                do_sample=False,
+                max_new_tokens=len(one.labels[0]),
+            )[0, 1:]
+            assert one.labels[row, one.target_real[row]].tolist() == expected.tolist()
+
+
+def test_means_and_rows():
+    table = HeadTable([{"": torch.tensor([1.0, 3.0])}, {"local": torch.tensor([4.0]), "global": torch.tensor([5.0])}])
+    assert table.layer_means() == [{"": 2.0}, {"local": 4.0, "global": 5.0}]
+    assert [tuple(row.values()) for row in table.rows()] == [
+        (1, "", 1, 1.0),
+        (1, "", 2, 3.0),
+        (2, "local", 1, 4.0),
+        (2, "global", 1, 5.0),
+    ]
+
+
+def test_samples():
+    assert sample_indices(5, None, 1) == sample_indices(5, 9, 1) == [0, 1, 2, 3, 4]
+    first = sample_indices(1000, 20, 1)
+    assert first == sorted(set(first)) == sample_indices(1000, 20, 1) != sample_indices(1000, 20, 2)
+    with pytest.raises(UserError, match="at least 1"):
+        sample_indices(5, 0, 1)
+
+
+def test_refusals(folders):
+    parts = load(str(folders("transformer")))
+    with pytest.raises(UserError, match="sentence 2 is empty"):
+        encode_sources(parts, ["A dog.", " "])
+    with pytest.raises(UserError, match=r"sentence 1 has .* subwords, the model takes 64"):
+        encode_sources(parts, ["A dog. " * 40])
+    with pytest.raises(UserError, match="no sentences"):
+        list(encoder_passes(parts, []))

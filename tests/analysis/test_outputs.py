@@ -1,0 +1,116 @@
+"""Scores by source length, what is wrong with outputs, the language guesser, the sentences that differ most."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_mlnmt.analysis.differences import largest_differences, sentence_scores
+from hf_mlnmt.analysis.language import LanguageGuesser
+from hf_mlnmt.analysis.lengths import SETS, group_indices, group_names, read_starts, scores_by_length
+from hf_mlnmt.analysis.outputs import has_run, output_statistics
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import score
+
+SOURCES = ["A dog runs.", "Two men play ball here.", "A woman.", "The red car stands there.", "Anna and Otto sleep."]
+REFERENCES = [
+    "Ein Hund rennt.",
+    "Zwei Männer spielen hier Ball.",
+    "Eine Frau.",
+    "Das rote Auto steht da.",
+    "Anna und Otto schlafen.",
+]
+
+
+def test_groups():
+    assert group_names(SETS["wmt"]) == ["<10", "10-19", "20-29", "30-39", "40-49", "50+"]
+    assert group_names([2, 3]) == ["<2", "2", "3+"]
+    assert group_indices([9, 10, 19, 20, 49, 50, 70], SETS["wmt"]) == [[0], [1, 2], [3], [], [4], [5, 6]]
+    assert group_indices([10, 11, 40, 41], SETS["iwslt"]) == [[0], [1], [], [2], [3]]
+    assert read_starts("iwslt") == [11, 21, 31, 41]
+    assert read_starts("5,9") == [5, 9]
+    for wrong in ("wtm", "5,5", "9,5", "0,5", ""):
+        with pytest.raises(UserError, match="expected wmt, iwslt, or ascending"):
+            read_starts(wrong)
+
+
+def test_scores_by_length_are_scores_of_the_group():
+    outputs = [
+        "Ein Hund rennt.",
+        "Zwei Männer spielen da Ball.",
+        "Ein Mann.",
+        "Das rote Auto steht da.",
+        "Anna schläft.",
+    ]
+    rows = scores_by_length(
+        {"a": REFERENCES, "b": outputs}, REFERENCES, [3, 6, 3, 6, 5], [4, 6, 9], metrics=["chrF"], bootstrap=50
+    )
+    assert [(row["system"], row["source_length"], row["sentences"]) for row in rows] == [
+        (name, group, count) for group, count in (("<4", 2), ("4-5", 1), ("6-8", 2), ("9+", 0)) for name in ("a", "b")
+    ]
+    expected = score([outputs[1], outputs[3]], [REFERENCES[1], REFERENCES[3]], metrics=["chrF"], bootstrap=50)
+    assert rows[5]["score"] == expected["chrF"]
+    assert (rows[5]["low"], rows[5]["high"]) == expected.metrics["chrF"].ci
+    assert rows[3]["low"] is None  # one sentence
+    assert rows[7]["score"] is None
+    with pytest.raises(UserError, match="Different numbers of lines"):
+        scores_by_length({"a": outputs}, REFERENCES, [3, 6], [4])
+
+
+def test_runs():
+    assert not has_run("ein mann und ein mann")
+    assert has_run("ein Mann, ein mann")
+    assert not has_run("sehr sehr gut")
+    assert has_run("sehr, sehr sehr gut")
+    assert has_run("a b c d a b c d")
+    assert not has_run("a b c d e a b c d e")
+    assert not has_run("")
+
+
+def test_statistics_by_hand():
+    outputs = [
+        " ",
+        "two men PLAY ball here",
+        "Eine Frau. Eine Frau.",
+        "The red Auto stands da.",
+        "Anna und Otto schlafen.",
+    ]
+    found = output_statistics(SOURCES, outputs, REFERENCES, lambda output: "men" in output)
+    lines = {kind: found[kind]["lines"] for kind in ("empty", "copied", "repeated", "untranslated", "off_target")}
+    assert lines == {"empty": [1], "copied": [2], "repeated": [3], "untranslated": [2, 4], "off_target": [2]}
+    assert found["untranslated"]["share"] == 0.4
+    assert found["length_ratio"] == score(outputs, REFERENCES, metrics=["BLEU"], bootstrap=0).length_ratio
+    assert "off_target" not in output_statistics(SOURCES, outputs, REFERENCES)
+    # what the reference has too is no fault
+    assert not output_statistics(["Paris!"], ["Paris."], ["Paris."])["copied"]["lines"]
+    assert not output_statistics(["ja"], ["ja ja ja"], ["ja ja ja"])["repeated"]["lines"]
+    with pytest.raises(UserError, match="the source: 4"):
+        output_statistics(SOURCES[:4], outputs, REFERENCES)
+
+
+def test_languages(demo):
+    pytest.importorskip("sklearn")
+    english, german = ([pair[side] for pair in demo["train"][:200]] for side in (0, 1))
+    guess = LanguageGuesser({"en": english, "de": german})
+    assert guess([pair[0] for pair in demo["test"][:50]]) == ["en"] * 50
+    assert guess([pair[1] for pair in demo["test"][:50]]) == ["de"] * 50
+    with pytest.raises(UserError, match="at least two"):
+        LanguageGuesser({"en": english})
+    with pytest.raises(UserError, match="at least two"):
+        LanguageGuesser({"en": english, "de": [" "]})
+
+
+def test_largest_differences():
+    base = ["Ein Hund rennt.", "Zwei Männer.", "Ein Mann.", "Das rote Auto steht da.", "Anna schläft."]
+    new = ["Ein Hund.", "Zwei Männer spielen hier Ball.", "Eine Frau.", "Das rote Auto steht da.", "Otto."]
+    before, after = sentence_scores(base, REFERENCES), sentence_scores(new, [REFERENCES, [None] * 5])
+    assert before[3] == after[3] == 100
+    found = largest_differences(SOURCES, base, new, REFERENCES, count=2)
+    assert [one["difference"] for one in found] == sorted((one["difference"] for one in found), reverse=True)
+    assert {one["line"] for one in found[:2]} == {2, 3}
+    assert {one["line"] for one in found[2:]} == {1, 5}
+    assert found[0]["difference"] == after[found[0]["line"] - 1] - before[found[0]["line"] - 1]
+    assert [one["line"] for one in largest_differences(SOURCES, base, base, REFERENCES)] == []
+    with pytest.raises(UserError, match="at least 1"):
+        largest_differences(SOURCES, base, new, REFERENCES, count=0)
+    with pytest.raises(UserError, match="the baseline: 4"):
+        largest_differences(SOURCES, base[:4], new, REFERENCES)
