@@ -26,7 +26,7 @@ SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31,
 
 
 def read_starts(text: str) -> list[int]:
-    """A name of SETS, or the smallest lengths of every group but the first: 15,30 makes under 15, 15 to 29, 30 and more."""
+    """A name of SETS, or the smallest length of every group but the first: 15,30 is under 15, 15 to 29, 30 and more."""
     if text in SETS:
         return SETS[text]
     try:

@@ -104,7 +104,7 @@ def rows(
     trials: int = 10_000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
-    """One row for the whole model, then one for each variant: BLEU, difference, p-values and the papers' sign of them."""
+    """A row for the whole model, then one for each variant: BLEU, difference, p-values and the papers' sign of them."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
     tests = paired_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
     found: list[dict[str, Any]] = []

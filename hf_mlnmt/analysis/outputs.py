@@ -4,7 +4,7 @@ Words are runs of letters (and digits) without case; a translation may be counte
 
 empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
-repeated      a phrase of 2 to 4 words twice in a row, or one word three times; not if source or reference have such a run
+repeated      a phrase of 2 to 4 words twice in a row, or a word three times, and no such run in source or reference
 untranslated  at least half of its words stand in the source and not in the reference
 off target    in another language than the reference's, by `LanguageGuesser` (language.py)
 """

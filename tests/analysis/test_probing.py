@@ -1,0 +1,241 @@
+"""Probing: tasks from raw text and from SentEval's files, vectors, classifiers, intervals, what is done stays done."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+
+import pytest
+import torch
+
+from hf_mlnmt.analysis import features
+from hf_mlnmt.analysis.classifiers import PRESETS, MlpSettings, standardized, train_logistic_regression, train_mlp
+from hf_mlnmt.analysis.features import cached_states, check_layer, fingerprint, masked_mean, mean_states
+from hf_mlnmt.analysis.probing import probe, probe_key, wilson_interval
+from hf_mlnmt.analysis.probing_tasks import (
+    PARTS,
+    bigram_shift_task,
+    build,
+    language_task,
+    length_task,
+    split,
+    swap,
+    swappable,
+    word_content_task,
+)
+from hf_mlnmt.analysis.reading import encode_sources
+from hf_mlnmt.analysis.senteval import FILES, find_files, read_task
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import load
+
+TEXTS = ["A dog sees the red house.", "Two women ride.", "A man."]
+
+
+@pytest.fixture(scope="module")
+def lines(demo):
+    return [pair[0] for pair in demo["train"]]
+
+
+def test_split():
+    found = split([f" line {i % 100}" for i in range(300)], seed=1)
+    assert [len(found[part]) for part in PARTS] == [80, 10, 10]
+    assert len({line for part in found.values() for line in part}) == 100
+    assert found == split([f"line {i}" for i in range(100)], seed=1) != split([f"line {i}" for i in range(100)], seed=2)
+    assert [len(part) for part in split([f"line {i}" for i in range(100)], 1, (20, 5, 5)).values()] == [20, 5, 5]
+
+
+def test_length(lines):
+    task = length_task(lines)
+    for part in PARTS:
+        for text, label in zip(task.texts[part], task.labels[part], strict=True):
+            name, length = task.classes[label], len(re.findall(r"[A-Za-z]+", text))
+            bound = int(re.search(r"\d+", name)[0])
+            assert length < bound if name.startswith("under") else length >= bound
+    assert 2 < len(task.classes) <= 6
+    assert set(task.labels["train"]) == set(range(len(task.classes)))
+    with pytest.raises(UserError, match="every training sentence has the label"):
+        length_task([f"a word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(100)])
+
+
+def test_word_content(lines):
+    fillers = [f"common{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(100)]
+    text = [f"{' '.join(fillers)} {word} {chr(97 + i)}x" for word in ("tree", "river") for i in range(25)]
+    task = word_content_task([*text, "tree river both"], count=2)
+    assert task.classes == ["river", "tree"]
+    assert sum(map(len, task.texts.values())) == 50  # not the one with both
+    for part in PARTS:
+        for sentence, label in zip(task.texts[part], task.labels[part], strict=True):
+            assert task.classes[label] in sentence.split()
+    with pytest.raises(UserError, match="0 words beyond the 100 most frequent"):
+        word_content_task(["a b c"] * 50)
+
+
+def test_bigram_shift(lines):
+    assert swappable("A man rides the bike, now") == [(2, 5, 6, 11), (6, 11, 12, 15), (12, 15, 16, 20)]
+    assert swappable("A very very man") == [(7, 11, 12, 15)]
+    assert swap("A man rides the bike", (6, 11, 12, 15)) == "A man the rides bike"
+    task = bigram_shift_task(lines)
+    original = set(lines)
+    for part in PARTS:
+        counts = Counter(task.labels[part])
+        assert abs(counts[0] - counts[1]) <= 1
+        for text, label in zip(task.texts[part], task.labels[part], strict=True):
+            if task.classes[label] == "original":
+                assert text in original
+            else:
+                restored = [swap(text, place) for place in swappable(text)]
+                assert original & set(restored)
+
+
+def test_languages(demo):
+    english, german = ([pair[side] for pair in demo["train"]] for side in (0, 1))
+    task = language_task({"en": english, "de": german[:500]})
+    assert task.classes == ["de", "en"]
+    for part in PARTS:
+        assert len(set(Counter(task.labels[part]).values())) == 1
+        for text, label in zip(task.texts[part], task.labels[part], strict=True):
+            assert text in ((german, english)[label])
+    with pytest.raises(UserError, match="at least two languages"):
+        language_task({"en": english})
+
+
+def test_senteval_files(tmp_path):
+    content = "tr\t10\tA dog .\ntr\t9\tTwo men .\nva\t9\tA cat .\nte\t10\tA bird .\nte\t10\tA cow .\nte\t9\tNo ."
+    (tmp_path / "sentence_length.txt").write_text(content)
+    (tmp_path / "tree_depth.txt.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "readme.md").write_text("x")
+    assert [path.name for path in find_files(tmp_path)] == ["sentence_length.txt", "tree_depth.txt.gz"]
+    task = read_task(tmp_path / "sentence_length.txt")
+    assert (task.name, task.classes) == ("SentLen", ["9", "10"])
+    assert task.texts["train"] == ["A dog .", "Two men ."]
+    assert (task.labels["train"], task.labels["dev"], task.labels["test"]) == ([1, 0], [0], [1, 1, 0])
+    assert task.majority == pytest.approx(2 / 3)
+    assert read_task(tmp_path / "tree_depth.txt.gz").name == "TreeDepth"
+    assert len(FILES) == 10
+    for line in ("tr\t9", "xx\t9\tA dog .", "te\t\tA dog .", "te\t9\tA\tdog ."):
+        (tmp_path / "broken.txt").write_text(f"{content}\n{line}\n")
+        with pytest.raises(UserError, match=r"broken.txt, line 7: expected tr, va or te"):
+            read_task(tmp_path / "broken.txt")
+    (tmp_path / "one.txt").write_text(content.replace("\t9\t", "\t10\t"))
+    with pytest.raises(UserError, match="one: every training sentence has the label '10'"):
+        read_task(tmp_path / "one.txt")
+    (tmp_path / "part.txt").write_text(content.replace("va\t", "tr\t"))
+    with pytest.raises(UserError, match="part: no sentences for dev"):
+        read_task(tmp_path / "part.txt")
+    with pytest.raises(UserError, match="label 'x' is in dev and never in train"):
+        build("t", {"train": [("a", "1"), ("b", "2")], "dev": [("x", "3")], "test": [("a", "4")]})
+    with pytest.raises(UserError, match="none of SentEval's probing files"):
+        find_files(tmp_path / "none")
+
+
+def test_mean_by_hand():
+    states = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]]])
+    assert masked_mean(states, torch.tensor([[True, True, False]])).tolist() == [[2.0, 3.0]]
+
+
+def test_vectors_of_a_model_padding_changes_nothing(folders):
+    parts = load(str(folders("s-agg")))
+    sources = encode_sources(parts, TEXTS)
+    together = mean_states(parts, sources, [0, 1, 2], batch_tokens=1000)
+    for index, ids in enumerate(sources):
+        with torch.no_grad():
+            states = parts.model.get_encoder()(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+        for layer in (0, 1, 2):
+            expected = torch.stack(list(states[layer][0])).sum(0) / len(ids)
+            torch.testing.assert_close(together[layer][index], expected, rtol=1e-4, atol=1e-5)
+    assert check_layer(parts.model, None) == 2
+    with pytest.raises(UserError, match=r"layer 3: this encoder has 0 \(embeddings\) to 2"):
+        check_layer(parts.model, 3)
+
+
+def test_vectors_are_computed_once(folders, tmp_path, monkeypatch):
+    parts = load(str(folders("transformer")))
+    monkeypatch.setattr(features, "CHUNK", 2)
+    expected = cached_states(parts, TEXTS, [1, 2])
+    computed, plain = [], features.mean_states
+
+    def counted(parts, sources, layers, *rest):
+        computed.append((len(sources), list(layers)))
+        return plain(parts, sources, layers, *rest)
+
+    monkeypatch.setattr(features, "mean_states", counted)
+    for _ in range(2):
+        found = cached_states(parts, TEXTS, [1], tmp_path)
+        torch.testing.assert_close(found[1], expected[1])
+    assert computed == [(2, [1]), (1, [1])]
+    computed.clear()
+    torch.testing.assert_close(cached_states(parts, TEXTS, [1, 2], tmp_path), expected)
+    assert computed == [(2, [2]), (1, [2])]
+    (broken, *_) = sorted(tmp_path.iterdir())
+    broken.write_bytes(broken.read_bytes()[:20])
+    torch.testing.assert_close(cached_states(parts, TEXTS, [1, 2], tmp_path), expected)
+    assert len(computed) == 3
+    before = fingerprint(parts.model)
+    with torch.no_grad():
+        parts.model.get_encoder().layers[0].self_attn.out_proj.weight[0, 0] += 1
+    assert fingerprint(parts.model) != before
+    assert not torch.equal(cached_states(parts, TEXTS, [1], tmp_path)[1], expected[1])
+
+
+def toy_vectors(count=300):
+    """A quarter plane has one class, the rest another: no line tells them apart well."""
+    points = torch.randn(3 * count, 2, generator=torch.Generator().manual_seed(1))
+    labels = (points.prod(1) > 0).long()
+    parts = {part: slice(i * count, (i + 1) * count) for i, part in enumerate(PARTS)}
+    return {part: points[rows] * 50 + 7 for part, rows in parts.items()}, {p: labels[rows] for p, rows in parts.items()}
+
+
+def test_classifiers():
+    vectors, labels = toy_vectors()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    found = train_mlp(vectors, labels, 2, PRESETS["dual-context"])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (found.test == labels["test"]).double().mean() > 0.85  # a line gets 0.5
+    assert found.dev_accuracy > 0.85
+    assert torch.equal(found.test, train_mlp(vectors, labels, 2, PRESETS["dual-context"]).test)
+    stopped = train_mlp(vectors, labels, 2, MlpSettings(1e-9, 64, patience=2))
+    assert stopped.epoch <= 2  # nothing improves: the first epochs' weights
+    heavy = train_mlp(vectors, labels, 2, MlpSettings(2.5e-4, 64, penalty=100.0))
+    assert heavy.dev_accuracy < 0.8  # so large an L2 leaves nothing of the hidden layer
+    pytest.importorskip("sklearn")
+    linear = train_logistic_regression(vectors, labels)
+    assert linear.dev_accuracy < 0.7
+    easy = {part: torch.stack([x[:, 0], x[:, 0]], 1) for part, x in vectors.items()}
+    right = {part: (x[:, 0] > 7).long() for part, x in easy.items()}
+    assert (train_logistic_regression(easy, right).test == right["test"]).double().mean() > 0.97
+
+
+def test_standardized_by_the_training_part():
+    found = standardized({"train": torch.tensor([[1.0, 5.0], [3.0, 5.0]]), "dev": torch.tensor([[4.0, 6.0]])})
+    assert found["train"].tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert found["dev"].tolist() == [[2.0, 1.0]]
+
+
+def test_interval_by_hand():
+    low, high = wilson_interval(50, 100)  # (.5 + z^2/200 -+ z sqrt(.0025 + z^2/40000)) / (1 + z^2/100)
+    assert (low, high) == (pytest.approx(0.40383, abs=1e-5), pytest.approx(0.59617, abs=1e-5))
+    assert wilson_interval(0, 10)[0] == pytest.approx(0)
+    assert wilson_interval(10, 10)[1] == pytest.approx(1)
+
+
+def test_probe_of_a_model(folders, tmp_path, lines):
+    parts = load(str(folders("transformer")))
+    task = length_task(lines, sizes=(1500, 200, 200))
+    settings = PRESETS["multi-level"]
+    row = probe(parts, task, 0, "mlp", settings, cache=tmp_path)
+    assert row == probe(parts, task, 0, "mlp", settings)
+    assert row["low"] < row["accuracy"] < row["high"]
+    assert row["low"] > row["majority"]  # the mean of the positions says how many they are
+    assert [row[name] for name in ("train", "dev", "test", "classes")] == [1500, 200, 200, len(task.classes)]
+    keys = [
+        probe_key(parts, task, 2, "mlp", settings, 1),
+        probe_key(parts, task, 1, "mlp", settings, 1),
+        probe_key(parts, task, 2, "mlp", settings, 2),
+        probe_key(parts, task, 2, "mlp", PRESETS["dual-context"], 1),
+        probe_key(parts, task, 2, "logistic", settings, 1),
+        probe_key(parts, length_task(lines, 2, (1500, 200, 200)), 2, "mlp", settings, 1),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[4] == probe_key(parts, task, 2, "logistic", PRESETS["dual-context"], 9)
