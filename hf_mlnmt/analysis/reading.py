@@ -54,18 +54,31 @@ def encode_sources(
 ) -> list[list[int]]:
     """Token ids of each text as the model reads it: text processing, language marks, special tokens.
 
-    Raises: UserError for an empty text, or one that is longer than the model takes.
+    Raises: UserError for an empty text, or one that is longer than the model takes (`usable_indices` finds the others).
     """
-    way = direction(parts.model, parts.source, source_language, target_language)
-    encoder = Encoder(parts.source, parts.source_processing, way, None, None)
-    limit = source_limit(parts.model, parts.source, None)
+    encoder, limit = _encoder(parts, source_language, target_language)
     found = encoder(list(texts))
     for number, ids in enumerate(found, start=1):
         if len(ids) <= encoder.overhead:
             raise UserError(f"sentence {number} is empty: leave it out of what is to be analysed.")
-        if limit is not None and len(ids) > limit:
+        if len(ids) > limit:
             raise UserError(f"sentence {number} has {len(ids)} subwords, the model takes {limit}: leave it out.")
     return found
+
+
+def usable_indices(
+    parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
+) -> list[int]:
+    """Which of the texts are neither empty nor longer than the model takes."""
+    encoder, limit = _encoder(parts, source_language, target_language)
+    return [index for index, ids in enumerate(encoder(list(texts))) if encoder.overhead < len(ids) <= limit]
+
+
+def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[Encoder, float]:
+    way = direction(parts.model, parts.source, source_language, target_language)
+    limit = source_limit(parts.model, parts.source, None)
+    encoder = Encoder(parts.source, parts.source_processing, way, None, None)
+    return encoder, float("inf") if limit is None else limit
 
 
 def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:

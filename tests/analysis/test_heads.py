@@ -11,7 +11,14 @@ from reference import analysis as reference
 from hf_mlnmt.analysis.distance import distance_sums
 from hf_mlnmt.analysis.entropy import entropy_sums
 from hf_mlnmt.analysis.heads import HeadTable, head_table
-from hf_mlnmt.analysis.reading import eager_attention, encode_sources, encoder_passes, forced_passes, sample_indices
+from hf_mlnmt.analysis.reading import (
+    eager_attention,
+    encode_sources,
+    encoder_passes,
+    forced_passes,
+    sample_indices,
+    usable_indices,
+)
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 
@@ -136,5 +143,6 @@ def test_refusals(folders):
         encode_sources(parts, ["A dog.", " "])
     with pytest.raises(UserError, match=r"sentence 1 has .* subwords, the model takes 64"):
         encode_sources(parts, ["A dog. " * 40])
+    assert usable_indices(parts, ["A dog.", " ", "A dog. " * 40, "A man."]) == [0, 3]
     with pytest.raises(UserError, match="no sentences"):
         list(encoder_passes(parts, []))
