@@ -67,6 +67,15 @@ def train_mlp(
     The same seed gives the same result; the caller's random numbers are left as they are.
     """
     vectors = standardized(vectors)
+    model, accuracy, epoch = fit_mlp(vectors, labels, classes, settings, seed)
+    with torch.no_grad():
+        return Predictions(model(vectors["test"]).argmax(-1), accuracy, epoch)
+
+
+def fit_mlp(
+    vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
+) -> tuple[nn.Sequential, float, int]:
+    """The best epoch's perceptron on vectors as they are, its accuracy on dev, and the epoch."""
     shuffling = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,8 +96,7 @@ def train_mlp(
         elif epoch - best_epoch >= settings.patience:
             break
     model.load_state_dict(best)
-    with torch.no_grad():
-        return Predictions(model(vectors["test"]).argmax(-1), best_accuracy, best_epoch)
+    return model, best_accuracy, best_epoch
 
 
 @torch.no_grad()

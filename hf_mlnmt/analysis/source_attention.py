@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,14 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     return found
 
 
-def choose_places(
-    weights: Mapping[Place, Tensor], layer: int | None = None, head: int | None = None
-) -> dict[Place, Tensor]:
+def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
     """Of the places those of one layer, or of all layers, with one head, or with the mean over the heads.
 
     Raises: UserError for a layer or head that is not there.
     """
-    layers, heads = {place.layer for place in weights}, {place.head for place in weights if place.head}
+    known_places = list(places)
+    layers, heads = {place.layer for place in known_places}, {place.head for place in known_places if place.head}
     for option, value, known in (("layer", layer, layers), ("head", head, heads)):
         if value is not None and value not in known:
             raise UserError(f"--{option} {value}: this model has 1 to {max(known)}.")
-    return {p: w for p, w in weights.items() if layer in (None, p.layer) and p.head == (head or 0)}
+    return [place for place in known_places if layer in (None, place.layer) and place.head == (head or 0)]

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from hf_mlnmt.cli.attention import attention
 from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.compare_runs import compare_runs
@@ -41,6 +42,7 @@ for verb in (
     compare_runs,
     describe,
     coverage,
+    attention,
     publish,
     export,
 ):

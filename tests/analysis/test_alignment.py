@@ -118,9 +118,10 @@ def test_places(folders):
     parts = load(str(folders("m-10")))
     weights = [torch.rand(1, 2, 2, 3, 4), torch.rand(1, 2, 2, 3, 4)]
     places = source_attentions(parts.model, weights)
-    assert list(choose_places(places, layer=2)) == [Place(2, 1, 0), Place(2, 2, 0)]
-    torch.testing.assert_close(choose_places(places, 2, 1)[Place(2, 2, 1)], weights[1][:, 1, 0])
-    torch.testing.assert_close(choose_places(places)[Place(1, 2, 0)], weights[0][:, 1].mean(1))
+    assert choose_places(places, layer=2) == [Place(2, 1, 0), Place(2, 2, 0)]
+    assert choose_places(places, 2, 1) == [Place(2, 1, 1), Place(2, 2, 1)]
+    torch.testing.assert_close(places[Place(2, 2, 1)], weights[1][:, 1, 0])
+    torch.testing.assert_close(places[Place(1, 2, 0)], weights[0][:, 1].mean(1))
     with pytest.raises(UserError, match="--layer 3: this model has 1 to 2"):
         choose_places(places, layer=3)
     with pytest.raises(UserError, match="--head 0"):

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from hf_mlnmt.analysis import features
-from hf_mlnmt.analysis.classifiers import PRESETS, MlpSettings, standardized, train_logistic_regression, train_mlp
+from hf_mlnmt.analysis.classifiers import (
+    PRESETS,
+    MlpSettings,
+    fit_mlp,
+    standardized,
+    train_logistic_regression,
+    train_mlp,
+)
 from hf_mlnmt.analysis.features import cached_states, check_layer, fingerprint, masked_mean, mean_states
 from hf_mlnmt.analysis.probing import probe, probe_key, wilson_interval
 from hf_mlnmt.analysis.probing_tasks import (
@@ -197,14 +204,23 @@ def test_classifiers():
     assert torch.equal(found.test, train_mlp(vectors, labels, 2, PRESETS["dual-context"]).test)
     stopped = train_mlp(vectors, labels, 2, MlpSettings(1e-9, 64, patience=2))
     assert stopped.epoch <= 2  # nothing improves: the first epochs' weights
-    heavy = train_mlp(vectors, labels, 2, MlpSettings(2.5e-4, 64, penalty=1e6))
-    assert heavy.dev_accuracy < 0.8  # nothing but L2 counts for the hidden layer
     pytest.importorskip("sklearn")
     linear = train_logistic_regression(vectors, labels)
     assert linear.dev_accuracy < 0.7
     easy = {part: torch.stack([x[:, 0], x[:, 0]], 1) for part, x in vectors.items()}
     right = {part: (x[:, 0] > 7).long() for part, x in easy.items()}
     assert (train_logistic_regression(easy, right).test == right["test"]).double().mean() > 0.97
+
+
+def test_the_penalty_is_on_the_hidden_layer():
+    vectors, labels = toy_vectors()
+    norms = {}
+    for penalty in (0.0, 10.0):
+        settings = MlpSettings(0.01, 1, penalty=penalty, epochs=1)
+        model, _, _ = fit_mlp(standardized(vectors), labels, 2, settings)
+        norms[penalty] = [model[index].weight.square().sum().item() for index in (0, 2)]
+    assert norms[10.0][0] < 0.1 * norms[0.0][0]
+    assert norms[10.0][1] > 0.1 * norms[0.0][1]
 
 
 def test_standardized_by_the_training_part():
@@ -223,20 +239,20 @@ def test_interval_by_hand():
 def test_probe_of_a_model(folders, tmp_path, lines):
     parts = load(str(folders("transformer")))
     short = [line for line in lines if len(line) < 50]
-    task = length_task(short, sizes=(1500, 200, 200))
+    task = length_task(short, sizes=(1000, 100, 100))
     settings = PRESETS["multi-level"]
     row = probe(parts, task, 0, "mlp", settings, cache=tmp_path)
     assert row == probe(parts, task, 0, "mlp", settings)
     assert row["low"] < row["accuracy"] < row["high"]
     assert row["low"] > row["majority"]  # the mean of the positions says how many they are
-    assert [row[name] for name in ("train", "dev", "test", "classes")] == [1500, 200, 200, len(task.classes)]
+    assert [row[name] for name in ("train", "dev", "test", "classes")] == [1000, 100, 100, len(task.classes)]
     keys = [
         probe_key(parts, task, 2, "mlp", settings, 1),
         probe_key(parts, task, 1, "mlp", settings, 1),
         probe_key(parts, task, 2, "mlp", settings, 2),
         probe_key(parts, task, 2, "mlp", PRESETS["dual-context"], 1),
         probe_key(parts, task, 2, "logistic", settings, 1),
-        probe_key(parts, length_task(short, 2, (1500, 200, 200)), 2, "mlp", settings, 1),
+        probe_key(parts, length_task(short, 2, (1000, 100, 100)), 2, "mlp", settings, 1),
     ]
     assert len(set(keys)) == len(keys)
     assert keys[4] == probe_key(parts, task, 2, "logistic", PRESETS["dual-context"], 9)

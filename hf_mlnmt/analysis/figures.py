@@ -1,0 +1,233 @@
+"""Figures at a paper's column width: heat maps, curves, bars and points with intervals, as png and svg.
+
+Colours: Okabe and Ito 2008, which people with any colour blindness tell apart; every series has a marker and a line
+style of its own besides. Heat maps: viridis, whose lightness rises evenly, with the numbers in the cells where there is
+room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_path
+
+COLUMN, PAGE = 3.35, 6.9
+"""Widths in inches: one column of a two-column paper, and both."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
+STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "figure.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One heat map: `values` (rows, columns), None where there is nothing; names of rows and columns."""
+
+    title: str
+    values: Sequence[Sequence[float | None]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def heat_maps(
+    panels: Sequence[Panel],
+    row_label: str,
+    column_label: str,
+    label: str,
+    numbers: bool = True,
+    low: float | None = None,
+) -> Any:
+    """Panels side by side with one scale of colours; `numbers`: values in the cells. Returns the figure.
+
+    low: where the scale begins; the smallest value unless given.
+    """
+    values = [value for panel in panels for row in panel.values for value in row if value is not None]
+    least, most = (min(values) if low is None else low), max(values)
+    widest, highest = max(len(p.columns) for p in panels), max(len(p.rows) for p in panels)
+    cell = 0.34 if numbers else 0.16
+    margin = 0.75 if not numbers else 0.45
+    across = max(1, min(len(panels), int((PAGE - 0.7) // (widest * cell + margin))))
+    down = ceil(len(panels) / across)
+    width = max(COLUMN, across * (widest * cell + margin) + 0.7)
+    with _style():
+        figure = _figure(width, down * (highest * (0.24 if numbers else cell) + (0.7 if numbers else 1.0)))
+        axes = figure.subplots(down, across, squeeze=False).flatten()
+        for axis, panel in zip(axes, panels):
+            grid = [[float("nan") if value is None else value for value in row] for row in panel.values]
+            image = axis.imshow(grid, vmin=least, vmax=most, cmap="viridis", aspect="auto")
+            axis.set_title(panel.title)
+            axis.set_xticks(range(len(panel.columns)), panel.columns, rotation=0 if numbers else 90)
+            axis.set_yticks(range(len(panel.rows)), panel.rows)
+            axis.tick_params(length=0)
+            axis.spines[:].set_visible(False)
+            if numbers:
+                _write_numbers(axis, panel, least, most)
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        figure.supxlabel(column_label, fontsize=8)
+        figure.supylabel(row_label, fontsize=8)
+        figure.suptitle(label)  # beside the scale of a low figure it would be cut off
+        figure.colorbar(image, ax=axes.tolist(), pad=0.02, aspect=25)
+    return figure
+
+
+def _write_numbers(axis: Any, panel: Panel, least: float, most: float) -> None:
+    digits = 1 if most >= 2 else 2
+    for y, row in enumerate(panel.values):
+        for x, value in enumerate(row):
+            if value is not None:
+                colour = "white" if value - least < 0.6 * (most - least) else "black"
+                axis.text(x, y, f"{value:.{digits}f}", ha="center", va="center", fontsize=6, color=colour)
+
+
+def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str, y_label: str) -> Any:
+    """{panel's title: {series: {x: y}}}: lines over whole numbers, panels side by side with one y axis."""
+    series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    with _style():
+        legend = 0.17 * ceil(len(series) / 2)
+        figure = _figure(COLUMN if len(panels) == 1 else PAGE, 2.2 + legend)
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).flatten()
+        for axis, (title, lines) in zip(axes, panels.items()):
+            for name, points in lines.items():
+                axis.plot(list(points), list(points.values()), label=name, **_look(series.index(name)))
+            axis.set_title(title)
+            axis.set_xlabel(x_label)
+            axis.set_xticks(sorted({x for points in lines.values() for x in points}))
+            axis.grid(axis="y")
+        axes[0].set_ylabel(y_label)
+        axes[0].set_ylim(bottom=min(0.0, axes[0].get_ylim()[0]))
+        if len(series) > 1:
+            handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+            columns = 2 if len(panels) == 1 else 4
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(series)))
+    return figure
+
+
+def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str) -> Any:
+    """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read."""
+    count = sum(len(entries) for entries in panels.values())
+    with _style():
+        figure = _figure(COLUMN, 0.6 + 0.21 * count + 0.3 * len(panels))
+        heights = [len(entries) + 0.5 for entries in panels.values()]
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights).flatten()
+        for axis, (title, entries) in zip(axes, panels.items()):
+            places = range(len(entries))
+            drawn = axis.barh(places, [value for _, value, _ in entries], color=COLOURS[0], height=0.65)
+            axis.bar_label(drawn, [f"{value:.2f}{sign}" for _, value, sign in entries], padding=2, fontsize=6)
+            axis.set_yticks(places, [name for name, _, _ in entries])
+            axis.invert_yaxis()
+            axis.axvline(0, color="black", linewidth=0.6)
+            axis.margins(x=0.18)
+            axis.set_title(title)
+        axes[-1].set_xlabel(y_label)
+    return figure
+
+
+def token_bars(panels: Mapping[str, Sequence[tuple[str, float]]], y_label: str) -> Any:
+    """{panel's title: (token, value)}: a sentence in its order, one bar a token, panels below each other."""
+    longest = max(len(entries) for entries in panels.values())
+    with _style():
+        figure = _figure(max(COLUMN, 0.6 + 0.2 * longest), 1.7 * len(panels))
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharey=True).flatten()
+        for axis, (title, entries) in zip(axes, panels.items()):
+            axis.bar(range(len(entries)), [value for _, value in entries], color=COLOURS[0], width=0.7)
+            axis.set_xticks(range(len(entries)), [token for token, _ in entries], rotation=90)
+            axis.set_title(title)
+            axis.set_ylabel(y_label)
+            axis.grid(axis="y")
+            axis.set_axisbelow(True)
+    return figure
+
+
+Interval = tuple[float | None, float | None, float | None]
+
+
+def points(
+    panels: Mapping[str, Mapping[str, Sequence[Interval]]], names: Sequence[str], x_label: str, y_label: str
+) -> Any:
+    """{panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side."""
+    series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    step = min(0.8 / len(series), 0.22)
+    with _style():
+        width = COLUMN if len(panels) == 1 and len(names) * len(series) <= 18 else PAGE
+        figure = _figure(width, 2.35 * len(panels) + 0.17 * ceil(len(series) / 2))
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True).flatten()
+        for axis, (title, lines) in zip(axes, panels.items()):
+            for name, values in lines.items():
+                number = series.index(name)
+                known = [(x, value, low, high) for x, (value, low, high) in enumerate(values) if value is not None]
+                shift = (number - (len(series) - 1) / 2) * step
+                below = [max(value - (value if low is None else low), 0.0) for _, value, low, _ in known]
+                above = [max((value if high is None else high) - value, 0.0) for _, value, _, high in known]
+                axis.errorbar(
+                    [x + shift for x, *_ in known],
+                    [value for _, value, *_ in known],
+                    yerr=[below, above],
+                    label=name,
+                    **{**_look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
+                )
+            axis.set_xticks(range(len(names)), names)
+            axis.set_title(title)
+            axis.set_ylabel(y_label)
+            axis.grid(axis="y")
+        axes[-1].set_xlabel(x_label)
+        if len(series) > 1:
+            handles, labels = axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=2 if width == COLUMN else 4)
+    return figure
+
+
+def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
+    """Write `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
+    paths = []
+    for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
+        path = Path(folder) / f"{stem}.{kind}"
+        with _style(), atomic_path(path) as temporary:
+            figure.savefig(temporary, format=kind, **options)
+        paths.append(path)
+    return paths
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[number % len(LINES)],
+    }
+
+
+def _style() -> Any:
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
+    return rc_context(STYLE)  # type: ignore[arg-type]
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
+
+    return Figure(figsize=(width, height), layout="constrained")

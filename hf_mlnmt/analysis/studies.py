@@ -1,0 +1,162 @@
+"""Studies of attention: one question, several systems, one sample; rows, figures and a summary for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.dependency import Dependency, dependency
+from hf_mlnmt.analysis.divergence import divergence
+from hf_mlnmt.analysis.figures import Panel
+from hf_mlnmt.analysis.heads import HeadTable, Side, head_table
+from hf_mlnmt.analysis.ranges import RANGES, Range
+from hf_mlnmt.analysis.reading import subwords
+from hf_mlnmt.analysis.sampling import Sample
+from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import write_text
+from hf_mlnmt.generation.loading import Parts
+
+Systems = Mapping[str, Parts]
+RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
+UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
+
+
+@dataclass
+class Study:
+    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names."""
+
+    stem: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    summary: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def write(self, folder: str | Path, settings: dict[str, Any]) -> list[Path]:
+        """JSON, csv, png, svg and text files; returns their paths."""
+        paths = write_rows(folder, self.stem, self.stem, self.rows, settings)
+        for stem, figure in self.figures.items():
+            paths += figures.save(figure, folder, stem)
+        return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
+
+
+def named(name: str, error: UserError) -> UserError:
+    """The same error, saying which system it is about."""
+    return UserError(f"{name}: {error}")
+
+
+def heads_study(
+    systems: Systems, sample: Sample, statistic: str, side: Side = "encoder", renormalize: bool = False
+) -> Study:
+    """Distance or entropy of every head: heat maps (layers x heads) and curves of the layers' means, in both ranges.
+
+    A decoder sees j <= i only: one range.
+    """
+    study = Study(f"{statistic}.{side}")
+    ranges = RANGES if side == "encoder" else RANGES[:1]
+    tables: dict[Range, dict[str, HeadTable]] = {positions: {} for positions in ranges}
+    for name, parts in systems.items():
+        sources, targets = sample.source_ids(parts), sample.target_ids(parts) if side == "decoder" else None
+        for positions in ranges:
+            try:
+                table = head_table(parts, sources, statistic, side, positions, renormalize, targets)
+            except UserError as error:
+                raise named(name, error) from error
+            tables[positions][name] = table
+            study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
+    for positions, of_range in tables.items():
+        of_layers = {
+            series: points for name, table in of_range.items() for series, points in _layers(name, table).items()
+        }
+        for series, points in of_layers.items():
+            system, _, unit = series.partition(", ")
+            study.rows += [
+                {"system": system, "range": positions, "layer": x, "unit": unit, "head": "mean", "value": y}
+                for x, y in points.items()
+            ]
+            layers = {f"layer {x}": round(y, 3) for x, y in points.items()}
+            study.summary.append({"system": series, "range": RANGE_TITLES[positions], **layers})
+        panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
+        study.figures[f"{study.stem}.heads.{positions}"] = figures.heat_maps(
+            panels, "layer", "head", UNITS_OF[statistic]
+        )
+    lines = {
+        RANGE_TITLES[positions] if len(ranges) > 1 else "": {
+            series: points for name, table in of_range.items() for series, points in _layers(name, table).items()
+        }
+        for positions, of_range in tables.items()
+    }
+    study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
+    return study
+
+
+def _layers(name: str, table: HeadTable) -> dict[str, dict[int, float]]:
+    """{series: {layer: mean over its heads}}: a series for each unit."""
+    found: dict[str, dict[int, float]] = {}
+    for number, layer in enumerate(table.layer_means(), start=1):
+        for unit, value in layer.items():
+            found.setdefault(f"{name}, {unit}" if unit else name, {})[number] = value
+    return found
+
+
+def _panels(name: str, table: HeadTable) -> list[Panel]:
+    units = list(dict.fromkeys(unit for layer in table.values for unit in layer))
+    count = max(len(heads) for layer in table.values for heads in layer.values())
+    found = []
+    for unit in units:
+        values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
+        rows = [str(number) for number in range(1, len(values) + 1)]
+        found.append(Panel(f"{name}, {unit}" if unit else name, values, rows, [str(h + 1) for h in range(count)]))
+    return found
+
+
+def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
+    """JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
+    study, lines, means = Study(f"divergence.{side}"), {}, []
+    for name, parts in systems.items():
+        targets = sample.target_ids(parts) if side == "decoder" else None
+        try:
+            found = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
+        except UserError as error:
+            raise named(name, error) from error
+        kernel = parts.model.config.kernel_size
+        study.rows += [{"system": name, "kernel_size": kernel, **row} for row in found.rows()]
+        layers = {f"layer {x}": round(y, 4) for x, y in found.layers.items()}
+        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(found.mean, 4)})
+        lines[name] = found.layers
+        means.append((f"{name}, f = {kernel}", found.mean, ""))
+    study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
+    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
+    return study
+
+
+def dependency_study(systems: Systems, sample: Sample, summed: bool = False, line: int | None = None) -> Study:
+    """AIF dependency: outputs by system, attention by layer, and every token of one sentence (`line` of the file)."""
+    if line is not None and line not in sample.lines:
+        raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
+    index = 0 if line is None else sample.lines.index(line)
+    study, outputs, layers, tokens = Study("dependency"), [], {}, {}
+    for name, parts in systems.items():
+        try:
+            found: Dependency = dependency(parts, sample.source_ids(parts), summed)
+        except UserError as error:
+            raise named(name, error) from error
+        study.rows += [{"system": name, **row} for row in found.rows()]
+        one = found.sentences[index]
+        pieces = subwords(parts.target, one.target)
+        study.rows += [
+            {"system": name, "of": f"line {sample.lines[index]}", "token": piece, "value": value}
+            for piece, value in zip(pieces, one.tokens, strict=True)
+        ]
+        of_layers = {f"layer {x}": round(y, 4) for x, y in enumerate(found.layers, start=1)}
+        study.summary.append({"system": name, "outputs": round(found.outputs, 4), **of_layers})
+        outputs.append((name, found.outputs, ""))
+        layers[name] = dict(enumerate(found.layers, start=1))
+        tokens[name] = list(zip(pieces, one.tokens, strict=True))
+    study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
+    study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
+    study.figures["dependency.sentence"] = figures.token_bars(tokens, "nats")
+    return study

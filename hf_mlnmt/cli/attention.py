@@ -1,0 +1,133 @@
+"""`hf-mlnmt attention`: what the attention of one or several models looks at, as numbers and figures."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_mlnmt.cli.analysing import (
+    Device,
+    Models,
+    OutputFolder,
+    SampleSeed,
+    SampleSize,
+    SourceFile,
+    SourceLanguage,
+    TargetLanguage,
+    finish,
+    load_systems,
+    tell_eager,
+)
+from hf_mlnmt.errors import UserError
+
+
+class What(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
+    """The questions."""
+
+    distance = "distance"
+    entropy = "entropy"
+    divergence = "divergence"
+    dependency = "dependency"
+    alignments = "alignments"
+    maps = "maps"
+
+
+class Side(str, Enum):  # noqa: UP042
+    """Whose attention."""
+
+    encoder = "encoder"
+    decoder = "decoder"
+    source = "source"
+
+
+def attention(
+    models: Models,
+    source: SourceFile,
+    output: OutputFolder,
+    what: Annotated[list[What], typer.Option("--what", "-w", help="The question; give it again for more.")],
+    target: Annotated[
+        Path | None,
+        typer.Option("--target", "-t", help="Translations to look at; unless given, the model's own greedy ones."),
+    ] = None,
+    side: Annotated[
+        Side | None,
+        typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
+    ] = None,
+    sample: SampleSize = 1000,
+    seed: SampleSeed = 1,
+    renormalize: Annotated[
+        bool, typer.Option("--renormalize", help="distance, entropy: weights of a position sum to 1 over the range.")
+    ] = False,
+    over_heads: Annotated[
+        bool, typer.Option("--over-heads", help="divergence: mean of the heads' own, not of their maximum.")
+    ] = False,
+    summed: Annotated[
+        bool, typer.Option("--summed", help="dependency: sum over target positions, not their mean.")
+    ] = False,
+    layer: Annotated[int | None, typer.Option(help="alignments, maps: one decoder layer, from 1.")] = None,
+    head: Annotated[int | None, typer.Option(help="alignments, maps: one head, from 1; else the mean.")] = None,
+    gold: Annotated[
+        Path | None, typer.Option("--gold", help="alignments: those made by people, i-j sure, i?j possible.")
+    ] = None,
+    one_based: Annotated[bool, typer.Option("--one-based", help="The gold alignments count words from 1.")] = False,
+    sentence: Annotated[
+        int | None, typer.Option(min=1, help="maps, dependency: the line of the sentence to draw.")
+    ] = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
+    device: Device = None,
+) -> None:
+    """Measure and draw what attention looks at: JSON, csv, png and svg in the folder --output.
+
+    `hf-mlnmt attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy`
+
+    - distance, entropy: of every self-attention head, by layer; several models in one figure
+    - divergence: between the two units of the dual contextual module (enc-dc, dec-dc, full-dc)
+    - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
+    - alignments: words linked by the attention over the source, and their error rate
+    - maps: the weights of one sentence
+
+    docs/analysis.md has the equations.
+    """
+    from hf_mlnmt.analysis import source_studies, studies
+    from hf_mlnmt.analysis.alignment import read_gold
+    from hf_mlnmt.analysis.sampling import draw_sample
+    from hf_mlnmt.evaluation.systems import read_texts
+
+    if side is Side.source and set(what) != {What.maps}:
+        raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
+    sources, targets = read_texts(source), read_texts(target) if target else None
+    golden = read_gold(read_texts(gold), gold, one_based) if gold else None
+    systems = load_systems(models, device)
+    tell_eager(systems)
+    languages = (source_language, target_language)
+    drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
+    classes = {name: type(parts.model).__name__ for name, parts in systems.items()}
+    of: Any = "encoder" if side is None else side.value
+    for question in dict.fromkeys(what):
+        used = drawn
+        if question in (What.distance, What.entropy):
+            study = studies.heads_study(systems, used, question.value, of, renormalize)
+        elif question is What.divergence:
+            study = studies.divergence_study(systems, used, of, over_heads)
+        elif question is What.dependency:
+            study = studies.dependency_study(systems, used, summed, sentence)
+        elif question is What.alignments:
+            if golden is not None and len(golden) != len(sources):
+                raise UserError(f"{gold}: {len(golden)} lines for {len(sources)} sentences: expected the same.")
+            used = draw_sample(systems, sources, targets, None, seed, languages)
+            chosen = [golden[line - 1] for line in used.lines] if golden is not None else None
+            study = source_studies.alignment_study(systems, used, chosen, layer, head)
+        else:
+            line = sentence or drawn.lines[0]
+            if line > len(sources):
+                raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
+            one = [sources[line - 1]], [targets[line - 1]] if targets else None
+            used = draw_sample(systems, *one, None, seed, languages)
+            where: Any = "source" if side is None else side.value
+            study = source_studies.map_study(systems, used, where, layer, head)
+        settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
+        finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})
