@@ -16,6 +16,9 @@ from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.cli.export import export
+from hf_mlnmt.cli.masking import masking
+from hf_mlnmt.cli.outputs import outputs
+from hf_mlnmt.cli.probe import probe
 from hf_mlnmt.cli.publish import publish
 from hf_mlnmt.cli.tokenizer import tokenizer
 from hf_mlnmt.cli.train import train
@@ -43,6 +46,9 @@ for verb in (
     describe,
     coverage,
     attention,
+    masking,
+    probe,
+    outputs,
     publish,
     export,
 ):

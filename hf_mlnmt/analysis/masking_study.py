@@ -1,0 +1,67 @@
+"""The study of masking: several systems, each with its parts left out, as rows, bars and translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.masking import WHOLE, Question, rows, translations, variants
+from hf_mlnmt.analysis.published import published_masking
+from hf_mlnmt.analysis.studies import Study, Systems, named
+from hf_mlnmt.analysis.writing import file_name
+from hf_mlnmt.errors import UserError
+
+
+def masking_study(
+    systems: Systems,
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    questions: Sequence[Question] | None,
+    decoding: dict[str, Any],
+    tell: Callable[[str], None] = lambda text: None,
+    **scoring: Any,
+) -> Study:
+    """`questions`: None for all that each system has; `scoring`: protocol, language, bootstrap, trials, seed.
+
+    Beside layer aggregation and MLMHA of our own stand the papers' changes, in a column of the rows that is named so.
+    Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.
+    """
+    chosen = {}
+    for name, parts in systems.items():
+        try:
+            chosen[name] = variants(parts.model, questions)
+        except UserError as error:
+            raise named(name, error) from error
+    study, panels = Study("masking"), {}
+    for name, parts in systems.items():
+        tell(f"{name}: {1 + len(chosen[name])} translations of {len(sources)} sentences")
+        outputs = translations(parts, sources, chosen[name], **decoding)
+        for what, lines in outputs.items():
+            text = "".join(line.replace("\n", " ") + "\n" for line in lines)
+            study.texts[f"translations/{file_name(f'{name}.{what}')}.txt"] = text
+        found = [{"system": name, **row} for row in rows(outputs, chosen[name], references, **scoring)]
+        study.rows += found
+        study.rows += _published(name, parts.model.config)
+        study.summary += [
+            {
+                "system": name,
+                "without": row["without"] if row["question"] != "decoders" else f"only the {row['without']}",
+                "BLEU": round(row["BLEU"], 2),
+                "difference": "" if row["without"] == WHOLE else f"{row['difference']:+.2f}{row['sign']}",
+            }
+            for row in found
+        ]
+        bars = [(row["without"], row["difference"], row["sign"]) for row in found if row["without"] != WHOLE]
+        panels[f"{name}: {found[0]['BLEU']:.2f} BLEU"] = bars
+    study.figures["masking"] = figures.bars(panels, "change of BLEU")
+    return study
+
+
+def _published(name: str, config: Any) -> list[dict[str, Any]]:
+    """The thesis's row, each number as it is printed."""
+    printed = published_masking(config) or []
+    return [
+        {"system": name, "question": "published", "without": f"layer {number}", "thesis_table_3.5_WMT14_En-De": text}
+        for number, text in enumerate(printed, start=1)
+    ]

@@ -1,0 +1,91 @@
+"""`hf-mlnmt outputs`: translations by source length, what is wrong with them, and where two systems differ most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models
+from hf_mlnmt.cli.evaluate import (
+    BatchTokens,
+    Beams,
+    Bootstrap,
+    Device,
+    Language,
+    LengthPenalty,
+    Reference,
+    Seed,
+    what_to_score,
+)
+from hf_mlnmt.errors import UserError
+
+
+def outputs(
+    systems: Annotated[
+        list[str], typer.Argument(help="Files of translations, or model folders; NAME=PATH gives a name.")
+    ],
+    source: Annotated[Path, typer.Option("--source", "-s", help="Source sentences (text or .gz).")],
+    reference: Reference,
+    output: OutputFolder,
+    groups: Annotated[
+        str, typer.Option("--groups", "-g", help="Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.")
+    ] = "wmt",
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Count lengths in this model's source subwords. Unless given: in words.")
+    ] = None,
+    languages: Annotated[
+        list[str] | None,
+        typer.Option("--language-text", help="XX=FILE, text of a further language that outputs may be in by mistake."),
+    ] = None,
+    differences: Annotated[int, typer.Option(min=0, help="Sentences to show each way, of each system.")] = 20,
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    language: Language = None,
+    bootstrap: Bootstrap = 1000,
+    seed: Seed = 12345,
+    num_beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = None,
+) -> None:
+    """Look at translations beyond one score: JSON, csv, png and svg in the folder --output.
+
+    `hf-mlnmt outputs base=a.de new=b.de -s test.en -r test.de -o analysis --tokenizer runs/base/average`
+
+    - lengths: BLEU and chrF by source length, with counts and intervals
+    - statistics: length ratio, and which outputs are empty, copied, repeated, untranslated, or in the wrong language
+    - differences: the sentences where each further system gains and loses most against the first
+    """
+    from hf_mlnmt.analysis.lengths import read_starts
+    from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
+    from hf_mlnmt.evaluation.systems import load_system, read_references, read_texts
+
+    starts = read_starts(groups)
+    asked = what_to_score([protocol], ["BLEU"], language, reference[0])
+    sources, references = read_texts(source), read_references(reference)
+    if len(sources) != len(references[0]):
+        raise UserError(f"{source} has {len(sources)} lines, {reference[0]} {len(references[0])}: expected the same.")
+    further = dict(_language_text(argument) for argument in languages or [])
+    texts = {name: read_texts(path) for name, path in further.items()}
+    decoding: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
+    found = {
+        name: load_system(path, source, references, reference, device=device, **decoding).lines
+        for name, path in name_models(systems).items()
+    }
+    lengths = source_lengths(sources, tokenizer)
+    how: Any = {"protocol": protocol, "language": asked["language"], "bootstrap": bootstrap, "seed": seed}
+    settings = {"source": str(source), "references": [str(path) for path in reference], **how}
+    unit = f"subwords of {tokenizer}" if tokenizer else "words"
+    study = length_study(found, references, lengths, starts, "subwords" if tokenizer else "words", **how)
+    finish(study, output, {**settings, "groups": starts, "unit": unit})
+    finish(statistics_study(found, sources, references, texts), output, {**settings, "language_texts": further})
+    if len(found) > 1 and differences:
+        finish(difference_study(found, sources, references, differences), output, settings)
+
+
+def _language_text(argument: str) -> tuple[str, str]:
+    name, given, path = argument.partition("=")
+    if not given or not name:
+        raise UserError(f"--language-text {argument}: expected XX=FILE, a language and a file of its sentences.")
+    return name, path

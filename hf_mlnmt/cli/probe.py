@@ -1,0 +1,111 @@
+"""`hf-mlnmt probe`: what a classifier can read from frozen encoders about their sentences."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_mlnmt.cli.analysing import (
+    Device,
+    Models,
+    OutputFolder,
+    SourceLanguage,
+    TargetLanguage,
+    finish,
+    load_systems,
+    tell,
+)
+from hf_mlnmt.errors import UserError
+
+
+class Task(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
+    """The tasks made from raw text."""
+
+    length = "length"
+    word_content = "word-content"
+    bigram_shift = "bigram-shift"
+    language = "language"
+
+
+class Preset(str, Enum):  # noqa: UP042
+    """The papers' settings of the perceptron."""
+
+    multi_level = "multi-level"
+    dual_context = "dual-context"
+
+
+class Classifier(str, Enum):  # noqa: UP042
+    """What is trained on the vectors."""
+
+    mlp = "mlp"
+    logistic = "logistic"
+
+
+def probe(
+    models: Models,
+    output: OutputFolder,
+    text: Annotated[
+        list[str] | None,
+        typer.Option("--text", "-t", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
+    ] = None,
+    senteval: Annotated[
+        list[Path] | None, typer.Option("--senteval", help="SentEval's probing files, or the folder they are in.")
+    ] = None,
+    task: Annotated[
+        list[Task] | None, typer.Option("--task", help="Which to make of --text. Unless given: all that can be.")
+    ] = None,
+    layer: Annotated[
+        list[int] | None, typer.Option("--layer", min=0, help="Of the encoder, 0: embeddings. Unless given: the last.")
+    ] = None,
+    classifier: Annotated[list[Classifier] | None, typer.Option("--classifier", help="Unless given: both.")] = None,
+    preset: Annotated[
+        Preset, typer.Option(help="Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context).")
+    ] = Preset.multi_level,
+    words: Annotated[int, typer.Option(min=2, help="word-content: how many words; the paper has 1,000.")] = 100,
+    sizes: Annotated[str, typer.Option(help="Sentences for train, dev and test, at most.")] = "100000,10000,10000",
+    seed: Annotated[int, typer.Option(help="Of the tasks and the perceptron.")] = 1,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", help="Folder of vectors. Unless given: vectors/ in --output.")
+    ] = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
+    device: Device = None,
+) -> None:
+    """Train classifiers on the mean of frozen encoder states: JSON, csv, png and svg in the folder --output.
+
+    `hf-mlnmt probe runs/a/average runs/b/average --text train.en -o analysis`
+
+    Vectors are kept, and a finished probe is not repeated: the same command goes on where it was interrupted, and
+    further models, tasks and layers are added.
+    """
+    from hf_mlnmt.analysis.probing_study import make_tasks, probing_study, read_sizes, senteval_tasks
+    from hf_mlnmt.data.lines import read_lines
+
+    if not text and not senteval:
+        raise UserError("probe needs sentences: --text FILE for tasks made from them, or --senteval FILE or FOLDER.")
+    named_texts = dict(_name(argument) for argument in text or [])
+    systems = load_systems(models, device)
+    lines = {name: list(read_lines(path)) for name, path in named_texts.items()}
+    languages = (source_language, target_language)
+    chosen = [one.value for one in task] if task else None
+    tasks = make_tasks(systems, lines, chosen, seed, read_sizes(sizes), words, languages) if lines else []
+    tasks += senteval_tasks(senteval or [])
+    reading = {"source_language": source_language, "target_language": target_language}
+    kinds: Any = [one.value for one in classifier] if classifier else None
+    study = probing_study(systems, tasks, output, layer, kinds, preset.value, seed, cache, tell, **reading)
+    settings = {
+        "preset": preset.value,
+        "seed": seed,
+        "texts": named_texts,
+        "senteval": [str(x) for x in senteval or []],
+    }
+    finish(study, output, {**settings, "sizes": sizes, "words": words})
+
+
+def _name(argument: str) -> tuple[str, str]:
+    """XX=FILE, or a file by itself."""
+    name, given, path = argument.partition("=")
+    return (name, path) if given and not Path(argument).exists() else ("", argument)
