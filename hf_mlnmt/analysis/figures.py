@@ -166,14 +166,22 @@ Interval = tuple[float | None, float | None, float | None]
 
 
 def points(
-    panels: Mapping[str, Mapping[str, Sequence[Interval]]], names: Sequence[str], x_label: str, y_label: str
+    panels: Mapping[str, Mapping[str, Sequence[Interval]]],
+    names: Sequence[str],
+    x_label: str,
+    y_label: str,
+    levels: tuple[str, Sequence[float]] | None = None,
 ) -> Any:
-    """{panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side."""
+    """{panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side.
+
+    levels: what to compare with at each name, drawn as a grey dash, and what it is called.
+    """
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     step = min(0.8 / len(series), 0.22)
     with _style():
-        width = COLUMN if len(panels) == 1 and len(names) * len(series) <= 18 else PAGE
-        figure = _figure(width, 2.35 * len(panels) + 0.17 * ceil(len(series) / 2))
+        letters = sum(max(map(len, name.split("\n"))) + 1 for name in names)
+        width = COLUMN if len(names) * len(series) <= 20 and letters * 0.055 < COLUMN - 0.5 else PAGE
+        figure = _figure(width, (2.2 if len(panels) == 1 else 1.9) * len(panels) + 0.5)
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True).flatten()
         for axis, (title, lines) in zip(axes, panels.items()):
             for name, values in lines.items():
@@ -189,12 +197,15 @@ def points(
                     label=name,
                     **{**_look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
                 )
+            if levels is not None:
+                axis.plot(range(len(names)), levels[1], "_", color="#777777", markersize=14, label=levels[0], zorder=1)
             axis.set_xticks(range(len(names)), names)
+            axis.set_xlim(-0.5, len(names) - 0.5)
             axis.set_title(title)
             axis.set_ylabel(y_label)
             axis.grid(axis="y")
         axes[-1].set_xlabel(x_label)
-        if len(series) > 1:
+        if len(series) > 1 or levels is not None:
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=2 if width == COLUMN else 4)
     return figure

@@ -76,7 +76,7 @@ def statistics_study(
             for kind, value in kinds.items()
         ]
         study.rows.append({"system": name, "kind": "length_ratio", "share": found["length_ratio"]})
-        shares = {kind: f"{100 * value['share']:.2f} %" for kind, value in kinds.items()}
+        shares = {kind.replace("_", " "): f"{100 * value['share']:.2f} %" for kind, value in kinds.items()}
         study.summary.append({"system": name, "length ratio": round(found["length_ratio"], 3), **shares})
         title = f"{name}: length ratio {found['length_ratio']:.3f}"
         panels[title] = [(kind.replace("_", " "), 100 * value["share"], "") for kind, value in kinds.items()]

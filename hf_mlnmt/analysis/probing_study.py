@@ -104,15 +104,17 @@ def probing_study(
                     study.rows.append({"system": name, **row})
     several = len({row["layer"] for row in study.rows}) > 1
     study.summary = [
-        {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items() if key not in HIDDEN}
+        {
+            **{key: row[key] for key in ("system", "task", "layer", "classifier")},
+            "accuracy": f"{row['accuracy']:.2f}",
+            "95 %": f"{row['low']:.1f} to {row['high']:.1f}",
+            "most frequent": f"{row['majority']:.1f}",
+        }
         for row in study.rows
     ]
     study.figures["probing"] = _figure(study.rows, several)
     study.rows += published_rows({task.name for task in tasks})
     return study
-
-
-HIDDEN = ("dev_accuracy", "epoch", "train", "dev", "test")
 
 
 def _layers(name: str, parts: Any, layers: Sequence[int] | None) -> list[int]:
@@ -130,10 +132,9 @@ def _figure(rows: Sequence[dict[str, Any]], several: bool) -> Any:
         series = f"{row['system']}, layer {row['layer']}" if several else row["system"]
         line = panels.setdefault(titles[row["classifier"]], {}).setdefault(series, [(None, None, None)] * len(names))
         line[names.index(row["task"])] = (row["accuracy"], row["low"], row["high"])
-    for lines in panels.values():
-        majorities = {row["task"]: row["majority"] for row in rows}
-        lines["most frequent class"] = [(majorities[name], None, None) for name in names]
-    return figures.points(panels, names, "", "accuracy (%)")
+    majorities = {row["task"]: row["majority"] for row in rows}
+    levels = "most frequent class", [majorities[name] for name in names]
+    return figures.points(panels, names, "", "accuracy (%)", levels)
 
 
 def published_rows(tasks: set[str]) -> list[dict[str, Any]]:
