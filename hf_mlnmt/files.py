@@ -37,11 +37,10 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
-    umask = os.umask(0)
-    os.umask(umask)
-    temporary.chmod(0o777 & ~umask)
+    temporary.chmod(0o777 & ~_umask())
     try:
         yield temporary
+        follow_umask(temporary)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
             os.replace(path, old / path.name)
@@ -53,6 +52,23 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         raise _explain(error, path) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def follow_umask(folder: Path) -> None:
+    """Give the files of a folder the mode that the user's umask says: some libraries write private ones (safetensors).
+
+    Only modes that forbid more than the umask does are changed.
+    """
+    mode = 0o666 & ~_umask()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_mode & mode != mode:
+            path.chmod(path.stat().st_mode | mode)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -5,14 +5,25 @@ torchrun would do too, but it puts a traceback of its own around every message a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+# In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
+PARENT = "HF_MLNMT_PARENT_PIPE"
+# Exit code of a process that lost the others; the reason is where one of them ended, so that it says nothing.
+LOST = 75
+PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
+AFTER_SIGTERM = 20.0  # seconds until SIGKILL
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def cores() -> int:
@@ -25,22 +36,23 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
 
     On a CPU a small model trains faster in as many processes as there are cores than with as many threads: most of its
     operations are too small to share. Threads are divided among the processes unless OMP_NUM_THREADS says otherwise.
-    Only the first process's messages are shown; another one's if that is where it failed.
+    Only the first process's messages are shown; another one's if that is where it failed. The processes end when this
+    one does, however it ends.
     """
     if count == 1:
-        return subprocess.run([sys.executable, "-m", "hf_mlnmt", *arguments]).returncode
+        return _code(subprocess.run([sys.executable, "-m", "hf_mlnmt", *arguments]).returncode)
     environment = {"OMP_NUM_THREADS": str(max(1, cores() // count)), **os.environ, **_rendezvous(count)}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _pipe() as reading_end:
         logs = [Path(folder) / str(rank) for rank in range(count)]
-        processes = [_start(rank, arguments, environment, log) for rank, log in enumerate(logs)]
-        before = signal.signal(signal.SIGTERM, lambda *_: _stop(processes))
-        try:
+        processes: list[subprocess.Popen] = []
+        with _passing_signals_on(processes):
+            for rank, log in enumerate(logs):
+                processes.append(_start(rank, arguments, environment, log, reading_end))
             failed = _wait(processes)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        if failed:
-            print(logs[failed].read_text(errors="replace")[-4000:], file=sys.stderr, end="")
-        return 0 if failed is None else processes[failed].returncode
+        if failed is None:
+            return 0
+        _explain(failed, processes, logs[failed])
+        return _code(processes[failed].returncode)
 
 
 def without_processes(arguments: list[str]) -> list[str]:
@@ -53,6 +65,35 @@ def without_processes(arguments: list[str]) -> list[str]:
     return kept
 
 
+def end_with_parent() -> bool:
+    """In a process that `run_in_processes` started: end when that command is gone, as by SIGTERM; else do nothing.
+
+    A thread waits at the pipe, which the system closes with the command, also when that is killed.
+
+    Returns: whether this is such a process.
+    """
+    if PARENT not in os.environ:
+        return False
+    reading_end = int(os.environ.pop(PARENT))
+
+    def watch() -> None:
+        os.read(reading_end, 1)  # nobody writes: it returns when the other end is closed
+        os.kill(os.getpid(), signal.SIGTERM)  # the state is saved, as always
+        time.sleep(PATIENCE + AFTER_SIGTERM)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return True
+
+
+def lost_the_others(error: BaseException) -> bool:
+    """Whether an error only says that another process of the group is gone."""
+    text = str(error).lower()
+    signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
+    signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
+    return isinstance(error, RuntimeError | OSError) and any(sign in text for sign in signs)
+
+
 def _rendezvous(count: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -60,15 +101,38 @@ def _rendezvous(count: int) -> dict[str, str]:
     return {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
-def _start(rank: int, arguments: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen:
-    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+@contextlib.contextmanager
+def _pipe() -> Iterator[int]:
+    """The reading end of a new pipe, for other processes; the writing end is only this one's."""
+    reading_end, writing_end = os.pipe()
+    try:
+        yield reading_end
+    finally:
+        os.close(reading_end)
+        os.close(writing_end)
+
+
+def _start(rank: int, arguments: list[str], environment: dict[str, str], log: Path, pipe: int) -> subprocess.Popen:
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), PARENT: str(pipe)}
     with log.open("wb") as file:
         output = {"stdout": file, "stderr": file} if rank else {}
         return subprocess.Popen(
             [sys.executable, "-m", "hf_mlnmt", *arguments],
-            env={**environment, **ranks},
+            env={**environment, **own},
+            pass_fds=[pipe],
             **output,  # type: ignore[call-overload]
         )
+
+
+@contextlib.contextmanager
+def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
+    """What this process is told to do, all of them do. Ctrl-C they get from the terminal themselves."""
+    before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _wait(processes: list[subprocess.Popen]) -> int | None:
@@ -77,15 +141,44 @@ def _wait(processes: list[subprocess.Popen]) -> int | None:
     while any(process.poll() is None for process in processes):
         bad = [rank for rank, process in enumerate(processes) if process.returncode]
         if bad and failed is None:
-            failed, deadline = bad[0], time.monotonic() + 10
+            failed = _first_failed(processes)
+            # Of a process that was killed the others can only learn by waiting for it.
+            deadline = time.monotonic() + (0 if processes[failed].returncode < 0 else PATIENCE)
         if time.monotonic() > deadline:
             _stop(processes, force)
-            deadline, force = time.monotonic() + 20, signal.SIGKILL
+            deadline, force = time.monotonic() + AFTER_SIGTERM, signal.SIGKILL
         try:
             time.sleep(0.1)
         except KeyboardInterrupt:  # the processes got it too, and save their state
             continue
-    return failed if failed is not None else next((r for r, p in enumerate(processes) if p.returncode), None)
+    failed = _first_failed(processes) if failed is None or processes[failed].returncode == LOST else failed
+    return failed if processes[failed].returncode else None
+
+
+def _first_failed(processes: list[subprocess.Popen]) -> int:
+    """The rank that failed: by a signal, else by an error of its own, else because another one was gone."""
+    codes = [process.returncode or 0 for process in processes]
+    return max(range(len(codes)), key=lambda rank: (codes[rank] < 0, codes[rank] not in (0, LOST), codes[rank] != 0))
+
+
+def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
+    """One message of a process that could not give its own."""
+    code = processes[failed].returncode
+    if code < 0:
+        name = signal.Signals(-code).name
+        memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
+        print(
+            f"error: process {failed} of {len(processes)} was ended by {name}, and the others with it.{memory} "
+            "The last checkpoint is kept: the same command goes on from there.",
+            file=sys.stderr,
+        )
+    elif failed:
+        print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
+
+
+def _code(returncode: int) -> int:
+    """The exit code of a shell: 128 and the signal's number for a process that a signal ended."""
+    return 128 - returncode if returncode < 0 else returncode
 
 
 def _stop(processes: list[subprocess.Popen], signum: int = signal.SIGTERM) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -49,11 +51,13 @@ def train(
     or to publish), results.json and checkpoints/.
     """
     if processes > 1:
-        import sys
-
         from hf_mlnmt.cli.processes import run_in_processes, without_processes
 
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
+
+    from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others
+
+    started_by_us = end_with_parent()
 
     from accelerate import PartialState
 
@@ -66,6 +70,13 @@ def train(
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
+    except (RuntimeError, OSError) as error:
+        if not lost_the_others(error):
+            raise
+        if not started_by_us:
+            typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
+        sys.stderr.flush()
+        os._exit(LOST)  # closing the group would wait for the others, and ending without it may abort
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
     # use. After an error it stays open, as closing could wait for a process that never comes.
     PartialState().destroy_process_group()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import follow_umask, write_json
 
 MANIFEST = "complete.json"
 NAME = re.compile(r"checkpoint-(\d+)$")
@@ -50,6 +50,7 @@ def finish(staging: Path, checkpoint: Path) -> None:
     """List the files of `staging` with their checksums and give it the name of `checkpoint` (an old one goes away)."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
     write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): _fingerprint(path) for path in files})
+    follow_umask(staging)
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(staging, checkpoint)
 
@@ -138,7 +139,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)  # half-written; its space may be what is missing
-        if isinstance(error, UserError) or not _is_full_disk(error, folder):
+        if isinstance(error, UserError) or not is_full_disk(error, folder):
             raise
         raise UserError(
             f"{folder}: no space left on the device while writing a checkpoint. Earlier checkpoints are untouched: "
@@ -146,7 +147,8 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_full_disk(error: BaseException, folder: Path) -> bool:
+def is_full_disk(error: BaseException, folder: Path) -> bool:
+    """Whether this is one of the many ways in which writing below `folder` says that the disk is full."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         return True
     text = str(error).lower()
@@ -154,7 +156,12 @@ def _is_full_disk(error: BaseException, folder: Path) -> bool:
         return True
     # torch's zip writer only says that writing failed.
     writing = "pytorchstreamwriter" in text or "unexpected pos" in text or "inline_container" in text
-    return writing and shutil.disk_usage(folder.parent).free < 64 * 2**20
+    return writing and _free(folder) < 64 * 2**20
+
+
+def _free(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _fingerprint(path: Path) -> list[int]:
