@@ -1,10 +1,9 @@
-"""After training: the best and the average model as complete folders, and their scores on the test sets."""
+"""After training: the best and the average model as complete folders."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,12 @@ from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import Results, Scores, score_protocols
-from hf_mlnmt.files import atomic_folder, write_text
+from hf_mlnmt.files import atomic_folder
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.averaging import WEIGHTS, average_checkpoints
+from hf_mlnmt.training.scoring import MadeOf, digest_of_model
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.preparation import RawPairs
     from hf_mlnmt.training.recipe import Recipe
 
 # Files of a checkpoint that a model folder has too.
@@ -61,46 +59,23 @@ def write_model(
 def best_and_average(
     run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig
 ) -> dict[str, Path]:
-    """Write output/best and output/average. `steps`: the checkpoints to average."""
+    """Write output/best and output/average, unless they are there as they would be. `steps`: what to average.
+
+    Raises: UserError for a checkpoint that is not whole.
+    """
     folder = {step: run / f"checkpoint-{step}" for step in [*steps, best_step or steps[-1]]}
     for path in folder.values():
         if problem := checkpoints.what_is_wrong(path):
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
     best, last = folder[best_step or steps[-1]], folder[steps[-1]]
-    return {
-        "best": write_model(output / "best", best, [best], generation),
-        "average": write_model(output / "average", last, [folder[step] for step in steps], generation),
-    }
-
-
-def score_model(
-    model: Path, tests: list[RawPairs], recipe: Recipe, tell: Callable[[str], None]
-) -> dict[str, dict[str, Scores]]:
-    """Translate and score every test set, under both protocols; outputs are kept in translations/ beside the model."""
-    from hf_mlnmt.generation import TranslationPipeline
-
-    pipeline = TranslationPipeline.from_pretrained(str(model))
-    found: dict[str, dict[str, Scores]] = {}
-    for test in tests:
-        tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        options = {"target_language": test.target_language} if test.target_language else {}
-        outputs = [" ".join(line.splitlines()) for line in pipeline(test.sources, **options)]
-        kept = model.parent / "translations" / f"{test.name}.{model.name}.{recipe.languages.target}"
-        write_text(kept, "".join(line + "\n" for line in outputs))
-        scores = score_protocols(outputs, test.references, language=recipe.languages.target)
-        found[test.name] = {str(protocol): value for protocol, value in scores.items()}
+    made, found = MadeOf(output), {}
+    for name, first, weights_of in (("best", best, [best]), ("average", last, [folder[step] for step in steps])):
+        product, made_of = f"model/{name}", digest_of_model(weights_of, generation)
+        if not (output / name / WEIGHTS).is_file() or not made.same(product, made_of):
+            write_model(output / name, first, weights_of, generation)
+            made.note(product, made_of)
+        found[name] = output / name
     return found
-
-
-def write_results(path: Path, name: str, facts: dict[str, Any], scores: dict[str, dict[str, Scores]]) -> Results:
-    """A results file (see evaluation/results.py); `facts` holds its other fields, unknown ones go to the end."""
-    known = {"data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding"}
-    extra = {key: value for key, value in facts.items() if key not in known}
-    results = Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
-    for test, by_protocol in scores.items():
-        results.add_scores(test, by_protocol)  # type: ignore[arg-type]
-    results.write(path)
-    return results
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

@@ -1,22 +1,65 @@
-"""A run's folder: one process at a time, one recipe and one training set for its whole life."""
+"""A run's folder: one process at a time, one recipe (but for what may be amended), one training set for its life."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.training import checkpoints
+from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
+from hf_mlnmt.training.reading import build, load_yaml
 from hf_mlnmt.training.recipe import Recipe
 
-# Keys that may change between two starts of one run: they change neither its weights nor its checkpoints.
-FREE_KEYS = ("logging", "decoding")
+RECIPE, RESULTS, FINGERPRINTS = "recipe.yaml", "results.json", "data/fingerprints.json"
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+def check_output(output: Path) -> None:
+    """Refuse a folder that cannot become, or is not, the folder of a run. Writes nothing.
+
+    Raises: UserError for a file, a folder of other things, and one that cannot be written.
+    """
+    if output.is_dir():
+        others = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
+        if others and not (output / RECIPE).is_file():
+            raise UserError(
+                f"{output}: is no folder of a training: it has no {RECIPE}, but {', '.join(others[:3])}"
+                f"{' and more' if len(others) > 3 else ''}. Choose another --output, which need not exist."
+            )
+    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"{existing}: is a file; --output {output} must be a folder. Choose another.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{existing}: cannot be written. Choose another --output than {output}.")
+
+
+@contextmanager
+def explained(output: Path) -> Iterator[None]:
+    """Turn what the system says of a full disk or a folder that cannot be written into one message."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        if checkpoints.is_full_disk(error, output):
+            raise UserError(
+                f"{getattr(error, 'filename', None) or output}: no space left on the device. What was finished is "
+                "kept: free some space and run the same command again."
+            ) from error
+        if isinstance(error, OSError) and error.errno in REFUSED:
+            raise UserError(
+                f"{error.filename or output}: cannot be read or written ({error.strerror}). Check who may, or choose "
+                "another --output."
+            ) from error
+        raise
 
 
 @contextmanager
@@ -33,26 +76,55 @@ def alone(output: Path) -> Iterator[None]:
         yield
 
 
-def claim(output: Path, recipe: Recipe, command: str) -> None:
-    """Clean up after a killed process and keep the recipe; refuse a folder that another recipe was trained in."""
+def kept_recipe(output: Path) -> Recipe | None:
+    """The recipe that a run was last started with; None in a new folder."""
+    path = output / RECIPE
+    if not path.is_file():
+        return None
+    try:
+        return build(Recipe, load_yaml(path)[0], str(path), hidden={"path"})
+    except UserError as error:
+        raise UserError(
+            f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."
+        ) from error
+
+
+def compare(output: Path, recipe: Recipe) -> Changes:
+    """The keys that change something in this folder, all of which may; none for a new folder.
+
+    Raises: UserError for a conflict, see `check_changes`, and for changes of a run whose checkpoints are gone.
+    """
+    before = kept_recipe(output)
+    if before is None:
+        return {}
+    found = changes(before, recipe)
+    check_changes(found, before, str(output))
+    found = {key: values for key, values in found.items() if not is_below(key, WITHOUT_EFFECT)}
+    if found and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
+        raise UserError(
+            f"{output}: {', '.join(found)} cannot be changed: this run is finished and its checkpoints are gone. Score "
+            f"{output / 'average'} with `hf-mlnmt evaluate`, or choose another --output."
+        )
+    return found
+
+
+def clean(output: Path) -> None:
+    """Clean up after a killed process."""
     for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("data/.*.part")]:
-        shutil.rmtree(path, ignore_errors=True)
-    kept = output / "recipe.yaml"
-    if not kept.is_file():
-        write_text(kept, f"# {command}\n{recipe.to_yaml()}")
-        return
-    before, now = yaml.safe_load(kept.read_text(encoding="utf-8")), yaml.safe_load(recipe.to_yaml())
-    for key in sorted(before.keys() | now.keys()):
-        if key not in FREE_KEYS and before.get(key) != now.get(key):
-            raise UserError(
-                f"{output}: a training with another '{key}' is in this folder ({before.get(key)}, now {now.get(key)}). "
-                "Choose another --output for the new settings, or delete the folder."
-            )
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = False) -> None:
+    """Write the recipe; of an amended run, take away the results file, which says that the run is finished."""
+    if amended:
+        (output / RESULTS).unlink(missing_ok=True)
+    if amended or not (output / RECIPE).is_file():
+        write_text(output / RECIPE, f"# {command}\n{recipe.to_yaml()}")
 
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
     """Refuse to go on with other training data or tokenizers than the run began with."""
-    kept = output / "data" / "fingerprints.json"
+    kept = output / FINGERPRINTS
     if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != fingerprints:
         raise UserError(
             f"{output}: the training data or the tokenizer changed since this run began. Put back what was there, or "

@@ -175,6 +175,17 @@ class Preparation:
 
     def model(self, tokenizers: Tokenizers) -> PreTrainedModel:
         """A new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding."""
+        config = self.config(tokenizers)
+        set_seed(self.recipe.seed)
+        model = AutoModelForSeq2SeqLM.from_config(config)
+        model.generation_config = generation_config(self.recipe, model.config)
+        return model
+
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The model's config for tokenizers of these sizes and ids.
+
+        Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
+        """
         config = self._config(tokenizers)
         longest = max(self.recipe.data.max_length, self.recipe.decoding.max_new_tokens + 1)
         positions = getattr(config, "max_position_embeddings", None)
@@ -183,10 +194,7 @@ class Preparation:
                 f"{self.recipe.path}: data.max_length and decoding.max_new_tokens ask for {longest} positions, but the "
                 f"model's max_position_embeddings is {positions}: raise it under model.settings, or lower the others."
             )
-        set_seed(self.recipe.seed)
-        model = AutoModelForSeq2SeqLM.from_config(config)
-        model.generation_config = generation_config(self.recipe, model.config)
-        return model
+        return config
 
     def _config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         settings = self.recipe.model

@@ -1,19 +1,183 @@
-"""Values of a recipe that cannot be: what the types of its fields do not say."""
+"""Values of a recipe that cannot be, and those that can but are surely meant otherwise: what its types do not say."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training.schedules import Schedule
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both allowed unless they are said to be `above` and `below`."""
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+
+    def problem(self, value: float) -> str | None:
+        """What the value must be and is not, or None."""
+        if not math.isfinite(value):
+            return "must be a finite number"
+        low = f"{'above' if self.above else 'at least'} {self.low:g}"
+        if value < self.low or (self.above and value == self.low):
+            return f"must be {low}" + (f" and below {self.high:g}" if self.below else "")
+        if value > self.high or (self.below and value == self.high):
+            return f"must be {low} and below {self.high:g}" if self.below else f"must be at most {self.high:,}"
+        return None
+
+
+SHARE = Range(0, 1, below=True)
+COUNT = Range(0, 10**9, above=True)
+
+# Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the memory or the disk.
+RANGES = {
+    "seed": Range(0, 2**31 - 1),
+    "label_smoothing": SHARE,
+    "data.max_length": Range(0, 100_000, above=True),
+    "data.temperature": Range(0, 1000, above=True),
+    "data.bidirectional_epochs": Range(0, 10**6),
+    "data.bpe_dropout": SHARE,
+    "tokenizer.vocab_size": Range(0, 10**6, above=True),
+    "batch.tokens": Range(0, 10**7, above=True),
+    "batch.accumulate": Range(0, 10**5, above=True),
+    "batch.max_sentences": Range(0, 10**6, above=True),
+    "optimizer.learning_rate": Range(0, 1000, above=True),
+    "optimizer.betas": SHARE,
+    "optimizer.eps": Range(0, 1),
+    "optimizer.weight_decay": Range(0, 100),
+    "optimizer.clip": Range(0, 10**6),
+    "schedule.warmup": Range(0, 10**9),
+    "schedule.floor": Range(0, 1),
+    "schedule.factor": Range(0, 1, above=True),
+    "schedule.patience": COUNT,
+    "schedule.threshold": SHARE,
+    "schedule.restart_factor": Range(0, 1, above=True),
+    "budget.steps": COUNT,
+    "budget.epochs": Range(0, 10**6, above=True),
+    "evaluation.every": COUNT,
+    "evaluation.beams": Range(0, 100, above=True),
+    "evaluation.patience": COUNT,
+    "checkpoints.keep": Range(0, 1000, above=True),
+    "checkpoints.average": Range(0, 1000, above=True),
+    "decoding.beams": Range(0, 100, above=True),
+    "decoding.length_penalty": Range(-100, 100),
+    "decoding.max_new_tokens": Range(0, 100_000, above=True),
+    "logging.every": COUNT,
+    # Fields of a model's config; what they need of one another it checks itself.
+    "model.settings.d_model": Range(0, 65_536, above=True),
+    "model.settings.encoder_layers": Range(0, 1000, above=True),
+    "model.settings.decoder_layers": Range(0, 1000, above=True),
+    "model.settings.encoder_ffn_dim": Range(0, 10**6, above=True),
+    "model.settings.decoder_ffn_dim": Range(0, 10**6, above=True),
+    "model.settings.max_position_embeddings": Range(0, 10**6, above=True),
+}
+
+# Names that become names of files: letters, digits, and some signs between them.
+FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
+LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+
+# Identifiers of the Hub for the licences that corpora have.
+LICENCES: tuple[str, ...] = (
+    "apache-2.0",
+    "mit",
+    "bsd-3-clause",
+    "cc0-1.0",
+    "gpl-3.0",
+    "odc-by",
+    "odbl",
+    "pddl",
+    "unlicense",
+    "other",
+)
+LICENCES += tuple(f"cc-by{kind}-{version}" for kind in ("", "-sa", "-nc", "-nd", "-nc-sa", "-nc-nd") for version in
+                  ("2.0", "2.5", "3.0", "4.0"))  # fmt: skip
+
+
 def check(recipe: Recipe) -> None:
-    """What types cannot say."""
+    """Refuse values that cannot be.
+
+    Raises: UserError naming the key.
+    """
+    _check_numbers(recipe)
+    _check_names(recipe)
+    _check_choices(recipe)
+    _check_changes_of_pairs(recipe)
+    _check_schedule(recipe)
+    for name in ("label_smoothing_factor", "output_dir", "resume_from_checkpoint"):
+        if name in recipe.arguments:
+            raise UserError(
+                f"{recipe.path}: arguments.{name}: the recipe's own keys say this (label_smoothing, --output)."
+            )
+
+
+def doubts(recipe: Recipe, steps: int, saved: int) -> list[str]:
+    """What a training of so many steps, which saves so many checkpoints to average, does and is hardly meant to."""
+    found = []
+    if recipe.schedule.warmup >= steps:
+        found.append(
+            f"schedule.warmup is {recipe.schedule.warmup:,} steps but the training has {steps:,}: the learning rate "
+            "never reaches optimizer.learning_rate. Lower schedule.warmup."
+        )
+    if recipe.checkpoints.average > saved:
+        found.append(
+            f"checkpoints.average is {recipe.checkpoints.average}, but this training saves {saved}: that many are "
+            "averaged. Lower evaluation.every, or checkpoints.average."
+        )
+    licence = recipe.data.licence
+    if licence is not None and licence.lower() not in LICENCES:
+        found.append(
+            f"data.licence '{licence}' is not a licence's identifier on the Hub{suggest(licence.lower(), LICENCES)}: "
+            "model cards will show it as it is."
+        )
+    return found
+
+
+def _numbers(value: Any, at: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of nested mappings and lists with its key; those of a list have the list's."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _numbers(inner, at)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield at, value
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    anything = Range(-math.inf, math.inf)
+    for key, value in _numbers(recipe.to_dict()):
+        if problem := RANGES.get(key, anything).problem(value):
+            raise UserError(f"{recipe.path}: {key} {problem}, not {value}.")
+
+
+def _check_names(recipe: Recipe) -> None:
+    for name in recipe.data.test:
+        if not FILE_NAME.fullmatch(name):
+            raise UserError(
+                f"{recipe.path}: data.test: the name {name!r} is that of files too: letters, digits and _ . + - are "
+                "expected, a letter or digit first, 100 characters at most. The files of a test set are named under it."
+            )
+    for side, language in dataclasses.asdict(recipe.languages).items():
+        if not LANGUAGE.fullmatch(language):
+            raise UserError(
+                f"{recipe.path}: languages.{side}: expected a language's code, such as de or pt-BR, not {language!r}."
+            )
+
+
+def _check_choices(recipe: Recipe) -> None:
+    """What must be chosen, and what must go together."""
     where, budget, model = recipe.path, recipe.budget, recipe.model
     if (budget.steps is None) == (budget.epochs is None):
         raise UserError(f"{where}: budget: give either steps or epochs.")
@@ -25,51 +189,38 @@ def check(recipe: Recipe) -> None:
             f"{where}: evaluation.best is '{recipe.evaluation.best}', which is not measured: use one of "
             f"{', '.join(sorted(known))}, or add it to evaluation.metrics."
         )
-    turning = recipe.data.bidirectional_epochs
-    if turning < 0:
-        raise UserError(f"{where}: data.bidirectional_epochs must be 0 or more, not {turning}.")
-    if turning and recipe.tokenizer.languages:
-        raise UserError(
-            f"{where}: data.bidirectional_epochs turns sources into targets, and codes of target languages "
-            "(tokenizer.languages) would then be those of the source: use one of the two. Several directions are "
-            "several corpora in data.train."
-        )
-    if not 0 <= recipe.data.bpe_dropout < 1:
-        raise UserError(f"{where}: data.bpe_dropout must be at least 0 and below 1, not {recipe.data.bpe_dropout}.")
-    first = recipe.data.bpe_dropout_epochs
-    if first is not None and (first < 1 or not recipe.data.bpe_dropout):
-        raise UserError(
-            f"{where}: data.bpe_dropout_epochs is {first}: it must be 1 or more, and says for how many first epochs "
-            "data.bpe_dropout is used: set that too (0.1 is usual), or leave both out."
-        )
-    _check_schedule(recipe)
-    if not 0 <= recipe.label_smoothing < 1:
-        raise UserError(f"{where}: label_smoothing must be at least 0 and below 1, not {recipe.label_smoothing}.")
-    positive = {
-        "batch.tokens": recipe.batch.tokens,
-        "batch.accumulate": recipe.batch.accumulate,
-        "budget.steps": 1 if budget.steps is None else budget.steps,
-        "budget.epochs": 1 if budget.epochs is None else budget.epochs,
-        "optimizer.learning_rate": recipe.optimizer.learning_rate,
-        "evaluation.every": recipe.evaluation.every,
-        "checkpoints.keep": recipe.checkpoints.keep,
-        "checkpoints.average": recipe.checkpoints.average,
-        "decoding.beams": recipe.decoding.beams,
-        "tokenizer.vocab_size": recipe.tokenizer.vocab_size,
-        "data.max_length": recipe.data.max_length,
-        "logging.every": recipe.logging.every,
-    }
-    for name, value in positive.items():
-        if value <= 0:
-            raise UserError(f"{where}: {name} must be above 0, not {value}.")
     if recipe.checkpoints.average > recipe.checkpoints.keep:
         raise UserError(
             f"{where}: checkpoints.average is {recipe.checkpoints.average} but only {recipe.checkpoints.keep} are "
             "kept: raise checkpoints.keep."
         )
-    for name in ("label_smoothing_factor", "output_dir", "resume_from_checkpoint"):
-        if name in recipe.arguments:
-            raise UserError(f"{where}: arguments.{name}: the recipe's own keys say this (label_smoothing, --output).")
+
+
+def _check_changes_of_pairs(recipe: Recipe) -> None:
+    """Pairs turned round, and words cut anew."""
+    where, data, tokenizer = recipe.path, recipe.data, recipe.tokenizer
+    if data.bidirectional_epochs and tokenizer.path is None and not tokenizer.joint:
+        raise UserError(
+            f"{where}: data.bidirectional_epochs needs one vocabulary for both sides: set tokenizer.joint to true (or "
+            "take a joint tokenizer.path)."
+        )
+    if data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
+        raise UserError(
+            f"{where}: data.bpe_dropout leaves out merges of BPE, and tokenizer.kind is {tokenizer.kind}: set it to "
+            "bpe, or leave data.bpe_dropout out."
+        )
+    if data.bidirectional_epochs and tokenizer.languages:
+        raise UserError(
+            f"{where}: data.bidirectional_epochs turns sources into targets, and codes of target languages "
+            "(tokenizer.languages) would then be those of the source: use one of the two. Several directions are "
+            "several corpora in data.train."
+        )
+    first = data.bpe_dropout_epochs
+    if first is not None and (first < 1 or not data.bpe_dropout):
+        raise UserError(
+            f"{where}: data.bpe_dropout_epochs is {first}: it must be 1 or more, and says for how many first epochs "
+            "data.bpe_dropout is used: set that too (0.1 is usual), or leave both out."
+        )
 
 
 def _check_schedule(recipe: Recipe) -> None:

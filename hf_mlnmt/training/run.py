@@ -13,19 +13,24 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import Results, read_results, score_tables
+from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.training import checkpoints, finishing, folder
+from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, precision, schedule, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
+from hf_mlnmt.training.checks import check_before, check_budget
 from hf_mlnmt.training.dry_run import report as dry_run_report
+from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.recipe import Recipe, read_recipe
+from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, table_of
 from hf_mlnmt.training.trainer import Batches, TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
 
@@ -64,14 +69,15 @@ def run_recipe(
     run.command = command or _command(run.processes.num_processes)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    if dry_run:
-        with tempfile.TemporaryDirectory() as nowhere:
-            run.output = Path(nowhere)
-            run.dry()
-        return None
     main = run.processes.is_main_process
-    with folder.alone(run.output) if main else nullcontext(), _sigterm_interrupts():
-        return run.go()
+    with folder.explained(run.output):
+        if main:
+            folder.check_output(run.output)
+        if dry_run:
+            run.dry()
+            return None
+        with folder.alone(run.output) if main else nullcontext(), _sigterm_interrupts():
+            return run.go()
 
 
 def _command(processes: int) -> str:
@@ -88,6 +94,7 @@ class Run:
         self.recipe, self.data, self.output, self.console = recipe, data, output, console
         self.processes = PartialState(cpu=not torch.accelerator.is_available())
         self.command = ""
+        self.amended: Changes = {}
 
     def tell(self, text: str) -> None:
         """A line for the user, from one process only."""
@@ -101,14 +108,16 @@ class Run:
 
     def go(self) -> Results | None:
         """The whole job; the results, on the main process."""
-        if self.processes.is_main_process:
-            folder.claim(self.output, self.recipe, self.command)
-        if (self.output / "results.json").is_file():
-            self.tell(f"{self.output} is finished; delete results.json to score it again, or choose another --output.")
-            return read_results(self.output / "results.json")
-        preparation = self._preparation()
+        preparation = Preparation(self.recipe, self.data, self.output, self.tell)
+        if self._is_finished(preparation):
+            self.tell(f"{self.output} is finished, and nothing changed since. Choose another --output for another run.")
+            return read_results(self.output / folder.RESULTS)
+        self._prepare(preparation)
         trainer = self._trainer(preparation)
-        self._train(trainer)
+        checkpoint = self._last_checkpoint(trainer)
+        if self.processes.is_main_process:
+            folder.keep_recipe(self.output, self.recipe, self.command, amended=bool(self.amended))
+        self._train(trainer, checkpoint)
         steps, best = self._finished(trainer)
         if not self.processes.is_main_process:
             return None
@@ -117,22 +126,53 @@ class Run:
         return self._score(folders, steps, best, preparation.test_sets(), trainer)
 
     def dry(self) -> None:
-        """Print what would be done and an estimate of what it would cost."""
-        preparation = self._preparation()
-        self.tell(dry_run_report(self.recipe, self._trainer(preparation)))
+        """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
+        if self.processes.is_main_process:
+            folder.compare(self.output, self.recipe)
+        with _temporary_folder() as self.output:
+            preparation = Preparation(self.recipe, self.data, self.output, self.tell)
+            self._check(preparation)
+            self._prepare(preparation)
+            self.tell(dry_run_report(self.recipe, self._trainer(preparation)))
 
     # Before
 
-    def _preparation(self) -> Preparation:
+    def _is_finished(self, preparation: Preparation) -> bool:
+        """Whether nothing is to be done in this folder; the same on every process. Checks everything if something is.
+
+        `amended` are then the keys of the recipe that are other than in an earlier start.
+        """
+        finished = False
+        if self.processes.is_main_process:
+            self.amended = folder.compare(self.output, self.recipe)
+            if self.amended:
+                self.tell(f"{self.output}: changed since the last start: {', '.join(self.amended)}")
+            done = (self.output / folder.RESULTS).is_file() and not self.amended
+            finished = done and not self._tests_changed(preparation)
+            if not finished:
+                self._check(preparation)
+                folder.clean(self.output)
+                folder.keep_recipe(self.output, self.recipe, self.command)
+        return broadcast_object_list([finished])[0] if self.processes.num_processes > 1 else finished
+
+    def _tests_changed(self, preparation: Preparation) -> bool:
+        now = digest_of_tests(preparation.test_sets())
+        return MadeOf(self.output).digests.get("tests", now) != now
+
+    def _check(self, preparation: Preparation) -> None:
+        """Everything that can be known beforehand."""
+        if self.processes.is_main_process:
+            for warning in check_before(preparation, self.processes.num_processes):
+                self.warn(warning)
+
+    def _prepare(self, preparation: Preparation) -> None:
         """Tokenizers and data are made by one process while the others wait, then read by all."""
-        preparation = Preparation(self.recipe, self.data, self.output, self.tell)
         with self.processes.main_process_first():
             self.tokenizers = preparation.tokenizers()
             self.training_data = preparation.training_data(self.tokenizers)
             self.dev_set = preparation.dev_set(self.tokenizers)
         if self.processes.is_main_process:
             folder.check_data(self.output, [part.meta["fingerprint"] for part in self.training_data.parts])
-        return preparation
 
     def _trainer(self, preparation: Preparation) -> TranslationTrainer:
         recipe, batch = self.recipe, self.recipe.batch
@@ -143,12 +183,6 @@ class Run:
                 "Set precision.dtype to float32, or to auto, which chooses."
             )
         model = preparation.model(self.tokenizers)
-        self.early = None
-        callbacks: list[Any] = [ShowProgress(self.console), stop := StopOnSignal()]
-        if recipe.evaluation.patience:
-            settings = recipe.evaluation
-            self.early = EarlyStopping(settings.best, higher_is_better(recipe), settings.patience or 1)
-            callbacks.append(self.early)
         trainer = TranslationTrainer(
             model,
             arguments,
@@ -158,31 +192,30 @@ class Run:
             schedule(recipe),
             self.dev_set,
             save_extras=self.tokenizers.save,
-            callbacks=callbacks,
+            callbacks=self._callbacks(),
         )
         trainer.remove_callback(PrinterCallback)
-        self._check_budget(trainer)
-        self.stop, self.progress = stop, callbacks[0]
+        trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
+        self.curves.paused = trainer.meter.paused
+        for warning in check_budget(recipe, *trainer.steps()):
+            self.warn(warning)
         return trainer
 
-    def _check_budget(self, trainer: TranslationTrainer) -> None:
-        """What is to fit in the training, now that the length of an epoch is known."""
-        turning, (steps, steps_per_epoch) = self.recipe.data.bidirectional_epochs, trainer.steps()
-        try:
-            schedule(self.recipe).ends(steps)
-        except UserError as error:
-            raise UserError(f"{self.recipe.path}: schedule: {error}") from error
-        epochs = steps / steps_per_epoch
-        if turning and turning >= epochs:
-            raise UserError(
-                f"{self.recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "
-                "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."
-            )
+    def _callbacks(self) -> list[Any]:
+        settings = self.recipe.evaluation
+        self.progress, self.stop, self.early = ShowProgress(self.console), StopOnSignal(), None
+        self.curves = DrawCurves(self.output, self.warn)
+        metrics = WriteMetrics(self.output, self.dev_set, self.recipe.seed, self.tell)
+        found: list[Any] = [self.progress, self.stop, metrics, self.curves]
+        if settings.patience:
+            self.early = EarlyStopping(settings.best, higher_is_better(self.recipe), settings.patience)
+            found.append(self.early)
+        return found
 
     # Training
 
-    def _train(self, trainer: TranslationTrainer) -> None:
-        """Train from the last good checkpoint, or from the start, to the end."""
+    def _last_checkpoint(self, trainer: TranslationTrainer) -> Path | None:
+        """The last good checkpoint, of as many processes and no more steps than now; the same on every process."""
         saved = self.output / "checkpoints"
         if self.processes.is_main_process:
             checkpoints.remove_leftovers(saved)
@@ -190,6 +223,18 @@ class Run:
         self.processes.wait_for_everyone()
         if checkpoint is not None:
             self._check_processes(trainer, checkpoint)
+            done, steps = checkpoints.step_of(checkpoint), trainer.steps()[0]
+            if done > steps:
+                raise UserError(
+                    f"{self.output}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be "
+                    "shortened. Raise the budget, or choose another --output."
+                )
+        return checkpoint
+
+    def _train(self, trainer: TranslationTrainer, checkpoint: Path | None) -> None:
+        """Train from the last good checkpoint, or from the start, to the end."""
+        saved = self.output / "checkpoints"
+        if checkpoint is not None:
             if self._is_done(trainer, checkpoint):
                 return
             self.tell(f"going on from {checkpoint}")
@@ -219,13 +264,13 @@ class Run:
     def _is_done(self, trainer: TranslationTrainer, checkpoint: Path) -> bool:
         state = finishing.read_state(checkpoint)
         stopped = self.early is not None and self.early.should_stop(state["log_history"])
-        return stopped or state["global_step"] >= state["max_steps"]
+        return stopped or state["global_step"] >= trainer.steps()[0]
 
     def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
         """The steps to average and the best step, of a training that is at its end."""
         saved = checkpoints.checkpoints(self.output / "checkpoints")
         state = finishing.read_state(saved[-1])
-        trainer.state.max_steps, trainer.state.save_steps = state["max_steps"], self.recipe.evaluation.every
+        trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], self.recipe.evaluation.every
         steps = trainer.scheduled([checkpoints.step_of(path) for path in saved])
         self.state = state
         return steps[-self.recipe.checkpoints.average :], state["best_global_step"]
@@ -236,18 +281,21 @@ class Run:
         self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
     ) -> Results:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-        facts = self._facts(trainer)
+        facts, made = self._facts(trainer), MadeOf(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
-        for name, model in folders.items():
-            scores = finishing.score_model(model, tests, self.recipe, self.tell)
-            model_facts = {**facts, "checkpoints": made_of[name]}
-            results = finishing.write_results(model / "results.json", self.recipe.stem, model_facts, scores)
-            for test, by_protocol in scores.items():
-                self.tell(f"\n{name} ({model}) on {test}")
-                for table in score_tables(by_protocol):  # type: ignore[arg-type]
-                    self.console.print(table)
-        results.write(self.output / "results.json")
-        return results
+        scoring = Scoring(self.output, self.recipe.languages.target, made, self.tell)
+        results = {
+            name: scoring.score(model, tests, self.recipe.stem, {**facts, "checkpoints": made_of[name]})
+            for name, model in folders.items()
+        }
+        made.note("tests", digest_of_tests(tests))
+        results["average"].write(self.output / folder.RESULTS)
+        if tests:
+            self.console.print(table_of(results))
+        self.tell(
+            f"models: {folders['average']} and {folders['best']}; results, curves and translations lie beside them"
+        )
+        return results["average"]
 
     def _facts(self, trainer: TranslationTrainer) -> dict[str, Any]:
         meter, steps = self.state["meter"], self.state["global_step"]
@@ -281,6 +329,18 @@ class Run:
         reports = [part.report.to_dict() for part in self.training_data.parts]
         corpora = self.recipe.data.train if isinstance(self.recipe.data.train, list) else [self.recipe.data.train]
         return {"train": [{"corpus": corpus, **report} for corpus, report in zip(corpora, reports)]}
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    try:
+        nowhere = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise UserError(
+            f"no folder for temporary files can be written ({error}). Set TMPDIR to one that can."
+        ) from error
+    with nowhere as name:
+        yield Path(name)
 
 
 @contextmanager

@@ -1,0 +1,85 @@
+"""What of a recipe may change between two starts of one run, and what would make it another run.
+
+A change is allowed where the run could have come to its present state with the new recipe too: it changes what is done
+with the checkpoints, or only what comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.training.recipe import Recipe
+
+# Keys that change neither the weights nor the checkpoints so far, with all keys below them.
+FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
+# Of these, keys whose change leaves a finished run as finished as it was.
+WITHOUT_EFFECT = ("logging", "checkpoints.keep")
+# Schedules whose learning rate at a step depends on the step where the training ends.
+ENDING = ("cosine", "linear")
+
+Changes = dict[str, tuple[Any, Any]]  # key -> (old, new); None where there is no such key
+
+
+def changes(before: Recipe, now: Recipe) -> Changes:
+    """The keys whose values differ; corpora are compared as a whole."""
+    return dict(_differences(before.to_dict(), now.to_dict()))
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key in [*before, *(key for key in now if key not in before)]:
+        old, new, name = before.get(key), now.get(key), f"{at}{key}"
+        whole = name in ("data.train", "data.dev") or at == "data.test."
+        if isinstance(old, dict) and isinstance(new, dict) and not whole:
+            yield from _differences(old, new, f"{name}.")
+        elif old != new:
+            yield name, (old, new)
+
+
+def is_below(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a key is one of these or lies below it."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def check_changes(found: Changes, before: Recipe, place: str) -> None:
+    """Refuse changes that make another training.
+
+    Args:
+        found: of `changes`.
+        before: the recipe that the run began with.
+        place: the run's folder, for the message.
+
+    Raises: UserError that shows the conflicting keys, old -> new.
+    """
+    conflicts = {key: values for key, values in found.items() if not _is_allowed(key, values, before)}
+    if not conflicts:
+        return
+    listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
+    reason = ""
+    if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
+        reason = (
+            f"\nThe learning rate of schedule {before.schedule.name} comes down to its end where the budget ends: with "
+            "another budget every step would have been another. inverse_sqrt, constant and newbob can go on."
+        )
+    raise UserError(
+        f"{place}: this folder holds a training with other settings (old -> new):\n{listed}{reason}\n"
+        "Choose another --output for the new ones, or go back to the old ones. Test sets, decoding, "
+        "checkpoints.average and logging may be changed at any time."
+    )
+
+
+def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
+    if is_below(key, FREE):
+        return True
+    if is_below(key, ("budget",)):
+        return before.schedule.name not in ENDING
+    if key == "evaluation.patience":  # nobody knows whether less patience would have stopped it before
+        old, new = values
+        return old is not None and (new is None or new >= old)
+    return False
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

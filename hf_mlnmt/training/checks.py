@@ -1,0 +1,65 @@
+"""Everything that can be known before a training begins: its data, metrics, trackers, model, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.training import dev
+from hf_mlnmt.training.arguments import schedule, training_arguments
+from hf_mlnmt.training.data_checks import check_corpora
+from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
+from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_checks import doubts
+
+if TYPE_CHECKING:
+    from hf_mlnmt.training.preparation import Preparation
+
+
+def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
+    """Look at everything that a training will need; yields warnings. What takes long comes last.
+
+    Raises: UserError for the first thing that is wrong.
+    """
+    recipe = preparation.recipe
+    training_arguments(recipe, preparation.output)
+    for name in recipe.evaluation.metrics:
+        try:
+            dev.metric(name)
+        except UserError as error:
+            raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
+    own = recipe.tokenizer.path is None
+    tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
+    check_model(preparation, tokenizers, processes, tokens=0)
+    train = {f"data.train {spec}": spec for spec in preparation.train_specs}
+    scored = {"data.dev": preparation.dev_spec}
+    scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
+    seen, warnings = check_corpora(train, scored, preparation.root)
+    subwords = sum(seen[key].subwords for key in train)
+    check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
+    yield from warnings
+
+
+def check_budget(recipe: Recipe, steps: int, steps_per_epoch: int) -> Iterator[str]:
+    """What must fit in the training, now that the length of an epoch is known; yields warnings.
+
+    Raises: UserError naming the key.
+    """
+    turning, epochs = recipe.data.bidirectional_epochs, steps / steps_per_epoch
+    try:
+        saved = saved_steps(recipe, steps)
+    except UserError as error:
+        raise UserError(f"{recipe.path}: schedule: {error}") from error
+    if turning and turning >= epochs:
+        raise UserError(
+            f"{recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "
+            "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."
+        )
+    yield from doubts(recipe, steps, len(saved))
+
+
+def saved_steps(recipe: Recipe, steps: int) -> list[int]:
+    """Steps of the checkpoints of a training of `steps` that count for the average."""
+    ends = schedule(recipe).ends(steps)
+    return ends or sorted({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps})

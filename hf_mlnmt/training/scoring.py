@@ -1,0 +1,150 @@
+"""The finished models' translations of the test sets, and their scores; what is unchanged is not done again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
+from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.training import checkpoints
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_mlnmt.training.preparation import RawPairs
+
+MADE_OF = "made_of.json"
+
+
+def digest(*parts: Any) -> str:
+    """One short text that is equal for equal values."""
+    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+class MadeOf:
+    """What each product of a finished run was made of, in the run's folder: {product: digest}.
+
+    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. A product whose digest is as it was is
+    taken as it is. `tests` is the digest of all test sets' text, to see at the start whether one of them changed.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = output / MADE_OF
+        try:
+            self.digests = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.digests = {}
+
+    def same(self, product: str, value: str) -> bool:
+        """Whether a product was made of just this."""
+        return self.digests.get(product) == value
+
+    def note(self, product: str, value: str) -> None:
+        """Keep what a product was made of; called when it is there."""
+        if not self.same(product, value):
+            self.digests[product] = value
+            write_json(self.path, self.digests)
+
+
+def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
+    """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
+    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
+    return digest(manifests, generation.to_diff_dict())
+
+
+def digest_of_tests(tests: Sequence[RawPairs]) -> str:
+    """Of the text of all test sets."""
+    return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])
+
+
+class Scoring:
+    """Translates and scores the test sets with one model after the other.
+
+    Args:
+        output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
+        language: the target language's two-letter code, for scores and names of files.
+        tell: hears what is being done.
+    """
+
+    def __init__(self, output: Path, language: str, made: MadeOf, tell: Callable[[str], None]) -> None:
+        self.output, self.language, self.made, self.tell = output, language, made, tell
+
+    def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
+        """Write model/results.json: every test set under both protocols. `facts`: the other fields of Results."""
+        file = model / "results.json"
+        before = read_results(file) if file.is_file() else None
+        results = new_results(name, facts)
+        for test in tests:
+            outputs = self._outputs(model, test)
+            product = f"scores/{test.name}.{model.name}"
+            made_of = digest(outputs, test.references, self.language, versions())
+            if before is not None and self.made.same(product, made_of) and test.name in before.scores:
+                results.scores[test.name] = before.scores[test.name]
+                results.outputs[test.name] = before.outputs[test.name]
+            else:
+                results.add_scores(test.name, score_protocols(outputs, test.references, language=self.language))
+            results.write(file)
+            self.made.note(product, made_of)
+        return results
+
+    def _outputs(self, model: Path, test: RawPairs) -> list[str]:
+        """The translations: those of before if nothing that they depend on changed."""
+        from hf_mlnmt.generation import TranslationPipeline
+
+        kept = self.output / "translations" / f"{test.name}.{model.name}.{self.language}"
+        made_of = self.made.digests.get(f"model/{model.name}")
+        made_of = digest(made_of, test.sources, test.target_language, self.language, versions())
+        if kept.is_file():
+            outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
+            if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
+                return outputs
+        self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
+        options = {"target_language": test.target_language} if test.target_language else {}
+        translate = TranslationPipeline.from_pretrained(str(model))
+        outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
+        write_text(kept, "".join(line + "\n" for line in outputs))
+        self.made.note(f"translations/{kept.name}", digest(made_of, outputs))
+        return outputs
+
+
+def new_results(name: str, facts: Mapping[str, Any]) -> Results:
+    """Results (see evaluation/results.py) without scores; fields that it does not know go to the end."""
+    known = {"data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding"}
+    extra = {key: value for key, value in facts.items() if key not in known}
+    return Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
+
+
+def table_of(results: Mapping[str, Results]) -> Table:
+    """One row for each model and test set, with the scores of both protocols; signatures are in the results files."""
+    from rich.table import Table
+
+    table = Table(title="scores", title_justify="left", caption=CAPTION, caption_justify="left")
+    columns = list(
+        dict.fromkeys(
+            (protocol, metric)
+            for each in results.values()
+            for protocols in each.scores.values()
+            for protocol, metrics in protocols.items()
+            for metric in metrics
+        )
+    )
+    table.add_column("test set", overflow="fold")
+    table.add_column("model")
+    for protocol, metric in columns:
+        table.add_column(f"{protocol}\n{metric} {'↓' if metric == 'TER' else '↑'}", justify="right")
+    for test in dict.fromkeys(test for each in results.values() for test in each.scores):
+        for model, each in results.items():
+            scores = each.scores.get(test, {})
+            cells = [scores.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in columns]
+            table.add_row(test, model, *("" if score is None else f"{score:.2f}" for score in cells))
+    return table
+
+
+CAPTION = (
+    "cased: detokenised text as it is, sacreBLEU 13a; classic: lower-cased, Moses-normalised and -tokenised. "
+    "95 % intervals and signatures: results.json."
+)
