@@ -107,7 +107,8 @@ def _trackers(recipe: Recipe, output: Path) -> list[str] | str:
         return "none"
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(output / "tracking"))
     try:
-        get_reporting_integration_callbacks(recipe.logging.trackers)
-    except ValueError as error:
+        for tracker in get_reporting_integration_callbacks(recipe.logging.trackers):
+            tracker()  # which looks for its package
+    except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
     return recipe.logging.trackers

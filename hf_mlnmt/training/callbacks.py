@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +25,24 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
         self.signum = signum
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Outside the training loop SIGTERM ends the run as Ctrl-C does; whatever is being written is written aside."""
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise Interrupted(signum, "SIGTERM: stopped; what was finished is kept. The same command goes on from there.")
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class StopOnSignal(TrainerCallback):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,19 @@ def explained(output: Path) -> Iterator[None]:
                 "another --output."
             ) from error
         raise
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """A folder for a while."""
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise UserError(
+            f"no folder for temporary files can be written ({error}). Set TMPDIR to one that can."
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 @contextmanager

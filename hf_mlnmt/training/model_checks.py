@@ -87,7 +87,7 @@ def _in_words(text: str) -> str:
     "Validation error for field 'd_model':\\n TypeError: Field 'd_model' expected int, got str (value: 'x')".
     """
     reason = re.sub(r"^\w+: ", "", text.strip().splitlines()[-1].strip())
-    if field := re.match(r"Field '(\w+)' (?:with value .*? )?(.*)", reason):
+    if field := re.search(r"Field '(\w+)' (expected [^;]*)", reason):
         hint = " Write it with a point, as in 1.0." if "expected float, got int" in reason else ""
         return f"model.settings.{field[1]}: {field[2]}.{hint}"
     named = re.match(r"(\w+)\s*=(.*)", reason)

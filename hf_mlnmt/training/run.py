@@ -5,9 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,14 @@ from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
-from hf_mlnmt.training import checkpoints, finishing, folder
+from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
-from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, precision, schedule, training_arguments
-from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal
+from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, training_arguments
+from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
 from hf_mlnmt.training.checks import check_before, check_budget
 from hf_mlnmt.training.dry_run import report as dry_run_report
+from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.preparation import Preparation, RawPairs
@@ -76,7 +74,7 @@ def run_recipe(
         if dry_run:
             run.dry()
             return None
-        with folder.alone(run.output) if main else nullcontext(), _sigterm_interrupts():
+        with folder.alone(run.output) if main else nullcontext(), sigterm_interrupts():
             return run.go()
 
 
@@ -129,7 +127,7 @@ class Run:
         """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
         if self.processes.is_main_process:
             folder.compare(self.output, self.recipe)
-        with _temporary_folder() as self.output:
+        with folder.temporary() as self.output:
             preparation = Preparation(self.recipe, self.data, self.output, self.tell)
             self._check(preparation)
             self._prepare(preparation)
@@ -215,27 +213,21 @@ class Run:
     # Training
 
     def _last_checkpoint(self, trainer: TranslationTrainer) -> Path | None:
-        """The last good checkpoint, of as many processes and no more steps than now; the same on every process."""
+        """Where training goes on; the same on every process."""
         saved = self.output / "checkpoints"
         if self.processes.is_main_process:
             checkpoints.remove_leftovers(saved)
         checkpoint = checkpoints.last_good(saved, self.warn)
         self.processes.wait_for_everyone()
         if checkpoint is not None:
-            self._check_processes(trainer, checkpoint)
-            done, steps = checkpoints.step_of(checkpoint), trainer.steps()[0]
-            if done > steps:
-                raise UserError(
-                    f"{self.output}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be "
-                    "shortened. Raise the budget, or choose another --output."
-                )
+            resuming.check(checkpoint, trainer, self.recipe, self.early)
         return checkpoint
 
     def _train(self, trainer: TranslationTrainer, checkpoint: Path | None) -> None:
         """Train from the last good checkpoint, or from the start, to the end."""
         saved = self.output / "checkpoints"
         if checkpoint is not None:
-            if self._is_done(trainer, checkpoint):
+            if resuming.is_done(checkpoint, trainer, self.early):
                 return
             self.tell(f"going on from {checkpoint}")
         parameters = trainer.model.num_parameters()
@@ -253,27 +245,12 @@ class Run:
                 "command goes on from there.",
             )
 
-    def _check_processes(self, trainer: TranslationTrainer, checkpoint: Path) -> None:
-        before = finishing.read_state(checkpoint)["meter"].get("processes", 1)
-        if before != trainer.args.world_size:
-            raise UserError(
-                f"{checkpoint}: made by {before} process(es), now there are {trainer.args.world_size}. Steps would "
-                f"mean other batches: start with {before} again, or choose another --output."
-            )
-
-    def _is_done(self, trainer: TranslationTrainer, checkpoint: Path) -> bool:
-        state = finishing.read_state(checkpoint)
-        stopped = self.early is not None and self.early.should_stop(state["log_history"])
-        return stopped or state["global_step"] >= trainer.steps()[0]
-
     def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
         """The steps to average and the best step, of a training that is at its end."""
-        saved = checkpoints.checkpoints(self.output / "checkpoints")
-        state = finishing.read_state(saved[-1])
-        trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], self.recipe.evaluation.every
-        steps = trainer.scheduled([checkpoints.step_of(path) for path in saved])
-        self.state = state
-        return steps[-self.recipe.checkpoints.average :], state["best_global_step"]
+        saved = self.output / "checkpoints"
+        self.state = finishing.read_state(checkpoints.checkpoints(saved)[-1])
+        steps = resuming.kept_steps(saved, trainer, self.recipe)
+        return steps[-self.recipe.checkpoints.average :], self.state["best_global_step"]
 
     # After
 
@@ -281,7 +258,7 @@ class Run:
         self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
     ) -> Results:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-        facts, made = self._facts(trainer), MadeOf(self.output)
+        facts, made = facts_of(self.recipe, self.state, trainer, self.command), MadeOf(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
         scoring = Scoring(self.output, self.recipe.languages.target, made, self.tell)
         results = {
@@ -296,66 +273,3 @@ class Run:
             f"models: {folders['average']} and {folders['best']}; results, curves and translations lie beside them"
         )
         return results["average"]
-
-    def _facts(self, trainer: TranslationTrainer) -> dict[str, Any]:
-        meter, steps = self.state["meter"], self.state["global_step"]
-        seconds = max(meter["seconds"], 1e-9)
-        history = [entry for entry in self.state["log_history"] if "eval_loss" in entry]
-        return {
-            "data": {"name": self.recipe.data.name, "licence": self.recipe.data.licence, **self._data_sizes()},
-            "seed": self.recipe.seed,
-            "budget": {
-                "steps": steps,
-                "epochs": round(self.state["epoch"], 3),
-                "seconds": round(meter["seconds"], 1),
-                # The meter is the main process's; the others do as much.
-                "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
-                "target_tokens": meter["tokens"],
-                "processes": trainer.args.world_size,
-                "device": str(trainer.args.device),
-                "precision": precision(trainer.args),
-            },
-            "command": self.command,
-            "parameters": trainer.model.num_parameters(),
-            "steps_per_second": round(steps / seconds, 3),
-            "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
-            "decoding": self.recipe.to_dict()["decoding"],
-            "languages": self.recipe.to_dict()["languages"],
-            "dev": history,
-            "recipe": self.recipe.to_dict(),
-        }
-
-    def _data_sizes(self) -> dict[str, Any]:
-        reports = [part.report.to_dict() for part in self.training_data.parts]
-        corpora = self.recipe.data.train if isinstance(self.recipe.data.train, list) else [self.recipe.data.train]
-        return {"train": [{"corpus": corpus, **report} for corpus, report in zip(corpora, reports)]}
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    try:
-        nowhere = tempfile.TemporaryDirectory()
-    except OSError as error:
-        raise UserError(
-            f"no folder for temporary files can be written ({error}). Set TMPDIR to one that can."
-        ) from error
-    with nowhere as name:
-        yield Path(name)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Outside the training loop SIGTERM ends the run as Ctrl-C does; whatever is being written is written aside."""
-
-    def interrupt(signum: int, frame: Any) -> None:
-        raise Interrupted(signum, "SIGTERM: stopped; what was finished is kept. The same command goes on from there.")
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,202 @@
+"""A run that is amended: only what changed is done again, and it ends as a run with the new recipe from the start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.tiny_run import run, same_weights, write_recipe
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import read_recipe
+from hf_mlnmt.training.amending import changes
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of a finished run, and its recipe."""
+    folder, recipe, _ = whole
+    return shutil.copytree(folder, tmp_path / "finished"), recipe
+
+
+def times(output: Path) -> dict[str, int]:
+    """When each product of a run was written."""
+    paths = [*output.glob("*/model.safetensors"), *output.glob("translations/*"), *output.glob("checkpoints/*")]
+    return {str(path.relative_to(output)): path.stat().st_mtime_ns for path in paths}
+
+
+def written_again(output: Path, before: dict[str, int]) -> set[str]:
+    after = times(output)
+    return {name for name in after if after[name] != before.get(name)}
+
+
+def results(output: Path, model: str = "") -> dict:
+    return json.loads((output / model / "results.json").read_text())
+
+
+def test_a_test_set_is_added(finished, data):
+    output, recipe = finished
+    before, old = times(output), results(output)
+    text = run(recipe, data, output, settings=["data.test.second.files={source: val.en, target: val.de}"])
+    assert "changed since the last start: data.test.second" in text
+    assert written_again(output, before) == {"translations/second.best.de", "translations/second.average.de"}
+    new = results(output)
+    assert list(new["scores"]) == ["made_up", "second"]
+    assert new["scores"]["made_up"] == old["scores"]["made_up"]
+    assert yaml.safe_load((output / "recipe.yaml").read_text())["data"]["test"].keys() == {"made_up", "second"}
+    rows = [line for line in text.splitlines() if line.startswith(("│ made_up", "│ second"))]
+    assert len(rows) == 4
+    # and taken out again: nothing is translated
+    before = times(output)
+    run(recipe, data, output)
+    assert list(results(output)["scores"]) == ["made_up"]
+    assert not written_again(output, before)
+
+
+def test_a_test_set_is_mended(finished, data, tmp_path):
+    """Its files are other ones, under the same names: nobody said so, it is seen."""
+    output, recipe = finished
+    mended, before, old = shutil.copytree(data, tmp_path / "mended"), times(output), results(output)
+    (mended / "test.de").write_text((data / "test.de").read_text().replace(".", " !"))
+    assert "is finished" not in run(recipe, mended, output)
+    assert not written_again(output, before)  # the references alone are other ones
+    assert results(output)["scores"] != old["scores"]
+    assert "is finished" in run(recipe, mended, output)
+    (mended / "test.en").write_text((data / "test.en").read_text().replace("ba", "do"))
+    run(recipe, mended, output)
+    assert written_again(output, before) == {"translations/made_up.best.de", "translations/made_up.average.de"}
+
+
+def test_other_decoding(finished, data, tmp_path):
+    output, recipe = finished
+    before = times(output)
+    change = ["decoding.beams=3", "decoding.max_new_tokens=9"]
+    run(recipe, data, output, settings=change)
+    assert not {name for name in written_again(output, before) if name.startswith("checkpoints")}
+    assert json.loads((output / "best" / "generation_config.json").read_text())["num_beams"] == 3
+    assert results(output)["decoding"]["beams"] == 3
+    run(recipe, data, tmp_path / "fresh", settings=["decoding.beams=3", "decoding.max_new_tokens=20"])
+    run(recipe, data, output, settings=["decoding.beams=3", "decoding.max_new_tokens=20"])
+    for name in ("made_up.best.de", "made_up.average.de"):
+        left, right = (folder / "translations" / name for folder in (output, tmp_path / "fresh"))
+        assert left.read_text() == right.read_text()
+    assert results(output)["scores"] == results(tmp_path / "fresh")["scores"]
+
+
+def test_another_average(finished, data, tmp_path):
+    output, recipe = finished
+    before = times(output)
+    run(recipe, data, output, settings=["checkpoints.average=2"])
+    assert written_again(output, before) == {"average/model.safetensors", "translations/made_up.average.de"}
+    assert results(output)["checkpoints"] == [16, 20]
+    run(recipe, data, tmp_path / "fresh", settings=["checkpoints.average=2"])
+    assert same_weights(output, tmp_path / "fresh")
+    with pytest.raises(UserError, match=r"checkpoints.average is 4, but this run has kept 3: 12, 16, 20"):
+        run(recipe, data, output, settings=["checkpoints.average=4", "checkpoints.keep=4"])
+    assert "is finished" in run(recipe, data, output, settings=["checkpoints.average=2", "checkpoints.keep=4"])
+
+
+@pytest.mark.parametrize("name", ["inverse_sqrt", "constant", "newbob"])
+def test_more_steps(data, tmp_path, name):
+    """Continued it ends with the same weights as trained so long from the start."""
+    recipe = write_recipe(tmp_path / "r.yaml", schedule={"name": name, "warmup": 3}, budget={"steps": 8})
+    run(recipe, data, tmp_path / "run")
+    text = run(recipe, data, tmp_path / "run", settings=["budget.steps=16"])
+    assert "changed since the last start: budget.steps" in text
+    assert "going on from" in text
+    run(recipe, data, tmp_path / "fresh", settings=["budget.steps=16"])
+    assert same_weights(tmp_path / "run", tmp_path / "fresh")
+    assert results(tmp_path / "run")["budget"]["steps"] == 16
+    with pytest.raises(UserError, match="16 steps are done, and the budget is now 12"):
+        run(recipe, data, tmp_path / "run", settings=["budget.steps=12"])
+    assert "is finished" in run(recipe, data, tmp_path / "run", settings=["budget.steps=16"])
+
+
+def test_a_cosine_cannot_be_continued(finished, data):
+    output, recipe = finished
+    with pytest.raises(UserError, match=r"budget.steps: 20 -> 40\n.*schedule cosine comes down to its end"):
+        run(recipe, data, output, settings=["budget.steps=40"])
+
+
+def test_more_patience(data, tmp_path):
+    evaluation = {"every": 4, "metrics": ["bleu"], "best": "bleu", "patience": 2}
+    recipe = write_recipe(tmp_path / "r.yaml", optimizer={"learning_rate": 1e-9}, evaluation=evaluation)
+    run(recipe, data, tmp_path / "run")
+    assert results(tmp_path / "run")["budget"]["steps"] == 12
+    with pytest.raises(UserError, match=r"evaluation.patience: 2 -> 1"):
+        run(recipe, data, tmp_path / "run", settings=["evaluation.patience=1"])
+    run(recipe, data, tmp_path / "run", settings=["evaluation.patience=3"])
+    assert results(tmp_path / "run")["budget"]["steps"] == 16
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_conflicts_are_shown_key_by_key(finished, data, dry_run):
+    output, recipe = finished
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    settings = ["seed=2", "model.settings.d_model=32", "data.train.files.source=val.en", "decoding.beams=3"]
+    settings += ["data.train.files.target=val.de"]
+    with pytest.raises(UserError) as caught:
+        run(recipe, data, output, settings=settings, dry_run=dry_run)
+    lines = str(caught.value).splitlines()
+    assert lines[1:4] == [
+        "  data.train: {'files': {'source': 'train.en', 'target': 'train.de'}} -> "
+        "{'files': {'source': 'val.en', 'target': 'val.de'}}",
+        "  model.settings.d_model: 16 -> 32",
+        "  seed: 1 -> 2",
+    ]
+    assert "decoding" not in " ".join(lines[1:4])
+    assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
+def test_a_key_that_was_not_known_then_has_its_default(finished, data):
+    """recipe.yaml of an older version lacks it."""
+    output, recipe = finished
+    kept = yaml.safe_load((output / "recipe.yaml").read_text())
+    del kept["precision"], kept["data"]["bpe_dropout"]
+    (output / "recipe.yaml").write_text(yaml.safe_dump(kept))
+    assert "is finished" in run(recipe, data, output)
+    (output / "recipe.yaml").write_text(yaml.safe_dump({**kept, "unheard_of": 1}))
+    with pytest.raises(UserError, match=r"unheard_of: unknown key(.|\n)*another version's training"):
+        run(recipe, data, output)
+
+
+def test_without_checkpoints_a_finished_run_stays_as_it_is(finished, data):
+    output, recipe = finished
+    shutil.rmtree(output / "checkpoints")
+    assert "is finished" in run(recipe, data, output)
+    with pytest.raises(UserError, match=r"decoding.beams cannot be changed: .*checkpoints are gone"):
+        run(recipe, data, output, settings=["decoding.beams=3"])
+
+
+def test_an_amendment_that_was_interrupted(finished, data, tmp_path, monkeypatch):
+    """Between the new models and their scores; the same command goes on."""
+    output, recipe = finished
+
+    def kill(*_, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_mlnmt.training.scoring.score_protocols", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run(recipe, data, output, settings=["decoding.beams=3"])
+    assert not (output / "results.json").exists()
+    before = times(output)
+    run(recipe, data, output, settings=["decoding.beams=3"])
+    assert "best/model.safetensors" not in written_again(output, before)
+    assert results(output)["decoding"]["beams"] == results(output, "best")["decoding"]["beams"] == 3
+
+
+def test_what_differs(tmp_path):
+    before = read_recipe(write_recipe(tmp_path / "r.yaml"))
+    now = read_recipe(tmp_path / "r.yaml", ["batch.side=both", "data.test={}", "model.settings={d_model: 16}"])
+    found = changes(before, now)
+    assert found["batch.side"] == ("target", "both")
+    assert found["data.test.made_up"] == ({"files": {"source": "test.en", "target": "test.de"}}, None)
+    assert found["model.settings.encoder_layers"] == (1, None)
+    assert "model.settings.d_model" not in found
+    assert changes(before, before) == {}

@@ -1,0 +1,213 @@
+"""What can be known beforehand is refused before anything is made, with one message; also by a dry run."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.tiny_run import run, run_in, write_corpus, write_recipe
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import model_checks
+from hf_mlnmt.training.checks import saved_steps
+from hf_mlnmt.training.recipe import read_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run: bool) -> str:
+    """The one message; nothing was made."""
+    with pytest.raises(UserError) as caught:
+        run(recipe, data, output, settings=settings, dry_run=dry_run)
+    assert not output.exists() or {path.name for path in output.iterdir()} <= {".lock"}
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be a finite number, not nan"),
+        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be a finite number, not inf"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas must be at least 0 and below 1, not 1.0"),
+        ("optimizer.betas=[0.9]", "optimizer.betas: expected two numbers"),
+        ("optimizer.clip=-1", "optimizer.clip must be at least 0, not -1.0"),
+        ("seed=-1", "seed must be at least 0, not -1"),
+        ("seed=99999999999", "seed must be at most 2,147,483,647"),
+        ("budget.steps=100000000000000000000", "budget.steps must be at most 1,000,000,000"),
+        ("evaluation.patience=-1", "evaluation.patience must be above 0, not -1"),
+        ("evaluation.beams=0", "evaluation.beams must be above 0"),
+        ("decoding.beams=1000", "decoding.beams must be at most 100"),
+        ("decoding.length_penalty=.nan", "decoding.length_penalty must be a finite number"),
+        ("decoding.max_new_tokens=0", "decoding.max_new_tokens must be above 0"),
+        ("schedule.warmup=-3", "schedule.warmup must be at least 0, not -3"),
+        ("data.filters.max_ratio=.nan", "data.filters.max_ratio must be a finite number"),
+        ("arguments.adam_epsilon=.inf", "arguments.adam_epsilon must be a finite number"),
+        ("model.settings.d_model=1000000", "model.settings.d_model must be at most 65,536"),
+        ("model.settings.dropout=1.5", r"model.settings.dropout=1.5: must be in \[0, 1\)"),
+        ("model.settings.d_model=18", "model.settings.encoder_attention_heads=4: d_model=18 must be a multiple of it"),
+        ("model.settings.d_model=big", "model.settings.d_model: expected int, got str"),
+        ("model.settings.init_std=1", r"model.settings.init_std: expected float, got int .*as in 1\.0"),
+        ("model.settings.activation_function=foo", "such a model cannot be made"),
+        ("model={system: ms-9, shape: tiny}", r"model.settings.auxiliary_layers=\[9\]"),
+        ("model.system=transformr", "transformr.*did you mean 'transformer'"),
+        ("model.shape=tinny", "tinny.*did you mean 'tiny'"),
+        ("model={record: nonesuch}", "there is no .*nonesuch.json"),
+        ("model.settings.max_position_embeddings=30", "max_position_embeddings is 30"),
+        ("evaluation.metrics=[bleu, nonesuch]", "evaluation.metrics: .*nonesuch"),
+        ("logging.trackers=[nonesuch]", "logging.trackers.*nonesuch"),
+        ("logging.trackers=[wandb]", "logging.trackers: .*wandb"),
+        ("data.test={../../evil: {path: a.tsv}}", r"data.test: the name '../../evil'"),
+        ("data.test={.hidden: {path: a.tsv}}", "data.test: the name '.hidden'"),
+        ("languages.target=../de", "languages.target: expected a language's code"),
+        ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
+        ("data.test.new.files={source: test.en, target: val.en}", "data.test.new: .* has 12 lines and .* has 10"),
+        ("data.dev.files.source=test.en", "data.dev: .*test.en has 12 lines and .*val.de has 10"),
+        ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
+        ("data.train.files.target=broken.gz", "broken.gz: broken gz file"),
+        ("data.dev.files={source: blank, target: blank}", "data.dev: .*every source sentence is blank"),
+        ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: at least 3 columns"),
+        ("data.bidirectional_epochs=1 tokenizer.joint=false", "needs one vocabulary for both sides"),
+        ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
+        ("tokenizer.path=nowhere", "nowhere: the tokenizer cannot be loaded"),
+    ],
+)  # fmt: skip
+def test_it_is_refused_before_anything_is_made(tmp_path, setting, message, dry_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    data, recipe = write_corpus(tmp_path / "data", SIZES), write_recipe(tmp_path / "recipe.yaml")
+    (data / "broken.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-9])
+    (data / "blank").write_text(" \n\n")
+    (data / "two.tsv").write_text("ba\tdo\n")
+    settings = re.split(r" (?=[a-z_.]+=)", setting)
+    text = refused(recipe, data, tmp_path / "run", settings, dry_run)
+    assert re.search(message, text), text
+    assert "Traceback" not in text
+    assert len(text) < 600
+
+
+SIZES = {"train": 120, "val": 10, "test": 12}
+
+
+def test_a_model_or_a_step_beyond_the_memory_is_refused_with_the_estimate(tmp_path, data, monkeypatch):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    run(recipe, data, tmp_path / "run", dry_run=True)
+    monkeypatch.setattr(model_checks, "memory_of_machine", lambda on_cpu: 2.0**17)
+    text = refused(recipe, data, tmp_path / "run", ["model.settings.d_model=64"], True)
+    assert "parameters with their gradients and the optimizer's state take" in text
+    assert "this machine has 0.0" in text
+    # 6,384 parameters take 0.1 MiB; a step of all sentences does not fit beside them
+    monkeypatch.setattr(model_checks, "memory_of_machine", lambda on_cpu: 6384 * 16 + 100_000)
+    run(recipe, data, tmp_path / "run", dry_run=True)
+    assert "a step of" in refused(recipe, data, tmp_path / "run", ["batch.tokens=5000"], True)
+
+
+@pytest.mark.parametrize(("side", "kept"), [("target", 9), ("source", 6)])
+def test_the_estimate_of_a_step(tmp_path, side, kept):
+    """By hand: the numbers that each layer keeps for a token, four bytes each; half in mixed precision."""
+    recipe = read_recipe(write_recipe(tmp_path / "r.yaml"), [f"batch.side={side}"])
+
+    class Config:
+        d_model, encoder_layers, decoder_layers, encoder_ffn_dim, decoder_ffn_dim = 16, 2, 2, 32, 32
+
+    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 4
+    recipe.precision.dtype = "bf16"
+    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 2
+    recipe.precision.gradient_checkpointing = True
+    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * 16 * 2
+
+
+def test_what_passes_with_a_word(tmp_path):
+    """Suspicious, but possible: a warning each, and a good recipe has none."""
+    words = {
+        "schedule.warmup is 50 steps but the training has 20": {"schedule": {"warmup": 50}},
+        "checkpoints.average is 9, but this training saves 5": {"checkpoints": {"keep": 9, "average": 9}},
+        "data.licence 'apache2.0' .*did you mean 'apache-2.0'": {"data": {"licence": "apache2.0"}},
+    }
+    for number, (text, change) in enumerate(words.items()):
+        assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))
+    good = run_in(tmp_path / "good", dry_run=True, data={"licence": "CC-BY-NC-SA-4.0"})
+    assert not any(word in good for word in ("but this training", "warmup", "licence", "same"))
+
+
+def test_dev_or_test_sets_that_are_training_data(tmp_path):
+    """The same files, or files of the same content, plain or gz."""
+    data = write_corpus(tmp_path / "data")
+    for side in ("en", "de"):
+        text = (data / f"train.{side}").read_bytes()
+        (data / f"copy.{side}.gz").write_bytes(gzip.compress(text))
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    for name, setting in {
+        "data.dev": "data.dev.files={source: copy.en.gz, target: copy.de.gz}",
+        "data.test.made_up": "data.test.made_up.files={source: train.en, target: train.de}",
+    }.items():
+        text = run(recipe, data, tmp_path / "run", settings=[setting, "data.max_length=39"], dry_run=True)
+        assert f"data.train train.en + train.de and {name} are the same sentences" in text
+    same = "data.dev.files={source: val.en, target: val.en}"
+    assert "data.dev: source and target are the same" in run(
+        recipe, data, tmp_path / "r", settings=[same], dry_run=True
+    )
+
+
+def test_how_many_checkpoints_there_will_be(tmp_path):
+    recipe = read_recipe(write_recipe(tmp_path / "r.yaml"))
+    assert saved_steps(recipe, 20) == [4, 8, 12, 16, 20]
+    assert saved_steps(recipe, 10) == [4, 8, 10]
+    assert saved_steps(recipe, 3) == [3]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_an_output_that_cannot_be(tmp_path, data, dry_run, monkeypatch):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("mine")
+    cases = {"file": "is a file", "file/run": "is a file", "folder": "is no folder of a training.*thesis.tex"}
+    for name, message in cases.items():
+        with pytest.raises(UserError, match=message):
+            run(recipe, data, tmp_path / name, dry_run=dry_run)
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["thesis.tex"]
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(UserError, match=r"cannot be written\. Choose another --output"):
+        run(recipe, data, tmp_path / "new", dry_run=dry_run)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device", "x.bin"), "x.bin: no space left on the device"),
+        (OSError(30, "Read-only file system", "x.bin"), "x.bin: cannot be read or written"),
+        (PermissionError(13, "Permission denied", "x.bin"), "x.bin: cannot be read or written"),
+    ],
+)
+def test_what_the_system_refuses_is_one_message(tmp_path, data, monkeypatch, error, message):
+    def refuse(*_, **kwargs):
+        raise error
+
+    monkeypatch.setattr("hf_mlnmt.training.history.WriteMetrics.on_train_begin", refuse)
+    with pytest.raises(UserError, match=message):
+        run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run")
+
+
+def test_no_temporary_folder(tmp_path, data, monkeypatch):
+    def refuse(*_, **kwargs):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(UserError, match="Set TMPDIR"):
+        run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run", dry_run=True)
+
+
+def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / ".lock").touch()
+    (output / ".recipe.yaml.12.part").write_text("half")
+    run(write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4}), data, output)
+    assert (output / "results.json").is_file()
+    assert not list(output.glob(".*.part"))
+    shutil.rmtree(output)
