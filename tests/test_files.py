@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,21 @@ def test_json_is_readable_text(tmp_path: Path):
 def test_suggestions_name_the_nearest_word():
     assert suggest("transfomer", ["transformer", "s-agg"]) == " (did you mean 'transformer'?)"
     assert suggest("xyz", ["transformer"]) == ""
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_of_a_folder_follow_the_umask(tmp_path: Path, umask: int, mode: int):
+    """Also those that a library wrote for its user alone, as safetensors does; what may be run stays so."""
+    before = os.umask(umask)
+    try:
+        with atomic_folder(tmp_path / "model") as new:
+            (new / "inner").mkdir()
+            for name, private in (("weights", 0o600), ("inner/weights", 0o600), ("script", 0o700)):
+                (new / name).touch()
+                (new / name).chmod(private)
+    finally:
+        os.umask(before)
+    found = {
+        name: (tmp_path / "model" / name).stat().st_mode & 0o777 for name in ("weights", "inner/weights", "script")
+    }
+    assert found == {"weights": mode, "inner/weights": mode, "script": 0o700 | mode}

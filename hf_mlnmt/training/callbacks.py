@@ -139,6 +139,7 @@ class ShowProgress(TrainerCallback):
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left"),
             TimeRemainingColumn(),
         )
         self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console)

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: whether that is possible with the recipe and processes of now, and whether it is the end."""
+"""Going on from a checkpoint: whether the recipe and the processes of now allow it, and whether it is the end."""
 
 from __future__ import annotations
 

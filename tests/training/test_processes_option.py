@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from helpers.tiny_run import write_corpus, write_recipe
 
-from hf_mlnmt.cli.processes import without_processes
+from hf_mlnmt.cli.processes import LOST, PARENT, _first_failed, end_with_parent, lost_the_others, without_processes
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,95 @@ def test_two_processes_train_one_model(tmp_path):
     missing = subprocess.run([*command, "--set", "bugdet.steps=4"], capture_output=True, text=True, env=environment)
     assert missing.returncode != 0
     assert "did you mean 'budget'" in missing.stderr
+
+
+@pytest.fixture
+def endless(tmp_path):
+    """The command, training on two processes without an end in sight; its process, and those of both ranks."""
+    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
+    write_recipe(recipe, budget={"steps": 10**6}, evaluation={"every": 10}, logging={"every": 10})
+    command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with (tmp_path / "log").open("w") as log:
+        main = subprocess.Popen([*command, "--output", str(tmp_path / "run")], stderr=log, stdout=log, env=environment)
+    end = time.monotonic() + 200
+    while not (tmp_path / "run" / "checkpoints" / "checkpoint-10").exists():
+        assert main.poll() is None, (tmp_path / "log").read_text()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    ranks = {Path(f"/proc/{pid}/environ").read_bytes(): pid for pid in children_of(main.pid)}
+    by_rank = [
+        next(pid for text, pid in ranks.items() if f"RANK={rank}".encode() in text.split(b"\0")) for rank in (0, 1)
+    ]
+    yield main, by_rank, tmp_path / "log"
+    for pid in (main.pid, *by_rank):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    main.wait()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    """Ended, or a zombie that nobody has asked after."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
+
+
+@linux
+def test_the_processes_end_with_a_command_that_is_killed(endless):
+    main, ranks, log = endless
+    main.kill()
+    main.wait()
+    end = time.monotonic() + 60
+    while not all(map(gone, ranks)):
+        assert time.monotonic() < end, log.read_text()[-2000:]
+        time.sleep(0.1)
+    assert "SIGTERM: stopped at step" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+@linux
+def test_a_process_that_is_killed_is_one_message(endless):
+    main, ranks, log = endless
+    before = log.read_text()
+    os.kill(ranks[1], signal.SIGKILL)
+    assert main.wait(timeout=60) == 128 + signal.SIGKILL
+    assert all(map(gone, ranks))
+    said = log.read_text().removeprefix(before).splitlines()
+    errors = [line for line in said if not line.startswith(("step ", "  source ", "  reference ", "  output "))]
+    assert len(errors) == 1, errors
+    assert errors[0].startswith("error: process 1 of 2 was ended by SIGKILL, and the others with it.")
+
+
+@pytest.mark.parametrize(
+    ("codes", "failed"),
+    [([0, 1], 1), ([LOST, 1], 1), ([1, LOST], 0), ([LOST, -9], 1), ([1, -9], 1), ([143, 143], 0), ([LOST, LOST], 0)],
+)
+def test_who_is_to_blame(codes, failed):
+    class Ended:
+        def __init__(self, code):
+            self.returncode = code
+
+    assert _first_failed([Ended(code) for code in codes]) == failed
+
+
+def test_errors_that_only_say_that_another_is_gone():
+    gloo = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:42"
+    assert lost_the_others(RuntimeError(gloo))
+    assert not lost_the_others(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not lost_the_others(ValueError(gloo))
+
+
+def test_a_command_without_such_a_parent_watches_nothing(monkeypatch):
+    monkeypatch.delenv(PARENT, raising=False)
+    before = threading.active_count()
+    assert not end_with_parent()
+    assert threading.active_count() == before

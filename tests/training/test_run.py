@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import shutil
 
 import pytest
@@ -45,6 +46,13 @@ def test_what_a_run_leaves(whole):
         assert not {"max_length", "top_k", "temperature"} & generation.keys()
         assert len((folder / "translations" / f"made_up.{name}.de").read_text().split("\n")) == 11
         assert json.loads((folder / name / "results.json").read_text())["system"] == "recipe"
+
+
+def test_its_files_are_those_of_everybody(whole):
+    """Weights too, which safetensors writes for the user alone: the umask says who may read."""
+    os.umask(umask := os.umask(0))
+    for path in [*whole[0].rglob("*.safetensors"), *whole[0].glob("*.json*")]:
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask, path
 
 
 def test_it_learns(whole):
