@@ -39,7 +39,8 @@ def train(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print sizes, batches, steps and an estimate of time and memory; leave nothing."
+            "--dry-run",
+            help="Check everything; print sizes, batches, steps and an estimate of time and memory; leave nothing.",
         ),
     ] = False,
 ) -> None:
@@ -48,7 +49,10 @@ def train(
     Stopped at any moment (Ctrl-C, SIGTERM, kill) and started again with the same command, it goes on from the
     last checkpoint and ends with the same weights. Several processes: `--processes 2`, or `accelerate launch` or
     `torchrun` with `-m hf_mlnmt train ...`. The run's folder then holds average/ and best/ (models to translate with
-    or to publish), results.json and checkpoints/.
+    or to publish), results.json, metrics.jsonl, curves.png and checkpoints/.
+
+    A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
+    allows it, a longer budget: only what changed is done again.
     """
     if processes > 1:
         from hf_mlnmt.cli.processes import run_in_processes, without_processes

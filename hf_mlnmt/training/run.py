@@ -46,8 +46,9 @@ def run_recipe(
     """Train a model as a recipe says, score it, and leave complete model folders.
 
     Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
-    checkpoints/, best/, average/ (model folders), translations/, results.json (of the average). Started again with the
-    same arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU.
+    checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
+    average). Started again with the same arguments after any interruption it goes on where it was, to the same weights
+    bit for bit on a CPU; with changes that `amending` allows, only what changed is done again.
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a record.
