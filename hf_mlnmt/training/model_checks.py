@@ -103,7 +103,8 @@ def _check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, pro
         raise UserError(
             f"{recipe.path}: this training needs at least {needed:,.1f} GiB of memory, and this machine has "
             f"{there:,.1f}: {parameters:,} parameters with their gradients and the optimizer's state take "
-            f"{state:,.1f} GiB, a step of {tokens:,} tokens at least {step:,.1f}"
+            f"{state:,.1f} GiB"
+            + (f", a step of {tokens:,} tokens at least {step:,.1f}" if tokens else "")
             + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
             + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
         )

@@ -69,6 +69,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.test.new.files={source: test.en, target: val.en}", "data.test.new: .* has 12 lines and .* has 10"),
         ("data.dev.files.source=test.en", "data.dev: .*test.en has 12 lines and .*val.de has 10"),
         ("data.train.files.target=val.de", "data.train .*train.en has 120 lines and .*val.de has 10"),
+        ("data.train.files.target=short.de", "data.train .*train.en has 120 lines and .*short.de has 110"),
         ("data.train.files.target=broken.gz", "broken.gz: broken gz file"),
         ("data.dev.files={source: blank, target: blank}", "data.dev: .*every source sentence is blank"),
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: at least 3 columns"),
@@ -81,6 +82,7 @@ def test_it_is_refused_before_anything_is_made(tmp_path, setting, message, dry_r
     monkeypatch.setitem(sys.modules, "wandb", None)
     data, recipe = write_corpus(tmp_path / "data", SIZES), write_recipe(tmp_path / "recipe.yaml")
     (data / "broken.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-9])
+    (data / "short.de").write_text("baab.\n" * 110)
     (data / "blank").write_text(" \n\n")
     (data / "two.tsv").write_text("ba\tdo\n")
     settings = re.split(r" (?=[a-z_.]+=)", setting)
@@ -100,6 +102,7 @@ def test_a_model_or_a_step_beyond_the_memory_is_refused_with_the_estimate(tmp_pa
     text = refused(recipe, data, tmp_path / "run", ["model.settings.d_model=64"], True)
     assert "parameters with their gradients and the optimizer's state take" in text
     assert "this machine has 0.0" in text
+    assert "a step of" not in text
     # 6,384 parameters take 0.1 MiB; a step of all sentences does not fit beside them
     monkeypatch.setattr(model_checks, "memory_of_machine", lambda on_cpu: 6384 * 16 + 100_000)
     run(recipe, data, tmp_path / "run", dry_run=True)
