@@ -1,7 +1,6 @@
 """Training curves: losses, dev scores and learning rate of one run or several, from their metrics.jsonl, as a picture.
 
-Colours are those of Okabe and Ito 2008 ("Color Universal Design"), which colour-blind people tell apart; runs differ in
-their markers too.
+Colours are those of all figures, which colour-blind people tell apart; runs differ in their markers too.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.analysis.figures import COLOURS, MARKERS
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
 
 SUFFIXES = (".png", ".svg", ".pdf")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FILE = "metrics.jsonl"
 LABELS = {"loss": "loss per token", "learning_rate": "learning rate"}
 LABELS |= {"eval_bleu": "dev BLEU", "eval_chrf": "dev chrF", "eval_ter": "dev TER"}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.curves import COLOURS, _names, _scores, draw, read_metrics, series
+from hf_mlnmt.analysis.curves import _names, _scores, draw, read_metrics, series
+from hf_mlnmt.analysis.figures import COLOURS
 
 
 @pytest.fixture
