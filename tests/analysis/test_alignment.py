@@ -79,6 +79,13 @@ def test_every_subword_belongs_to_its_word(kind, size, bytes_too):
     assert words[:-1] == sorted(words[:-1])
 
 
+def test_a_subword_that_begins_with_the_space_before_its_word():
+    def tokenizer(text, **options):
+        return {"offset_mapping": [(0, 1), (1, 4), (4, 5), (0, 0)], "special_tokens_mask": [0, 0, 0, 1]}
+
+    assert word_indices(tokenizer, "A dog") == [0, 1, 1, None]
+
+
 @pytest.mark.parametrize("system", ["m-10", "m-00", "accumulated-weight"])
 def test_links_of_a_model_are_the_largest_weights(folders, system):
     parts = load(str(folders(system)))

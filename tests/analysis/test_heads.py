@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from hf_mlnmt.analysis.reading import (
     encode_sources,
     encoder_passes,
     forced_passes,
+    greedy_labels,
     sample_indices,
     usable_indices,
 )
@@ -81,8 +83,10 @@ def test_a_row_without_weight_in_the_range_has_no_entropy():
 def test_of_models_in_batches_and_one_by_one(folders, system, side):
     parts = load(str(folders(system)))
     sources = encode_sources(parts, TEXTS)
-    targets = [ids[:4] for ids in sources]
+    targets = [ids[:length] for ids, length in zip(sources, (3, 5, 2))]
     found = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1000)
+    again = head_table(parts, sources, "distance", side, "all", False, targets, batch_tokens=1)
+    assert [row["value"] for row in again.rows()] == pytest.approx([row["value"] for row in found.rows()], rel=1e-5)
     assert parts.model.config._attn_implementation == "sdpa"
     units = ["local", "global"] if system == "full-dc" else [""]
     assert [list(layer) for layer in found.values] == [units] * 2
@@ -116,6 +120,17 @@ def test_the_decoder_reads_its_own_greedy_translation(folders):
                 max_new_tokens=len(one.labels[0]),
             )[0, 1:]
             assert one.labels[row, one.target_real[row]].tolist() == expected.tolist()
+
+
+def test_labels_end_with_the_end_of_the_sentence():
+    rows = torch.tensor([[3, 5, 6, 1, 0, 0], [3, 7, 8, 9, 4, 1], [3, 7, 8, 9, 4, 2]])
+    model = SimpleNamespace(
+        config=SimpleNamespace(max_position_embeddings=64),
+        generation_config=SimpleNamespace(eos_token_id=1),
+        generate=lambda **arguments: rows,
+    )
+    found = greedy_labels(model, rows, torch.ones_like(rows))
+    assert found.tolist() == [[5, 6, 1, -100, -100], [7, 8, 9, 4, 1], [7, 8, 9, 4, 2]]
 
 
 def test_means_and_rows():
