@@ -1,4 +1,13 @@
-"""Writing files so that a reader never sees half of one: write under a temporary name, then rename."""
+"""Writing files so that a reader never sees half of one: write under a temporary name, then rename.
+
+What the name stands for decides how it is written:
+
+a regular file, or nothing yet   | written aside, then renamed
+a link                           | what it points to is written, the link stays
+a device, a pipe                 | written through: it stays what it is
+a folder where a file is wanted, | refused
+or a file where a folder is      |
+"""
 
 from __future__ import annotations
 
@@ -6,7 +15,9 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,44 +25,71 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What the place that a user named is to blame for, not the program.
+_UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_UNWRITABLE += (errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG)
+_SMALL_DISK = 64 * 2**20  # bytes
+
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it replaces `path`, on failure `path` is as it was."""
+    """Yield a temporary name beside `path`; on success it replaces `path`, on failure `path` is as it was.
+
+    For a device or a pipe, `path` itself is yielded. Raises UserError for a folder, a full disk, and a place where
+    nothing can be written.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _explain(error, path) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _explained(path):
+        target = check_file(path)
+        if _is_special(path):
+            yield path
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            yield temporary
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; on success it takes the place of `path` (an old one is removed)."""
+    """Yield an empty folder beside `path`; on success it takes the place of `path` (an old one is removed).
+
+    Raises UserError for a file, a full disk, and a place where nothing can be written.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
-    temporary.chmod(0o777 & ~_umask())
+    with _explained(path):
+        target = check_folder_name(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        try:
+            # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            follow_umask(temporary)
+            _take_place(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _take_place(new: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(new, target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    os.replace(target, old / target.name)
     try:
-        yield temporary
-        follow_umask(temporary)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            os.replace(path, old / path.name)
-            os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(temporary, path)
-    except OSError as error:
-        raise _explain(error, path) from error
+        os.replace(new, target)
+    except BaseException:  # a signal too
+        os.replace(old / target.name, target)
+        raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def follow_umask(folder: Path) -> None:
@@ -83,12 +121,121 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def _explain(error: OSError, path: Path) -> Exception:
-    if error.errno == errno.ENOSPC:
-        return UserError(
-            f"{path}: no space left on the device; what was there before is untouched. "
-            "Free some space and run the same command again."
-        )
-    if error.errno in (errno.EACCES, errno.EROFS):
-        return UserError(f"{path}: cannot be written ({error.strerror}). Choose another folder.")
-    return error
+def check_file(path: str | Path) -> Path:
+    """Where a file of this name is written: links are followed. UserError for a folder, or where none can be.
+
+    Commands call it before they work for hours.
+    """
+    path = Path(path)
+    with _explained(path):
+        # stat() follows every link, also those of /dev/stdout, whose "targets" are no names of files.
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise UserError(f"{path}: is a folder. Give the name of a file in it, such as {path / 'output'}.")
+        if _is_special(path):
+            return path
+        target = Path(os.path.realpath(path))
+        _check_parent(target)
+    return target
+
+
+def check_folder_name(path: str | Path) -> Path:
+    """Where a folder of this name is made: links are followed. UserError for a file, or where none can be."""
+    path = Path(path)
+    with _explained(path):
+        mode = _mode(path)
+        if mode is not None and not stat.S_ISDIR(mode):
+            raise UserError(f"{path}: is a file. Choose the name of a folder.")
+        target = Path(os.path.realpath(path))
+        _check_parent(target)
+    return target
+
+
+def size_and_crc(path: Path) -> list[int]:
+    """[bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return [path.stat().st_size, checksum]
+
+
+def is_full_disk(error: BaseException, folder: Path) -> bool:
+    """Whether an exception, raised while writing into `folder`, is one of the many of a full disk."""
+    if getattr(error, "errno", None) in _FULL:
+        return True
+    text = str(error).lower()
+    if "no space left" in text or "os error 28" in text or "quota" in text:
+        return True
+    # torch's zip writer only says that writing failed.
+    writing = "pytorchstreamwriter" in text or "unexpected pos" in text or "inline_container" in text
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return writing and shutil.disk_usage(existing).free < _SMALL_DISK
+
+
+def _mode(path: Path) -> int | None:
+    """What is there, behind all links; None when nothing is."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_special(path: Path) -> bool:
+    """Whether this is a device or a pipe, or an open file's name in /proc (as /dev/stdout): written, not replaced."""
+    mode = _mode(path)
+    if mode is None or stat.S_ISDIR(mode):
+        return False
+    return not stat.S_ISREG(mode) or _in_proc(path)
+
+
+def _in_proc(path: Path) -> bool:
+    """Whether a chain of links passes through /proc, where links stand for open files."""
+    for _ in range(40):  # as many as Linux follows
+        if Path(os.path.realpath(path.parent)).parts[:2] == ("/", "proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return False
+
+
+def _check_parent(target: Path) -> None:
+    """UserError unless the nearest folder above `target` that exists can be written to."""
+    above = next((folder for folder in target.parents if folder.exists() or folder.is_symlink()), target)
+    if not above.is_dir():
+        raise UserError(f"{target}: {above} is not a folder. Choose another place.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(f"{target}: cannot be written (no permission to write in {above}). Choose another place.")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Around writing `path`: the system's errors about it as one message; others pass."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_full_disk(error, path):
+            raise UserError(
+                f"{path}: no space left on the device; what was there before is untouched. "
+                "Free some space and run the same command again."
+            ) from error
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and _concerns(error, path):
+            raise UserError(f"{path}: cannot be written ({error.strerror}). Choose another place.") from error
+        raise
+
+
+def _concerns(error: OSError, path: Path) -> bool:
+    """Whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
+    if not isinstance(error.filename, (str, os.PathLike)):
+        return error.errno in (errno.EROFS, errno.EIO, errno.EFBIG)
+    theirs, target = Path(os.path.realpath(error.filename)), Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.")
+    return (
+        theirs == target
+        or theirs in target.parents
+        or target in theirs.parents
+        or any(str(each).startswith(str(beside)) for each in (theirs, *theirs.parents))
+    )

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from hf_mlnmt import files
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, atomic_path, write_json, write_text
+from hf_mlnmt.files import (
+    atomic_folder,
+    atomic_path,
+    check_file,
+    check_folder_name,
+    is_full_disk,
+    size_and_crc,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path):
@@ -63,3 +75,171 @@ def test_files_of_a_folder_follow_the_umask(tmp_path: Path, umask: int, mode: in
         name: (tmp_path / "model" / name).stat().st_mode & 0o777 for name in ("weights", "inner/weights", "script")
     }
     assert found == {"weights": mode, "inner/weights": mode, "script": 0o700 | mode}
+
+
+def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path: Path):
+    kept = tmp_path / "elsewhere" / "kept.txt"
+    write_text(kept, "old")
+    link = tmp_path / "link"
+    link.symlink_to(kept)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert kept.read_text() == "new"
+    (tmp_path / "dangling").symlink_to(tmp_path / "not" / "yet.txt")
+    write_text(tmp_path / "dangling", "first")
+    assert (tmp_path / "dangling").is_symlink()
+    assert (tmp_path / "not" / "yet.txt").read_text() == "first"
+    assert [path.name for path in kept.parent.iterdir()] == ["kept.txt"]
+
+
+def test_a_linked_folder_is_replaced_where_it_lies(tmp_path: Path):
+    (tmp_path / "disk" / "model").mkdir(parents=True)
+    (tmp_path / "disk" / "model" / "weights").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "model")
+    with atomic_folder(tmp_path / "link") as new:
+        (new / "weights").write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "disk" / "model" / "weights").read_text() == "new"
+    assert os.listdir(tmp_path / "disk") == ["model"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_is_written_through_and_stays_a_pipe(tmp_path: Path, linked: bool):
+    pipe, name = tmp_path / "pipe", tmp_path / ("link" if linked else "pipe")
+    os.mkfifo(pipe)
+    if linked:
+        name.symlink_to(pipe)
+    read: list[str] = []
+    # A thread of its own, not waited for at the end: if the pipe were replaced, nobody would ever write to it.
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_text(name, "through")
+    reader.join(timeout=10)
+    assert read == ["through"]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert name.is_symlink() == linked
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", name.name}
+
+
+def test_a_failed_write_through_a_pipe_leaves_it(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(RuntimeError), atomic_path(pipe) as given:
+        assert given == pipe
+        raise RuntimeError
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+def test_a_device_is_written_through(tmp_path: Path, monkeypatch):
+    """No test may touch a real device: a regular file that says it is one."""
+    device = tmp_path / "device"
+    device.write_text("")
+    inode = device.stat().st_ino
+    monkeypatch.setattr(files, "_mode", lambda path: stat.S_IFCHR | 0o666)
+    write_text(device, "x")
+    assert device.stat().st_ino == inode
+    assert device.read_text() == "x"
+
+
+def test_names_of_open_files_are_written_through(tmp_path: Path):
+    """`-o /dev/stdout > file`: the link behind it is the system's own; its "target" may not be replaced."""
+    opened = tmp_path / "opened"
+    with opened.open("w") as stream:
+        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{stream.fileno()}")
+        inode = opened.stat().st_ino
+        write_text(tmp_path / "stdout", "x")
+        assert (tmp_path / "stdout").is_symlink()
+    assert opened.stat().st_ino == inode
+    assert opened.read_text() == "x"
+
+
+def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    for name in ("folder", "link"):
+        with pytest.raises(UserError, match=rf"{name}: is a folder.*Give the name of a file"):
+            write_text(tmp_path / name, "x")
+    write_text(tmp_path / "file", "kept")
+    with (
+        pytest.raises(UserError, match=r"file: is a file\. Choose the name of a folder"),
+        atomic_folder(tmp_path / "file"),
+    ):
+        pass
+    for check in (check_file, check_folder_name):
+        with pytest.raises(UserError, match=r"new: .*file is not a folder"):
+            check(tmp_path / "file" / "new")
+    assert (tmp_path / "file").read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "link", "file"}
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("kind", [atomic_path, atomic_folder])
+def test_where_nothing_can_be_written_one_message_says_so(tmp_path: Path, monkeypatch, kind, code):
+    def refuse(path, *arguments, **options):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with (
+        pytest.raises(UserError, match=r"new/name: (cannot be written|no space left)"),
+        kind(tmp_path / "new" / "name"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_without_permission_is_refused_before_the_work(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for check in (check_file, check_folder_name):
+        with pytest.raises(UserError, match=rf"no permission to write in {tmp_path}"):
+            check(tmp_path / "new")
+
+
+def test_errors_of_other_files_keep_their_own_words(tmp_path: Path):
+    with pytest.raises(PermissionError, match="unrelated"), atomic_path(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "Permission denied", "/somewhere/unrelated")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path):
+    path = write_text(tmp_path / "a", "x")
+    path.chmod(0o600)
+    write_text(path, "y")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_full_disks_by_all_their_words(tmp_path: Path):
+    for error in (
+        OSError(errno.ENOSPC, "Auf dem Gerät ist kein Speicherplatz mehr verfügbar"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+    ):
+        assert is_full_disk(error, tmp_path)
+        with pytest.raises(UserError, match="no space left"), atomic_folder(tmp_path / "a"):
+            raise error
+    assert not is_full_disk(RuntimeError("another"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_exchange_of_folders_puts_the_old_one_back(tmp_path: Path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "old").write_text("")
+    replace = os.replace
+
+    def interrupted(source, target):
+        if str(source).endswith(".part"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "model"):
+        pass
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.listdir(tmp_path / "model") == ["old"]
+
+
+def test_a_changed_byte_changes_the_checksum(tmp_path: Path):
+    path = tmp_path / "a"
+    path.write_bytes(bytes(100))
+    before = size_and_crc(path)
+    path.write_bytes(bytes(99) + b"\x01")
+    assert before[0] == size_and_crc(path)[0] == 100
+    assert before != size_and_crc(path)

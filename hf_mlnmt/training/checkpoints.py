@@ -6,19 +6,17 @@ A checkpoint is a folder checkpoint-<step> with the model, the states of optimiz
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import follow_umask, write_json
+from hf_mlnmt.files import follow_umask, is_full_disk, size_and_crc, write_json
 
 MANIFEST = "complete.json"
 NAME = re.compile(r"checkpoint-(\d+)$")
@@ -49,7 +47,7 @@ def staging_folder(checkpoint: Path) -> Path:
 def finish(staging: Path, checkpoint: Path) -> None:
     """List the files of `staging` with their checksums and give it the name of `checkpoint` (an old one goes away)."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
-    write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): _fingerprint(path) for path in files})
+    write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): size_and_crc(path) for path in files})
     follow_umask(staging)
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(staging, checkpoint)
@@ -67,7 +65,7 @@ def what_is_wrong(checkpoint: Path) -> str | None:
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
-        if _fingerprint(path) != list(expected):
+        if size_and_crc(path) != list(expected):
             return f"{name} is not as it was written (size or checksum differs)"
     return None
 
@@ -145,28 +143,3 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
             f"{folder}: no space left on the device while writing a checkpoint. Earlier checkpoints are untouched: "
             "free some space (or lower checkpoints.keep) and run the same command again."
         ) from error
-
-
-def is_full_disk(error: BaseException, folder: Path) -> bool:
-    """Whether this is one of the many ways in which writing below `folder` says that the disk is full."""
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    text = str(error).lower()
-    if "no space left" in text or "os error 28" in text or "quota" in text:
-        return True
-    # torch's zip writer only says that writing failed.
-    writing = "pytorchstreamwriter" in text or "unexpected pos" in text or "inline_container" in text
-    return writing and _free(folder) < 64 * 2**20
-
-
-def _free(folder: Path) -> int:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
-
-
-def _fingerprint(path: Path) -> list[int]:
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            checksum = zlib.crc32(block, checksum)
-    return [path.stat().st_size, checksum]
