@@ -1,8 +1,16 @@
-"""The `hf-mlnmt` command: one verb per file, each importing what it needs only when it runs."""
+"""The `hf-mlnmt` command: one verb per file, each importing what it needs only when it runs.
+
+What a verb's file imports at its top must be light (typer, errors): help, a mistyped option and the shell's completion
+come through all of them. What a verb does lies in the other rooms.
+"""
 
 from __future__ import annotations
 
+import inspect
+import os
+import signal
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -25,49 +33,102 @@ from hf_mlnmt.cli.train import train
 from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.errors import UserError
 
+VERBS = {
+    "First steps": (demo,),
+    "Train": (tokenizer, train, average, drop_auxiliaries),
+    "Translate": (translate,),
+    "Score": (evaluate, compare, compare_runs),
+    "Look into a model": (describe, coverage, attention, masking, probe, outputs),
+    "Publish": (publish, export),
+}
+
+
+def _paragraphs(text: str | None) -> str:
+    """A docstring for any width of the terminal: a paragraph is one line, but indented ones (examples) stay as is."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(each if each.startswith("  ") else " ".join(each.split()) for each in paragraphs)
+
+
 app = typer.Typer(
     name="hf-mlnmt",
-    help="Neural machine translation models for Transformers: train, translate, score, publish.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
+    # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for verb in (
-    demo,
-    tokenizer,
-    train,
-    average,
-    drop_auxiliaries,
-    translate,
-    evaluate,
-    compare,
-    compare_runs,
-    describe,
-    coverage,
-    attention,
-    masking,
-    probe,
-    outputs,
-    publish,
-    export,
-):
-    app.command()(verb)
+for panel, verbs in VERBS.items():
+    for verb in verbs:
+        app.command(rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+        from platform import python_version
+
+        from hf_mlnmt import __version__
+
+        typer.echo(f"hf-mlnmt {__version__}")
+        for package in ("torch", "transformers"):  # asked of the installation: importing them takes seconds
+            typer.echo(f"{package} {metadata.version(package)}")
+        typer.echo(f"Python {python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
+    ] = False,
+) -> None:
+    """Neural machine translation models for Transformers: train, translate, score, publish.
+
+    `hf-mlnmt VERB --help` explains a verb. New here? `hf-mlnmt demo` does everything once, in minutes.
+    """
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one message and exit code 1, Ctrl-C is exit code 130."""
-    try:
-        app()
-    except UserError as error:
-        from rich.console import Console
+    """Run the command, as the shell's exit code tells: 0; 1 for one message about what was wrong; 2 for its options.
 
-        Console(stderr=True).print("error:", style="bold red", end=" ")
-        print(error, file=sys.stderr)
+    130 after Ctrl-C, 143 after SIGTERM.
+    """
+    _end_in_order()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk behind it must be found here, not as Python ends
+    except UserError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of the output left, as `| head` does
+        _drop_output()
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output left, as `| head` does
-        sys.stderr.close()
-        sys.exit(141)
+    except OSError as error:  # the machine's refusals: no permission, no space, no network
+        _drop_output()
+        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end the program as Ctrl-C does, so that nothing half-written is left."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup lets SIGHUP be ignored
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    print(f"stopped by {signal.Signals(number).name}", file=sys.stderr)
+    sys.exit(128 + number)
+
+
+def _fail(message: str) -> NoReturn:
+    from rich.console import Console
+
+    Console(stderr=True).print("error:", style="bold red", end=" ")
+    print(message, file=sys.stderr)
+    sys.exit(1)
+
+
+def _drop_output() -> None:
+    """What is still to be written to standard output goes nowhere: Python would try again as it ends, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from hf_mlnmt.generation import Hypothesis
 
 _SEARCH = "Search"
 _SAMPLING = "Sampling"
@@ -23,7 +18,7 @@ def translate(
     model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Text files, one text a line, plain or .gz. None, or -: standard input, as lines come."),
+        typer.Argument(help="Text files, one text a line, plain or .gz. Without any, or for -: standard input."),
     ] = None,
     source_language: Annotated[
         str | None, typer.Option("--source-language", "-s", help="Source language code, where the model needs one.")
@@ -37,17 +32,18 @@ def translate(
     beams: Annotated[
         int | None,
         typer.Option(
-            "--beams", "-b", help="Beam size; 1 is greedy. Default: the model's own.", rich_help_panel=_SEARCH
+            "--beams", "-b", min=1, help="Beam size; 1 is greedy. Default: the model's own.", rich_help_panel=_SEARCH
         ),
     ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Exponent a of the length normalisation.", rich_help_panel=_SEARCH)
+        float | None,
+        typer.Option(help="Exponent a of the length normalisation: more is longer.", rich_help_panel=_SEARCH),
     ] = None,
     length_normalization: Annotated[
         str | None,
         typer.Option(
-            help="What a score is divided by, Z target subwords: generate (Transformers' own), length Z^a, "
-            "length+1 (1+Z)^a, gnmt ((5+Z)/6)^a. See docs/decoding.md.",
+            help="What the score of a translation of Z subwords is divided by: generate (Transformers' own), "
+            "length: Z^a, length+1: (1+Z)^a, gnmt: ((5+Z)/6)^a; a is --length-penalty.",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
@@ -60,11 +56,13 @@ def translate(
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Longest translation in tokens.", rich_help_panel=_SEARCH)
+        int | None, typer.Option(min=1, help="Longest translation in tokens.", rich_help_panel=_SEARCH)
     ] = None,
     max_source_tokens: Annotated[
         int | None,
-        typer.Option(help="Split longer lines into sentences. Default: what the model takes.", rich_help_panel=_SEARCH),
+        typer.Option(
+            min=1, help="Split longer lines into sentences. Default: what the model takes.", rich_help_panel=_SEARCH
+        ),
     ] = None,
     split_long: Annotated[
         bool, typer.Option(help="Split lines that are too long; otherwise cut them off.", rich_help_panel=_SEARCH)
@@ -72,21 +70,31 @@ def translate(
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of searching the best.", rich_help_panel=_SAMPLING)
     ] = False,
-    temperature: Annotated[float | None, typer.Option(help="Above 1: more varied.", rich_help_panel=_SAMPLING)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Above 0; above 1: more varied.", rich_help_panel=_SAMPLING)
+    ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Sample from the k likeliest tokens; default: from all.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            min=0, help="Sample from the k likeliest tokens. Default, or 0: from all.", rich_help_panel=_SAMPLING
+        ),
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens of this total.", rich_help_panel=_SAMPLING)
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Sample from the likeliest tokens that together have this probability.",
+            rich_help_panel=_SAMPLING,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", rich_help_panel=_SAMPLING)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling.", rich_help_panel=_SAMPLING)] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Write here when all is done, .gz compressed; default: standard output.",
+            help="Write here when all is done, compressed if the name ends in .gz. Default: standard output.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
@@ -95,13 +103,18 @@ def translate(
         typer.Option(
             "--n-best",
             "-n",
-            help="n translations a line, as 'line ||| translation ||| score'.",
+            min=1,
+            help="n translations a line, as 'line number from 0 ||| translation ||| score'.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
     jsonl: Annotated[
         bool,
-        typer.Option("--jsonl", help="A JSON object a line: source, translation; n_best.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--jsonl",
+            help="A JSON object a line: source, translation, with --n-best also n_best.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = False,
     scores: Annotated[
         bool, typer.Option("--scores", help="With --jsonl: score, log probability and length.", rich_help_panel=_OUTPUT)
@@ -110,10 +123,15 @@ def translate(
         bool, typer.Option(help="Progress bar on stderr, where that is a terminal.", rich_help_panel=_OUTPUT)
     ] = True,
     batch_tokens: Annotated[
-        int, typer.Option(help="Source tokens in a batch, padding included.", rich_help_panel=_MACHINE)
+        int, typer.Option(min=1, help="Source tokens in a batch, padding included.", rich_help_panel=_MACHINE)
     ] = 4096,
     window: Annotated[
-        int, typer.Option(help="Lines of a file that are sorted by length together.", rich_help_panel=_MACHINE)
+        int,
+        typer.Option(
+            min=1,
+            help="Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
+            rich_help_panel=_MACHINE,
+        ),
     ] = 2048,
     device: Annotated[
         str | None,
@@ -122,7 +140,7 @@ def translate(
     dtype: Annotated[
         str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=_MACHINE)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=_MACHINE)] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
     ] = None,
@@ -133,15 +151,21 @@ def translate(
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
-    **Examples:**
-    `hf-mlnmt translate runs/demo/average test.en.gz -o test.de` ·
-    `echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M -s eng_Latn -t deu_Latn` ·
-    `hf-mlnmt translate MODEL test.en --beams 6 --length-penalty 0.6 --length-normalization gnmt --n-best 6 --jsonl`
+    Examples:
+
+        hf-mlnmt translate runs/demo/average test.en.gz -o test.de
+        echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M -s eng_Latn -t deu_Latn
+        hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
+
+    What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
     from hf_mlnmt.errors import UserError
+    from hf_mlnmt.files import check_file
 
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
+    if output is not None:
+        check_file(output)
     options: dict[str, Any] = {
         "source_language": source_language, "target_language": target_language, "prefix": prefix, "num_beams": beams,
         "length_penalty": length_penalty, "length_normalization": length_normalization, "seed": seed,
@@ -153,22 +177,28 @@ def translate(
     if early_stopping is not None:
         options["early_stopping"] = _early_stopping(early_stopping)
     inputs = list(files or ["-"])
-    translator = _load(model, device, dtype, threads, revision, trust_remote_code)
-    total = _count(inputs) if progress and sys.stderr.isatty() else None
-    sources: list[str] = []
-    results = translator.stream_groups(_remembering(_groups(inputs, window), sources), total=total, **options)
-    with _opened(output) as stream:
-        for number, result in enumerate(results):
-            print(_line(number, sources.pop(0), result, jsonl, scores), file=stream)
-            if not sources:  # the end of what was translated together
-                stream.flush()
+
+    from hf_mlnmt.generation.options import DecodingOptions
+    from hf_mlnmt.generation.reading import count_texts, text_groups
+    from hf_mlnmt.generation.writing import translate_groups
+
+    DecodingOptions.of(options)  # mistakes are found before the model is loaded
+    pipeline = _load(model, device, dtype, threads, revision, trust_remote_code)
+    total = count_texts(inputs) if progress and sys.stderr.isatty() else None
+    groups = text_groups(inputs, window)
+    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **options)
+
+
+def _early_stopping(value: str) -> bool | str:
+    from hf_mlnmt.errors import UserError, suggest
+
+    values: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+    if value.lower() not in values:
+        raise UserError(f"--early-stopping {value}: choose true, false or never{suggest(value.lower(), values)}.")
+    return values[value.lower()]
 
 
 def _load(model: str, device: str | None, dtype: str, threads: int | None, revision: str | None, trust: bool) -> Any:
-    from hf_mlnmt.errors import UserError
-
-    if threads is not None and threads < 1:
-        raise UserError(f"--threads {threads}: at least 1.")
     import torch
     from transformers.utils import logging
 
@@ -183,75 +213,3 @@ def _load(model: str, device: str | None, dtype: str, threads: int | None, revis
     if trust:
         remote["trust_remote_code"] = True
     return TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **remote)
-
-
-def _early_stopping(value: str) -> bool | str:
-    from hf_mlnmt.errors import UserError
-
-    values: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
-    if value.lower() not in values:
-        raise UserError(f"--early-stopping {value}: choose true, false or never.")
-    return values[value.lower()]
-
-
-def _groups(inputs: list[str], window: int) -> Iterator[list[str]]:
-    from hf_mlnmt.generation.reading import file_groups, pipe_groups
-
-    for name in inputs:
-        yield from pipe_groups() if name == "-" else file_groups(name, window)
-
-
-def _count(inputs: list[str]) -> int | None:
-    from hf_mlnmt.generation.reading import count_lines
-
-    return None if "-" in inputs else sum(count_lines(name) for name in inputs)
-
-
-def _remembering(groups: Iterable[list[str]], sources: list[str]) -> Iterator[list[str]]:
-    for group in groups:
-        sources += group
-        yield group
-
-
-@contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
-    """Standard output, or a file that appears only when everything is written."""
-    if output is None:
-        yield sys.stdout
-        return
-    import gzip
-
-    from hf_mlnmt.files import atomic_path
-
-    with atomic_path(output) as temporary:
-        opener: Any = gzip.open if output.suffix == ".gz" else open
-        with opener(temporary, "wt", encoding="utf-8", newline="\n") as stream:
-            yield stream
-
-
-def _line(number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool) -> str:
-    if not jsonl:
-        if isinstance(result, str):
-            return result
-        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
-    import json
-
-    record: dict[str, Any] = {"source": source}
-    if isinstance(result, str):
-        record["translation"] = result
-    else:
-        record |= _record(result[0], scores)
-        if len(result) > 1:
-            record["n_best"] = [_record(hypothesis, scores=True) for hypothesis in result]
-    return json.dumps(record, ensure_ascii=False)
-
-
-def _record(hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
-    record: dict[str, Any] = {"translation": hypothesis.text}
-    if scores:
-        record |= {
-            "score": hypothesis.score,
-            "log_probability": hypothesis.log_probability,
-            "length": hypothesis.length,
-        }
-    return record

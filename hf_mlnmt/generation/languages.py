@@ -57,6 +57,13 @@ def language_codes(tokenizer: Any) -> list[str]:
     return languages_of(tokenizer) or list(_marian_codes(tokenizer))
 
 
+def code_tokens(tokenizer: Any) -> list[str]:
+    """The codes as they would be typed into a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
+    if hasattr(tokenizer, "src_lang"):
+        return list(tokenizer.convert_ids_to_tokens(list(_code_ids(tokenizer).values())))
+    return [language_code(language) for language in languages_of(tokenizer)] or list(_marian_codes(tokenizer).values())
+
+
 def _coded(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str) -> Direction:
     codes = _code_ids(tokenizer)
     # The tokenizer's own src_lang is no help: these classes default to English and save that as if it were chosen.

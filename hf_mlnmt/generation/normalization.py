@@ -14,12 +14,22 @@ docs/decoding.md maps other toolkits' options to these.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
+
+
+def check_normalization(name: str) -> None:
+    """UserError unless this is a formula's name."""
+    if name not in LENGTH_NORMALIZATIONS:
+        raise UserError(
+            f"length_normalization: unknown value {name!r}{suggest(name, LENGTH_NORMALIZATIONS)}."
+            f" Choose one of {', '.join(LENGTH_NORMALIZATIONS)}."
+        )
 
 
 class LengthPenalty(float):
@@ -38,11 +48,9 @@ class LengthPenalty(float):
 
     def __new__(cls, exponent: float, normalization: str = "generate", uncounted: int = 0) -> LengthPenalty:
         """`uncounted`: how many generated positions Z leaves out (1 when the language code is forced)."""
-        if normalization not in LENGTH_NORMALIZATIONS:
-            raise UserError(
-                f"length_normalization: unknown value {normalization!r}{suggest(normalization, LENGTH_NORMALIZATIONS)}."
-                f" Choose one of {', '.join(LENGTH_NORMALIZATIONS)}."
-            )
+        check_normalization(normalization)
+        if not math.isfinite(exponent):
+            raise UserError(f"length_penalty: {exponent!r} is not a number.")
         penalty = super().__new__(cls, exponent)
         penalty.normalization = normalization
         penalty.uncounted = 0 if normalization == "generate" else uncounted

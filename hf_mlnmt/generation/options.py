@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
-from hf_mlnmt.generation.normalization import LengthPenalty
+from hf_mlnmt.generation.normalization import LengthPenalty, check_normalization
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,34 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UserError(f"{name}: {value!r} is not a whole number of at least 1.")
+        for name in ("length_penalty", "temperature", "top_p"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
+                raise UserError(f"{name}: {value!r} is not a number.")
+        if self.length_normalization is not None:
+            check_normalization(self.length_normalization)
+        self._check_sampling()
+
+    def _check_sampling(self) -> None:
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if sampling and not self.do_sample:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
         if self.temperature is not None and self.temperature <= 0:
             raise UserError(f"temperature: {self.temperature!r} must be above 0.")
+        if self.top_k is not None and (not isinstance(self.top_k, int) or self.top_k < 0):
+            raise UserError(f"top_k: {self.top_k!r} is not a whole number of at least 1 (0, or left out: all tokens).")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
 
     def beams(self, model: Any) -> int:
         """Beam size: as asked, else the model's own; 1 when sampling."""
         default = 1 if self.do_sample else model.generation_config.num_beams or 1
         return self.num_beams or max(default, 1 if self.do_sample else self.num_return_sequences or 1)
+
+    def ignores_penalty(self, model: Any) -> bool:
+        """Whether a length normalisation is asked for that changes neither a search nor a score that is shown."""
+        asked = self.length_penalty is not None or self.length_normalization is not None
+        return asked and self.beams(model) == 1 and not self.num_return_sequences
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
         """The length penalty with its formula."""

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.languages import Direction, direction, language_codes
+from hf_mlnmt.generation.languages import Direction, code_tokens, direction, language_codes
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
 from hf_mlnmt.generation.scoring import generated_lengths, log_probabilities
@@ -129,11 +129,16 @@ class _Run:
         self.arguments = options.generation_arguments(parts.model, self.direction)
         self.penalty = options.penalty(parts.model, self.direction)
         self.skipped = int(forced_first(parts.model, self.direction))
+        self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
+        self.typed_codes: list[int] = []  # numbers of lines
+        if options.ignores_penalty(parts.model):
+            logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
     def translate(self, texts: Sequence[str], first_line: int, bar: Any) -> list[list[Hypothesis]]:
         """n hypotheses for each text, best first."""
         segments = self.encoder.segments(texts, self.options.split_long, first_line)
+        self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
         ids = segments.ids
         # A piece without any token of its own (stray control characters) has no translation.
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] * self._n for _ in ids]
@@ -148,7 +153,14 @@ class _Run:
         return [self._together([next(iterator) for _ in pieces], pieces) for pieces in segments.pieces]
 
     def report(self) -> None:
-        """Warn once about translations that ended at the length limit."""
+        """Warn once about translations that ended at the length limit, and about language codes in the text."""
+        if self.typed_codes:
+            logger.warning(
+                "%d source lines begin with a language code, the first of them is line %d: a code in the text does not "
+                "choose the language, target_language does",
+                len(self.typed_codes),
+                self.typed_codes[0],
+            )
         if self.unfinished:
             logger.warning(
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,24 @@ from typing import Any
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 
+STANDARD_INPUT = "-"
 _CHUNK = 1 << 16
+
+
+def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
+    """The lines of several inputs one after the other, in groups to be translated together."""
+    for name in inputs:
+        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window)
+
+
+def count_texts(inputs: Sequence[str]) -> int | None:
+    """Lines of all inputs, for a progress bar; None when standard input is among them."""
+    return None if STANDARD_INPUT in inputs else sum(sum(1 for _ in _lines(name)) for name in inputs)
 
 
 def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
     """Lines of a plain or .gz file, `size` at a time."""
-    # No length is too long here: such lines are split.
-    lines = read_lines(path, max_characters=10**9)
+    lines = _lines(path)
     while group := list(islice(lines, size)):
         yield group
 
@@ -35,9 +46,16 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
         yield [_text(rest, number, "standard input")]
 
 
-def count_lines(path: str | Path) -> int:
-    """Lines of a file, for a progress bar."""
-    return sum(1 for _ in read_lines(path, max_characters=10**9))
+def _lines(path: str | Path) -> Iterator[str]:
+    """A file's lines, as strict as a pipe's: any length (long ones are split), control characters as they are."""
+
+    def refuse(reason: str, number: int, text: str) -> None:
+        if "UTF" in reason:
+            raise UserError(f"{path}, line {number}: {reason}. Convert the text to UTF-8, for example with iconv.")
+        if "NUL" in reason:
+            raise UserError(f"{path}, line {number}: contains a NUL character: not a text file, or not UTF-8.")
+
+    return read_lines(path, refuse, max_characters=10**9)
 
 
 def _text(line: bytes, number: int, name: str) -> str:

@@ -31,6 +31,7 @@ class Encoder:
         self.processing = processing
         self.prefix_ids = list(direction.prefix_ids)
         self.prefix = direction.prefix_text if prefix is None else prefix
+        check_characters(self.prefix, "prefix")
         if direction.source is not None:
             tokenizer.src_lang = direction.source
         self.overhead = len(self([""])[0])
@@ -51,6 +52,8 @@ class Encoder:
 
     def segments(self, texts: Sequence[str], split_long: bool, first_line: int = 1) -> Segments:
         """Cut and encode texts. Lines are always separate; a line longer than the limit is split, or cut off."""
+        for line, text in enumerate(texts, start=first_line):
+            check_characters(text, f"line {line}")
         pieces = [split_lines(text) for text in texts]
         ids = self([piece.text for of_text in pieces for piece in of_text])
         if self.limit is not None and any(len(sequence) > self.limit for sequence in ids):
@@ -90,6 +93,18 @@ class Encoder:
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing
         return ids
+
+
+def check_characters(text: str, where: str) -> None:
+    """UserError for a lone surrogate: Python's text may hold one (from JSON, a command line), UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        number = ord(text[error.start])
+        raise UserError(
+            f"{where}: U+{number:04X} at column {error.start + 1} is half of a character (a lone surrogate), which no "
+            "tokenizer reads. Remove it."
+        ) from error
 
 
 def source_limit(model: Any, tokenizer: Any, asked: int | None) -> int | None:

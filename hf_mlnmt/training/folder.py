@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.files import is_full_disk, write_json, write_text
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
 from hf_mlnmt.training.reading import build, load_yaml
@@ -50,7 +50,7 @@ def explained(output: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        if checkpoints.is_full_disk(error, output):
+        if is_full_disk(error, output):
             raise UserError(
                 f"{getattr(error, 'filename', None) or output}: no space left on the device. What was finished is "
                 "kept: free some space and run the same command again."

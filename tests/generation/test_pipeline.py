@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline
+from hf_mlnmt.generation.languages import code_tokens
 
 FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
     "marian": ({}, None, "", lambda t: {}),
@@ -294,11 +295,66 @@ def test_prefix_is_used_as_it_is(foreign):
         ({"do_sample": True, "temperature": 0.0}, "above 0"),
         ({"length_normalization": "gnm", "num_beams": 2}, "did you mean 'gnmt'"),
         ({"max_source_tokens": 1}, "max_source_tokens=1"),
+        ({"length_penalty": float("nan"), "num_beams": 2}, "length_penalty: nan is not a number"),
+        ({"length_normalization": "gnm"}, "did you mean 'gnmt'"),
+        ({"do_sample": True, "temperature": float("inf")}, "temperature: inf is not a number"),
+        ({"do_sample": True, "top_k": -1}, "top_k: -1 is not a whole number"),
+        ({"do_sample": True, "top_p": 3}, "top_p: 3 is no probability"),
+        ({"do_sample": True, "top_p": 0.0}, "top_p: 0.0 is no probability"),
+        ({"prefix": "\udc80"}, r"prefix: U\+DC80 at column 1 is half of a character"),
     ],
 )
 def test_bad_options(pipeline, options, message):
     with pytest.raises(UserError, match=message):
         pipeline("A man.", **options)
+
+
+def test_a_penalty_that_is_no_number_is_refused_without_a_pipeline():
+    with pytest.raises(UserError, match="length_penalty: nan"):
+        LengthPenalty(float("nan"))
+
+
+def test_half_a_character_is_refused_with_its_line(pipeline):
+    with pytest.raises(UserError, match=r"line 2: U\+D83D at column 3 is half of a character"):
+        pipeline(["A man.", "A \ud83d."])
+
+
+def test_language_codes_typed_into_the_text_are_counted_and_said(ours_multilingual, foreign, pipeline, caplog):
+    texts = ["A man.", "<2fr> A man.", "A <2fr> man.", " <2de>A man."]
+    multilingual = TranslationPipeline.from_pretrained(ours_multilingual, device="cpu")
+    with caplog.at_level(logging.WARNING):
+        list(multilingual.stream(texts, window=1, target_language="de"))
+    (message,) = [record.message for record in caplog.records if "language code" in record.message]
+    assert message.startswith("2 source lines begin with a language code, the first of them is line 2")
+    caplog.clear()
+    marian = TranslationPipeline.from_pretrained(foreign["marian-multilingual"], device="cpu")
+    with caplog.at_level(logging.WARNING):
+        pipeline(texts)  # has no codes: nothing to mistake
+        multilingual(texts[::2], target_language="de")
+        assert "language code" not in caplog.text
+        marian([">>fra<< A man."], target_language="deu")
+    assert "1 source lines begin with a language code" in caplog.text
+
+
+def test_codes_as_they_are_typed(ours_multilingual, foreign):
+    def tokens(folder):
+        return set(code_tokens(AutoTokenizer.from_pretrained(folder)))
+
+    assert tokens(ours_multilingual) == {"<2de>", "<2fr>"}
+    assert tokens(foreign["marian-multilingual"]) == {">>deu<<", ">>fra<<"}
+    assert {"__de__", "__fr__"} <= tokens(foreign["m2m100"])
+    assert tokens(foreign["nllb"]) == {"eng_Latn", "deu_Latn", "fra_Latn"}
+    assert {"de_DE", "en_XX"} <= tokens(foreign["mbart50"])
+    assert tokens(foreign["t5"]) == tokens(foreign["marian"]) == set()
+
+
+def test_a_penalty_without_beams_is_said_to_do_nothing(pipeline, caplog):
+    with caplog.at_level(logging.WARNING):
+        pipeline("A man.", num_beams=2, length_penalty=0.5)
+        pipeline("A man.", num_beams=1, num_return_sequences=1, length_penalty=0.5)  # the score that comes back has it
+        assert "one beam" not in caplog.text
+        pipeline("A man.", num_beams=1, length_penalty=0.5)
+    assert "do nothing with one beam" in caplog.text
 
 
 def test_an_option_that_nobody_knows_is_refused(pipeline):

@@ -18,7 +18,7 @@ from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.reading import pipe_groups
+from hf_mlnmt.generation.reading import file_groups, pipe_groups
 
 app = typer.Typer()
 app.command()(translate)
@@ -106,15 +106,49 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
         (["nowhere/at/all"], "Hub name"),
         (["MODEL", "missing.txt"], "missing.txt: no such file"),
         (["MODEL", "--scores"], "needs --jsonl"),
-        (["MODEL", "--threads", "0"], "--threads"),
         (["MODEL", "--early-stopping", "perhaps"], "true, false or never"),
         (["MODEL", "-t", "de"], "no language codes"),
         (["MODEL", "--temperature", "2"], "--sample"),
+        (["MODEL", "--length-penalty", "nan"], "length_penalty: nan"),
+        (["nowhere", "--length-normalization", "gnm"], "did you mean 'gnmt'"),
+        (["nowhere", "--sample", "--top-p", "0"], "top_p"),
+        (["nowhere", "-o", "/"], "/: is a folder"),
     ],
 )
 def test_mistakes(ours, arguments, message):
     with pytest.raises(UserError, match=message):
         run(*[ours if argument == "MODEL" else argument for argument in arguments], input="A man.\n")
+
+
+@pytest.mark.parametrize("option", ["--beams", "--n-best", "--window", "--batch-tokens", "--threads"])
+@pytest.mark.parametrize("option_value", ["0", "-3"])
+def test_numbers_out_of_range_are_refused_by_name(option, option_value):
+    result = run("nowhere", option, option_value, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
+    assert "greater than or equal to 1" in result.stderr
+
+
+def test_a_pipe_as_output_stays_a_pipe(ours, expected, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    run(ours, tmp_path / "in.txt", "-o", pipe)
+    reader.join(timeout=20)
+    assert read[0].split("\n") == [*expected, ""]
+    assert pipe.is_fifo()
+
+
+def test_files_are_read_as_strictly_as_pipes_and_remedies_are_those_of_translate(tmp_path):
+    (tmp_path / "a").write_bytes(b"a\x0cb\n" + b"c" * 30_000)
+    assert list(file_groups(tmp_path / "a", 5)) == [["a\x0cb", "c" * 30_000]]
+    for content, message in ((b"ok\n\xff\n", "line 2: invalid UTF-8"), (b"\0", "line 1: contains a NUL")):
+        (tmp_path / "b").write_bytes(content)
+        with pytest.raises(UserError, match=message) as caught:
+            list(file_groups(tmp_path / "b", 5))
+        assert "bad_lines" not in str(caught.value)
 
 
 def test_bad_standard_input_names_the_line():
