@@ -22,9 +22,7 @@ from hf_mlnmt.cli.evaluate import (
     SourceLanguage,
     TargetLanguage,
     decoding_options,
-    what_to_score,
 )
-from hf_mlnmt.errors import UserError
 
 
 def compare(
@@ -57,18 +55,26 @@ def compare(
 ) -> None:
     """Compare systems on one test set: scores with 95 % intervals, paired bootstrap and approximate randomisation.
 
-    `hf-mlnmt compare base.de new.de --reference test.de` compares two files;
-    `hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de` translates first.
+    Each system is compared with the first: is the difference more than chance? Examples, of two files of translations,
+    and of two models, which translate the source first:
+
+        hf-mlnmt compare base.de new.de --reference test.de
+        hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de
+
+    Whole training runs that differ in the model alone: `hf-mlnmt compare-runs`.
     """
     from rich.console import Console
 
     from hf_mlnmt.evaluation import compare as compare_outputs
     from hf_mlnmt.evaluation import comparison_tables
-    from hf_mlnmt.evaluation.systems import load_system, read_references
-    from hf_mlnmt.files import write_json
+    from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.systems import load_system, name_systems, read_references
+    from hf_mlnmt.files import check_file, write_json
 
     named = name_systems(systems)
-    what = what_to_score(protocol, metric, language, reference[0])
+    what = scoring_options(protocol, metric, language, target_language, reference[0])
+    if output:
+        check_file(output)
     references = read_references(reference)
     loaded = {
         name: load_system(path, source, references, reference, **decoding_options(context))
@@ -87,19 +93,3 @@ def compare(
     if output:
         decoding = {name: system.decoding for name, system in loaded.items() if system.decoding}
         print(f"Written to {write_json(output, {**comparison.to_dict(), 'decoding': decoding})}")
-
-
-def name_systems(arguments: list[str]) -> dict[str, str]:
-    """{name: path} from 'NAME=PATH' or 'PATH' (its own name). UserError on fewer than two, or on one name twice."""
-    if len(arguments) < 2:
-        raise UserError(
-            "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`."
-        )
-    named: dict[str, str] = {}
-    for argument in arguments:
-        # A path that exists is a path, whatever characters it has.
-        name, _, path = argument.partition("=") if not Path(argument).exists() else (argument, "", "")
-        if name in named:
-            raise UserError(f"system {name!r} is given twice; give each a name of its own with NAME=PATH.")
-        named[name] = path or argument
-    return named

@@ -5,15 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hf_mlnmt.errors import UserError
-
-if TYPE_CHECKING:
-    from hf_mlnmt.evaluation import Results
-    from hf_mlnmt.evaluation.systems import SystemOutput
 
 # `compare` takes these too.
 Reference = Annotated[
@@ -26,8 +22,8 @@ Language = Annotated[
     typer.Option(
         "--language",
         "-l",
-        help="Two-letter code of the target language, for the classic protocol. "
-        "Unless given, it is taken from the reference's name, as in test.de.gz.",
+        help="Two-letter code of the language that is scored, for the classic protocol. "
+        "Unless given: --target-language, or the reference's name, as in test.de.gz.",
     ),
 ]
 Protocols = Annotated[
@@ -42,13 +38,20 @@ Metrics = Annotated[
     list[str] | None,
     typer.Option("--metric", "-m", help="BLEU, chrF or TER; give it again for more. Unless given: all."),
 ]
-Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: none.")]
+Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: no intervals.")]
 Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
 Beams = Annotated[int | None, typer.Option("--beams", "-b", min=1, help="Beam size. Unless given: the model's.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Exponent of the length normalisation.")]
-LengthNormalization = Annotated[str | None, typer.Option(help="generate, length, length+1 or gnmt (docs/decoding.md).")]
-SourceLanguage = Annotated[str | None, typer.Option(help="Source language code of a multilingual model.")]
-TargetLanguage = Annotated[str | None, typer.Option(help="Target language code of a multilingual model.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(help="Exponent of the length normalisation. Unless given: the model's.")
+]
+LengthNormalization = Annotated[
+    str | None,
+    typer.Option(help="generate, length, length+1 or gnmt (docs/decoding.md). Unless given: the model's."),
+]
+SourceLanguage = Annotated[str | None, typer.Option(help="Of a multilingual model: code of the language to read.")]
+TargetLanguage = Annotated[
+    str | None, typer.Option(help="Of a multilingual model: code of the language to translate into.")
+]
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Source tokens in one batch.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.")]
 
@@ -66,20 +69,6 @@ DECODING = (
 def decoding_options(context: typer.Context) -> dict[str, Any]:
     """The options of this command that say how a model translates."""
     return {name: context.params[name] for name in DECODING}
-
-
-def what_to_score(
-    protocols: list[str] | None, metrics: list[str] | None, language: str | None, reference: Path
-) -> dict[str, Any]:
-    """score()'s arguments from the command's; wrong ones are found before anything is translated."""
-    from hf_mlnmt.evaluation.protocols import METRICS, Protocol, choose_protocols, metric_named
-    from hf_mlnmt.evaluation.systems import language_of
-
-    if language:
-        Protocol("classic", language)
-    language = language or language_of(reference)
-    chosen = [how.name for how in choose_protocols(protocols, language)]
-    return {"protocols": chosen, "language": language, "metrics": [metric_named(name) for name in metrics or METRICS]}
 
 
 def evaluate(
@@ -115,23 +104,36 @@ def evaluate(
 ) -> None:
     """Score a model, or a file of translations, against raw references.
 
-    `hf-mlnmt evaluate MODEL --source test.en --reference test.de` translates and scores;
-    `hf-mlnmt evaluate --hypothesis out.de --reference test.de` scores a file.
+    References and translations are raw text: do not lower-case or tokenise them. The protocol "cased" scores them as
+    they are, as the sacrebleu command does; "classic" lower-cases and Moses-tokenises both sides itself, as many older
+    papers do. docs/scores.md says which to compare with what.
 
-    References and translations are raw text: do not lower-case or tokenise them, the classic protocol does it itself.
+    Examples, first a model (which translates the source), then a file of translations:
+
+        hf-mlnmt evaluate MODEL --source test.en --reference test.de
+        hf-mlnmt evaluate --hypothesis out.de --reference test.de
     """
     from rich.console import Console
 
-    from hf_mlnmt.evaluation import score_protocols, score_tables
+    from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
+    from hf_mlnmt.evaluation.request import scoring_options
     from hf_mlnmt.evaluation.systems import load_system, read_references
-    from hf_mlnmt.files import write_text
+    from hf_mlnmt.files import check_file, write_text
 
     if (model is None) == (hypothesis is None):
         raise UserError("Give either a model (with --source) or --hypothesis FILE.")
     if hypothesis is not None and not hypothesis.is_file():
         raise UserError(f"{hypothesis}: no such file.")
-    what = what_to_score(protocol, metric, language, reference[0])
-    results = _open_results(output, name or Path(str(model or hypothesis)).resolve().name, bool(name))
+    if hypothesis is not None and save_translations:
+        raise UserError("--save-translations is for a model; --hypothesis is a file already.")
+    if bootstrap == 1:
+        raise UserError("--bootstrap 1: an interval needs more resamples, 1000 are usual; 0 leaves it out.")
+    what = scoring_options(protocol, metric, language, target_language, reference[0])
+    if save_translations:
+        check_file(save_translations)
+    results = (
+        open_results(output, name or Path(str(model or hypothesis)).resolve().name, bool(name)) if output else None
+    )
     references = read_references(reference)
     system = load_system(str(model or hypothesis), source, references, reference, **decoding_options(context))
     if save_translations:
@@ -143,26 +145,5 @@ def evaluate(
         console.print("Classic scores too: give the target language with --language.", style="dim")
     if results and output:
         results.add_scores(test_set or reference[0].name.removesuffix(".gz"), scores)
-        _add_system(results, system)
+        results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
-
-
-def _open_results(path: Path | None, name: str, named: bool) -> Results | None:
-    """The results file, old or new. It is opened before decoding, so that its errors cost no time."""
-    from hf_mlnmt.evaluation import Results, read_results
-
-    if path is None:
-        return None
-    if not path.exists():
-        return Results(system=name)
-    results = read_results(path)
-    if named and results.system != name:
-        raise UserError(f"{path}: holds the results of {results.system!r}, not of {name!r}. Give another --output.")
-    return results
-
-
-def _add_system(results: Results, system: SystemOutput) -> None:
-    """What this run knows about the system; what training has written stays."""
-    results.command = results.command or shlex.join(["hf-mlnmt", *sys.argv[1:]])
-    results.parameters = results.parameters or system.parameters
-    results.decoding = system.decoding or results.decoding

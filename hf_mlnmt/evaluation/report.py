@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hf_mlnmt.evaluation.compare import Comparison
 from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
 from hf_mlnmt.evaluation.scores import Scores
-from hf_mlnmt.evaluation.significance import PairedResult
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, PairedResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,19 +73,31 @@ def _cell(scores: Scores, name: MetricName, paired: PairedResult | None) -> str:
         return text
     if paired.difference == 0:
         return f"{text}\nequal"
+    if not paired.tested:
+        return f"{text}\n{paired.difference:+.2f}"
     p_values = f"p {_p(paired.paired_bootstrap)}/{_p(paired.approximate_randomisation)}"
     return f"{text}\n{paired.difference:+.2f}{mark(paired)}\n{p_values}"
 
 
 def mark(paired: PairedResult) -> str:
     """The papers' signs, by the paired bootstrap as they do it: ‡ for p < 0.01, † for p < 0.05."""
-    if paired.difference == 0:  # sacreBLEU gives equal outputs the smallest p there is (significance.py says why)
+    # sacreBLEU gives equal outputs the smallest p there is (significance.py says why); few sentences have none.
+    if not paired.tested or paired.paired_bootstrap is None:
         return ""
     return "‡" if paired.paired_bootstrap < 0.01 else "†" if paired.paired_bootstrap < 0.05 else ""
 
 
-def _p(value: float) -> str:
-    return "<.001" if value < 0.0005 else f"{value:.3f}".removeprefix("0")
+def p_values(tested: PairedResult) -> str:
+    """ "0.012 / 0.015": of the paired bootstrap and of approximate randomisation; or why there are none."""
+    if tested.difference == 0:  # see PairedResult
+        return "equal"
+    if tested.paired_bootstrap is None or tested.approximate_randomisation is None:
+        return TOO_FEW
+    return f"{tested.paired_bootstrap:.3f} / {tested.approximate_randomisation:.3f}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "<.001" if value < 0.0005 else f"{value:.3f}".removeprefix("0")
 
 
 def _arrow(name: MetricName) -> str:
@@ -103,10 +115,15 @@ def _counts(scores: Scores) -> str:
 
 def _legend(comparison: Comparison, protocol: ProtocolName) -> str:
     first = next(iter(comparison.scores[protocol].values()))
-    lines = [
-        f"{_size(first)}. Score ± half of the 95 % interval; difference to {comparison.tests[protocol].baseline};",
+    tests = [
         f"p of paired bootstrap ({comparison.bootstrap}) / of approximate randomisation ({comparison.trials} trials);",
         "† p < 0.05, ‡ p < 0.01 in the former.",
+    ]
+    if first.sentences < FEWEST_SENTENCES:
+        tests = [f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md)."]
+    lines = [
+        f"{_size(first)}. Score ± half of the 95 % interval; difference to {comparison.tests[protocol].baseline};",
+        *tests,
         *(f"{name}: {metric.signature}" for name, metric in first.metrics.items()),
     ]
     return "\n".join(lines)

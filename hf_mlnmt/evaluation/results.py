@@ -8,6 +8,8 @@
                                             "systems": {name: {metric: {"difference", "paired_bootstrap",
                                                                         "approximate_randomisation"}}}}}}}
 
+Both p-values are null where there are too few sentences to test (significance.py).
+
 Stable: a key keeps its meaning for good, new keys may come, and keys that this version does not know are kept when a
 file is read and written again. The number in the schema rises only if an old reader would misread a file.
 """
@@ -20,13 +22,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.protocols import ProtocolName
 from hf_mlnmt.evaluation.scores import Scores
 from hf_mlnmt.evaluation.significance import PairedTests
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import check_file, write_json
+
+if TYPE_CHECKING:
+    from hf_mlnmt.evaluation.systems import SystemOutput
 
 SCHEMA = "hf_mlnmt.results/1"
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
@@ -64,6 +69,12 @@ class Results:
         for protocol, value in tests.items():
             self.significance.setdefault(test_set, {})[protocol] = value.to_dict()
 
+    def add_system(self, system: SystemOutput, command: str) -> None:
+        """Take in what a run knows about the system; what training has written stays."""
+        self.command = self.command or command
+        self.parameters = self.parameters or system.parameters
+        self.decoding = system.decoding or self.decoding
+
     def to_dict(self) -> dict[str, Any]:
         """The file's content, keys in the documented order."""
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
@@ -89,6 +100,18 @@ def read_results(path: str | Path) -> Results:
     known = {f.name for f in fields(Results)} - {"extra"}
     extra = {key: content.pop(key) for key in list(content) if key not in known}
     return Results(**content, extra=extra)
+
+
+def open_results(path: str | Path, name: str, named: bool) -> Results:
+    """The results file to add scores to, old or new. `named`: the user says it is `name`'s; UserError if it is not."""
+    path = Path(path)
+    check_file(path)
+    if not path.exists():
+        return Results(system=name)
+    results = read_results(path)
+    if named and results.system != name:
+        raise UserError(f"{path}: holds the results of {results.system!r}, not of {name!r}. Give another --output.")
+    return results
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,9 @@ from hf_mlnmt.evaluation.scores import (
 )
 
 DEFAULT_TRIALS = 10_000
+FEWEST_SENTENCES = 20
+"""Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
+TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 
 Columns = dict[MetricName, list[Any]]
 """For each metric sacreBLEU's Result of every system, the baseline first."""
@@ -33,13 +36,19 @@ class PairedResult:
 
     A p-value says nothing where the difference is 0: sacreBLEU counts resamples that differ by *more* than the systems
     do, so equal outputs get the smallest p there is. `report.mark` knows.
+    Both are None where there are fewer than `FEWEST_SENTENCES`.
     """
 
     difference: float
-    paired_bootstrap: float
-    approximate_randomisation: float
+    paired_bootstrap: float | None
+    approximate_randomisation: float | None
 
-    def to_dict(self) -> dict[str, float]:
+    @property
+    def tested(self) -> bool:
+        """Whether there are p-values that say something."""
+        return self.difference != 0 and self.paired_bootstrap is not None
+
+    def to_dict(self) -> dict[str, float | None]:
         """{difference, paired_bootstrap, approximate_randomisation}; p-values are not rounded."""
         return {
             "difference": round(self.difference, 4),
@@ -98,9 +107,14 @@ def paired_tests(
     bootstrapped, bootstrap_signatures = _run(how, prepared, sacre, "bs", bootstrap, seed, jobs)
     shuffled, trial_signatures = _run(how, prepared, sacre, "ar", trials, seed, jobs)
     baseline, *others = systems
+    enough = len(reference_sets[0]) >= FEWEST_SENTENCES
     results = {
         name: {
-            m: PairedResult(column[i].score - column[0].score, column[i].p_value, shuffled[m][i].p_value)
+            m: PairedResult(
+                column[i].score - column[0].score,
+                column[i].p_value if enough else None,
+                shuffled[m][i].p_value if enough else None,
+            )
             for m, column in bootstrapped.items()
         }
         for i, name in enumerate(others, 1)

@@ -77,9 +77,10 @@ def load_system(
 
 def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
     """Translate with a model. `decoding`: TranslationPipeline's arguments, None for its default."""
-    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 
     options = {key: value for key, value in decoding.items() if value is not None}
+    DecodingOptions.of(options)  # mistakes are found before the model is loaded
     pipeline = TranslationPipeline.from_pretrained(str(model), **({"device": device} if device else {}))
     lines = list(pipeline(list(sources), progress=True, **options))
     return SystemOutput(str(model), lines, pipeline.model.num_parameters(), {**_defaults(pipeline.model), **options})
@@ -92,9 +93,17 @@ def _defaults(model: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def language_of(path: str | Path) -> str | None:
-    """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = set(NonbreakingPrefixes().available_langs.values())
-    return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in known), None)
+def name_systems(arguments: list[str]) -> dict[str, str]:
+    """{name: path} from 'NAME=PATH' or 'PATH' (its own name). UserError on fewer than two, or on one name twice."""
+    if len(arguments) < 2:
+        raise UserError(
+            "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`."
+        )
+    named: dict[str, str] = {}
+    for argument in arguments:
+        # A path that exists is a path, whatever characters it has.
+        name, _, path = argument.partition("=") if not Path(argument).exists() else (argument, "", "")
+        if name in named:
+            raise UserError(f"system {name!r} is given twice; give each a name of its own with NAME=PATH.")
+        named[name] = path or argument
+    return named

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.reports.comparison_page import p_values, paired, same_for_all
+from hf_mlnmt.evaluation.report import p_values
+from hf_mlnmt.reports.comparison_page import paired, same_for_all
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import MISSING, table, with_arrow
 from hf_mlnmt.zoo.published import Published

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.evaluation.report import mark
-from hf_mlnmt.evaluation.significance import PairedResult
+from hf_mlnmt.evaluation.report import mark, p_values
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, PairedResult
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, table, title, with_arrow
 
@@ -88,18 +88,16 @@ def detail_rows(contents: Contents, test_set: str, protocol: str) -> tuple[list[
     return header, rows
 
 
-def p_values(tested: PairedResult) -> str:
-    """ "0.012 / 0.015": of the paired bootstrap and of approximate randomisation."""
-    if tested.difference == 0:  # see PairedResult
-        return "equal"
-    return f"{tested.paired_bootstrap:.3f} / {tested.approximate_randomisation:.3f}"
-
-
 def paired(results: Mapping[str, Any], test_set: str, protocol: str, metric: str) -> PairedResult | None:
     """The paired tests of a results file of one system; None for the baseline."""
     tests = results.get("significance", {}).get(test_set, {}).get(protocol, {}).get("systems", {})
     entry = next((metrics[metric] for metrics in tests.values() if metric in metrics), None)
-    return PairedResult(**entry) if entry else None
+    if entry is None:
+        return None
+    counted = results.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
+    if counted is not None and counted < FEWEST_SENTENCES:  # tested before there was such a bound
+        return PairedResult(entry["difference"], None, None)
+    return PairedResult(**entry)
 
 
 def _legend(baseline: Mapping[str, Any], contents: Contents) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hf_mlnmt.evaluation.report import TITLES
+from hf_mlnmt.evaluation.significance import TOO_FEW
 
 MISSING = "not recorded"
 
@@ -72,10 +73,12 @@ def significance_tables(results: Sequence[Mapping[str, Any]]) -> str:
 def _significance_rows(tests: Any) -> Iterator[list[str]]:
     for system, metrics in _items(_get(tests, "systems")):
         for metric, entry in _items(metrics):
-            p_values = [_get(entry, name) for name in ("paired_bootstrap", "approximate_randomisation")]
+            entry = entry if isinstance(entry, Mapping) else {}
+            p_values = [entry.get(name, MISSING) for name in ("paired_bootstrap", "approximate_randomisation")]
             difference = _get(entry, "difference")
             number = f"{difference:+.2f}" if isinstance(difference, int | float) else MISSING
-            yield [system, metric, number, *(f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values)]
+            shown = [TOO_FEW if p is None else f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values]
+            yield [system, metric, number, *shown]
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.systems import language_of, read_texts
+from hf_mlnmt.evaluation.request import language_of
+from hf_mlnmt.evaluation.systems import read_texts
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -148,6 +149,42 @@ def test_languages_in_file_names() -> None:
     assert {name: language_of(name) for name in names} == names
 
 
+def test_the_language_scored_is_the_one_translated_into(files: Path, model: Path, pipeline) -> None:
+    """A multilingual model's French is not cut by German rules."""
+    (files / "plain").write_bytes((files / "test.de").read_bytes())
+    common = ("-s", files / "source.en", "--bootstrap", 0)
+    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--target-language", "fr", *common)
+    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--target-language", "fr_XX", *common)
+    assert "tok:moses-de" in run("evaluate", model, "-r", files / "test.de", "--target-language", "deu_Latn", *common)
+    calls = len(pipeline)
+    for command in (("evaluate", model), ("compare", files / "a.txt", model)):
+        with pytest.raises(UserError, match=r"test.de: its name says .*'de'.* into 'fr'.*--language"):
+            run(*command, "-r", files / "test.de", "--target-language", "fr", "-s", files / "source.en")
+    assert len(pipeline) == calls
+    text = run("evaluate", model, "-r", files / "test.de", "--target-language", "fr", "-l", "de", *common)
+    assert "tok:moses-de" in text
+
+
+def test_a_language_that_moses_lacks_is_said(files: Path, caplog) -> None:
+    for language, said in (("de", False), ("zz", True)):
+        run("evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-l", language, "--bootstrap", 0)
+        assert ("no rules of its own" in caplog.text) == said
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_translating(files: Path, model: Path, pipeline) -> None:
+    common = ("-s", files / "source.en", "-r", files / "test.de")
+    for arguments in (
+        ("evaluate", model, *common, "-o", files),
+        ("evaluate", model, *common, "--save-translations", files),
+        ("compare", files / "a.txt", model, *common, "-o", files),
+    ):
+        with pytest.raises(UserError, match="is a folder"):
+            run(*arguments)
+    with pytest.raises(UserError, match="length_penalty: nan"):
+        run("evaluate", model, *common, "--length-penalty", "nan")
+    assert pipeline == []
+
+
 def test_lines_are_sacrebleu_s(tmp_path: Path) -> None:
     # Only \n ends a line: U+2028, \x0b and \r inside a line do not, and trailing white space goes.
     path = tmp_path / "odd.gz"
@@ -185,6 +222,8 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         (("evaluate", model, *reference), "--source"),
         (("evaluate", model, "-s", bad(files, "s.en", b"1\n"), *reference), r"s.en: 1, .*test.de: 48"),
         (("evaluate", "-i", files / "nothing", *reference), "nothing: no such file"),
+        (("evaluate", "-i", files / "a.txt", *reference, "--bootstrap", 1), "1000 are usual"),
+        (("evaluate", "-i", files / "a.txt", *reference, "--save-translations", files / "x"), "is for a model"),
         (("evaluate", "-i", files / "a.txt", *reference, "-r", bad(files, "r.de", b"1\n")), r"test.de: 48, .*r.de: 1"),
         (
             ("evaluate", "-i", files / "a.txt", *reference, "-o", bad(files, "o.json", b"{}")),

@@ -13,6 +13,7 @@ from rich.console import Console
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import PairedResult, compare, comparison_tables, paired_tests
 from hf_mlnmt.evaluation.report import mark
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,31 @@ def test_a_clear_difference_is_marked_and_none_is_not(systems, references) -> No
     console.print(*comparison_tables(compare({"base": systems["a"], "same": systems["a"]}, references, trials=10)))
     assert "equal" in console.export_text()
     assert [mark(PairedResult(0.1, p, 1.0)) for p in (0.009, 0.01, 0.049, 0.05)] == ["‡", "†", "†", ""]
+
+
+def test_few_sentences_give_no_p_value(systems, references) -> None:
+    few = FEWEST_SENTENCES - 1
+    options = {"metrics": ["BLEU"], "bootstrap": 200, "trials": 50}
+    enough, short = (
+        compare({name: lines[:count] for name, lines in systems.items()}, references[:count], **options)
+        for count in (FEWEST_SENTENCES, few)
+    )
+    result, told = (each.tests["cased"].results["c"]["BLEU"] for each in (short, enough))
+    assert (result.paired_bootstrap, result.approximate_randomisation) == (None, None)
+    assert result.difference == pytest.approx(short.scores["cased"]["c"]["BLEU"] - short.scores["cased"]["a"]["BLEU"])
+    assert None not in (told.paired_bootstrap, told.approximate_randomisation)
+    assert (mark(result), mark(told)) == ("", "‡")
+    written = short.to_dict()["protocols"]["cased"]["significance"]["systems"]["c"]["BLEU"]
+    assert (written["paired_bootstrap"], written["approximate_randomisation"]) == (None, None)
+    texts = []
+    for comparison in (short, enough):
+        console = Console(width=150, record=True)
+        console.print(*comparison_tables(comparison))
+        texts.append(console.export_text())
+    assert TOO_FEW in texts[0]
+    assert f"{result.difference:+.2f}" in texts[0]
+    assert not any(sign in texts[0] for sign in ("†", "‡", "p of", "p ."))
+    assert TOO_FEW not in texts[1]
 
 
 def test_jobs_change_nothing(systems, references) -> None:

@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import PairedResult, paired_tests, read_results, score_protocols
+from hf_mlnmt.evaluation.report import p_values
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import add_runs, comparison_of, page_of, stale_comparisons
-from hf_mlnmt.reports.comparison_page import p_values
 from hf_mlnmt.reports.record_cards import facts_of_record
+from hf_mlnmt.reports.tables import significance_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["ein", "Hund", "läuft", "über", "das", "Gras", "und", "die", "Frau", "sieht", "den", "roten", "Ball"]
@@ -196,6 +198,7 @@ def test_the_command(runs, compared, tmp_path):
 def test_p_values_in_the_order_of_the_legend():
     assert p_values(PairedResult(1.0, 0.0124, 0.25)) == "0.012 / 0.250"
     assert p_values(PairedResult(0.0, 0.001, 0.001)) == "equal"
+    assert p_values(PairedResult(0.5, None, None)) == TOO_FEW
 
 
 def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
@@ -239,3 +242,21 @@ def test_the_papers_numbers_are_said_to_be_the_papers():
 
 def test_pages_of_the_projects_comparisons_are_in_step():
     assert stale_comparisons(ROOT) == [], "run hf-mlnmt compare-runs again, or write page_of(folder)"
+
+
+def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp_path):
+    """Nor from a file that was written before there was such a bound."""
+    shutil.copytree(compared, tmp_path / "few")
+    for path in (tmp_path / "few").glob("*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["outputs"] = {"test": {name: {"sentences": FEWEST_SENTENCES - 1} for name in ("cased", "classic")}}
+        path.write_text(json.dumps(content), encoding="utf-8")
+    page = page_of(tmp_path / "few")
+    assert TOO_FEW in page
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert not any(sign in line for line in tables for sign in ("†", "‡", "0.0"))
+    entry = {"difference": 1.0, "paired_bootstrap": None, "approximate_randomisation": None}
+    tests = {"baseline": "base", "systems": {"new": {"BLEU": entry, "TER": {**entry, "paired_bootstrap": 0.5}}}}
+    card = significance_tables([{"significance": {"test": {"cased": tests}}}])
+    assert f"| new | BLEU | +1.00 | {TOO_FEW} | {TOO_FEW} |" in card
+    assert f"| new | TER | +1.00 | 0.5000 | {TOO_FEW} |" in card
