@@ -27,8 +27,8 @@ from hf_mlnmt.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What the place that a user named is to blame for, not the program.
-_UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-_UNWRITABLE += (errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG)
+_UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
 
 
@@ -149,6 +149,20 @@ def check_folder_name(path: str | Path) -> Path:
         target = Path(os.path.realpath(path))
         _check_parent(target)
     return target
+
+
+def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
+    """UserError when something is there already; with `force`, only when it is no folder with a file named `mark`.
+
+    What --force replaces is deleted: it must be something of the kind that is written.
+    """
+    target = check_folder_name(path)
+    if not target.is_dir():
+        return
+    if not force:
+        raise UserError(f"{path}: is there already. Choose another --output, or replace it with --force.")
+    if any(target.iterdir()) and not (target / mark).is_file():
+        raise UserError(f"{path}: has no {mark}, so --force does not replace (delete) it. Choose another --output.")
 
 
 def size_and_crc(path: Path) -> list[int]:

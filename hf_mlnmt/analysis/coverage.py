@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.files import atomic_path, check_file
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.segments import check_characters
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -56,6 +57,8 @@ def measure(parts: Parts, text: str, translation: str | None = None, num_beams: 
     model = parts.model
     if not text.strip():
         raise UserError("the sentence is empty: give one to translate")
+    check_characters(text, "the sentence")
+    check_characters(translation or "", "the translation")
     batch = _encode(parts.source, parts.source_processing, text, "input").to(model.device)
     if translation is None:
         limit = min(2 * batch["input_ids"].shape[1] + 20, getattr(model.config, "max_position_embeddings", 512) - 1)
@@ -82,6 +85,15 @@ def measure(parts: Parts, text: str, translation: str | None = None, num_beams: 
     )
 
 
+def check_picture(path: str | Path) -> Path:
+    """The path; UserError if its suffix is not that of a picture, or no file can be written there."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
+    check_file(path)
+    return path
+
+
 def draw(
     coverage: Coverage, path: str | Path, layer: int | None = None, head: int | None = None, title: str = ""
 ) -> Path:
@@ -89,9 +101,7 @@ def draw(
 
     Raises: UserError if matplotlib is missing, or the file's suffix is not .png, .svg or .pdf.
     """
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
+    path = check_picture(path)
     try:
         from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
     except ImportError as error:

@@ -16,18 +16,20 @@ def average(
     last: Annotated[
         int | None, typer.Option("--last", "-n", min=1, help="Take the last N checkpoints of the run's folder.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")] = False,
 ) -> None:
     """Average the weights of checkpoints of one architecture.
 
-    Config, tokenizers and generation settings are those of the last one named.
+    Config, tokenizers and generation settings are those of the last one named. Examples:
+
+        hf-mlnmt average runs/a --last 5 -o average-of-5
+        hf-mlnmt average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2
     """
-    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.files import check_new_folder
     from hf_mlnmt.training.checkpoints import checkpoints_to_average
     from hf_mlnmt.training.finishing import write_model
 
-    if output.exists() and not force:
-        raise UserError(f"{output}: is there already. Choose another --output, or replace it with --force.")
+    check_new_folder(output, force, "config.json")
     folders = checkpoints_to_average(checkpoints, last)
     write_model(output, folders[-1], folders)
     typer.echo(f"{output}: the average of {', '.join(map(str, folders))}", err=True)

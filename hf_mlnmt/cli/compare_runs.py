@@ -27,7 +27,9 @@ def compare_runs(
 ) -> None:
     """Compare training runs that differ in the model alone: scores, paired tests against the first, one page of tables.
 
-    `hf-mlnmt compare-runs runs/transformer.multi30k-ende runs/*.multi30k-ende --data DIR -o results/my-comparison`
+    Example, the first run being the baseline:
+
+        hf-mlnmt compare-runs runs/transformer.multi30k-ende runs/*.multi30k-ende --data DIR -o results/my-comparison
 
     Runs with another recipe, seed, data or budget are refused, and the fields named. Unfinished runs are passed over:
     the same command adds them later and keeps what is there. To compare translations of any origin use `compare`.
@@ -35,12 +37,14 @@ def compare_runs(
     from rich.console import Console
     from rich.table import Table
 
+    from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.reports.comparison import PAGE, add_runs, comparison_of
     from hf_mlnmt.reports.comparison_page import detail_rows
 
     folders = list({path.resolve(): path for path in runs}.values())  # `runs/*` holds the baseline too
     if len(folders) < 2:
         raise UserError("compare-runs needs the baseline's run and at least one other.")
+    check_folder_name(output)
     console = Console()
 
     def tell(text: str) -> None:

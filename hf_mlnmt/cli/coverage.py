@@ -18,19 +18,26 @@ def coverage(
         "coverage.png"
     ),
     layer: Annotated[
-        int | None, typer.Option(help="One decoder layer, counted from 1; all of them if left out.")
+        int | None, typer.Option(min=1, help="One decoder layer, counted from 1; all of them if left out.")
     ] = None,
-    head: Annotated[int | None, typer.Option(help="One head, counted from 1; the mean of all if left out.")] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="One head, counted from 1; the mean of all if left out.")
+    ] = None,
     beams: Annotated[int, typer.Option("--beams", min=1, help="Beam size of the translation.")] = 5,
 ) -> None:
     """Draw how much attention each source subword has had, target subword by target subword, and the fertilities.
 
-    Works for every model here with attention over source positions; fertilities are those of the system `fertility`.
+    Works for every model of this package with attention over source positions; only the system fertility has
+    fertilities (how many target subwords each source subword is expected to need). Needs matplotlib. Example:
+
+        hf-mlnmt coverage runs/demo/average "The cat sees a bird." -o coverage.png
     """
     from transformers.utils import logging
 
-    from hf_mlnmt.analysis.coverage import draw, measure
+    from hf_mlnmt.analysis.coverage import check_picture, draw, measure
     from hf_mlnmt.generation.loading import load
+
+    check_picture(output)
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -21,18 +21,17 @@ def drop_auxiliaries(
             help="Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")] = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
 
     Tokenizers, text processing and generation settings stay. With auxiliary information fusion the main decoder reads
     its auxiliaries, so they cannot be dropped; each can still be taken out by `--auxiliary`.
     """
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.export.single_decoder import write_single_decoder
+    from hf_mlnmt.files import check_new_folder
 
-    if output.exists() and not force:
-        raise UserError(f"{output}: is there already. Choose another --output, or replace it with --force.")
+    check_new_folder(output, force, "config.json")
     write_single_decoder(model, output, auxiliary)
     what = "the main decoder" if auxiliary is None else f"the auxiliary decoder on encoder layer {auxiliary}"
     typer.echo(f"{output}: {model} with {what} alone", err=True)

@@ -22,8 +22,9 @@ def export(
     The folder also holds the tokenizers and export.json, which says how the outputs compared. In float32 they must be
     the same; of rounded weights the agreement is reported. See docs/decoding.md for how to use it.
 
-    **Example:**
-    `hf-mlnmt export runs/demo/average --to ctranslate2 --dtype int8 --output exported`
+    Example:
+
+        hf-mlnmt export runs/demo/average --to ctranslate2 --dtype int8 --output exported
     """
     from rich.console import Console
     from transformers.utils import logging

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import zip_longest
@@ -11,8 +12,10 @@ from typing import Any, Literal
 
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, reason_of
+from hf_mlnmt.data.tsv_header import header_columns, looks_like_header
 from hf_mlnmt.errors import UserError, suggest
 
+log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
 
 
@@ -25,8 +28,9 @@ class CorpusSpec:
     dataset: a name on the Hub, or a folder: saved by `save_to_disk`, or of data files that `load_dataset` knows;
         with `config`, `split`, and `streaming` (nothing is downloaded ahead).
     columns: {source: en, target: de}: the fields of `path` or `dataset`; for tsv names of a header line or numbers
-        from 1 (1 and 2 unless told). Unless told, a record's "source" and "target", or its fields named as `languages`,
-        are taken; so is a "translation" field that holds these.
+        from 1 (1 and 2 unless told, or unless line 1 names source and target or both languages). Unless told, a
+        record's "source" and "target", or its fields named as `languages`, are taken; so is a "translation" field that
+        holds these.
     languages: {source: en, target: de}.
     weight: how often an epoch shows each pair, see mixture.py.
     bad_lines: at invalid UTF-8, control characters, overlong lines: stop with an "error", or "drop" the pair and count.
@@ -160,12 +164,28 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if numbers is None:
             numbers = [_position(str(column), cells, path) for column in columns]
             continue
+        if number == 1 and spec.columns is None and (named := _header(cells, spec, path)):
+            numbers = named
+            continue
         if bad.drop(line):
             continue
         if len(cells) <= max(numbers):
             expected = f"at least {max(numbers) + 1} columns separated by tabs"
             raise UserError(f"{path}, line {number}: {expected} expected, {len(cells)} found. Mend the line.")
         yield cells[numbers[0]], cells[numbers[1]]
+
+
+def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
+    """The sides' columns where line 1 names them; None where it is a pair. UserError where that cannot be told."""
+    if found := header_columns(cells, spec.languages):
+        log.warning("%s: line 1 is a header; columns %s are read", path, " and ".join(repr(cells[i]) for i in found))
+        return found
+    if looks_like_header(cells):
+        raise UserError(
+            f"{path}, line 1: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
+            f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
+        )
+    return None
 
 
 def _position(column: str, header: list[str], path: Path) -> int:

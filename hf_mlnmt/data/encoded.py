@@ -17,15 +17,19 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.files import atomic_folder, size_and_crc, write_json
 
 log = logging.getLogger(__name__)
 _CHUNK = 2000
-_FORMAT = 1
+_FORMAT = 2  # 2: with checksums
+_FILES = [f"{side}{ending}" for side in ("source", "target") for ending in (".bin", "_offsets.npy")]
 
 
 class EncodedPairs:
     """Pairs of int32 ids in a folder: source.bin and target.bin, their offsets, meta.json. Make it with `build`.
+
+    Opening it reads every byte once, to compare the files with the checksums in meta.json: a disk's or a copy's damage
+    would be trained on without a word.
 
     Item i is {"input_ids": (source,), "labels": (target,)}, arrays of their own, both ending with </s>.
     `source_lengths` and `target_lengths` are int32 arrays (pairs,). `report` says what was dropped. Safe to send to
@@ -37,19 +41,28 @@ class EncodedPairs:
         try:
             self.meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
             self.report = FilterReport.from_dict(self.meta["report"])
+            self._check_files()
             self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in ("source", "target")}
             self._open()
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{folder}: not a folder of encoded pairs ({error}). Delete it and run again.") from error
+            raise UserError(
+                f"{folder}: no intact encoded pairs ({error}). Delete this folder and run again."
+            ) from error
         self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
         self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
+
+    def _check_files(self) -> None:
+        for name, expected in self.meta["checksums"].items():
+            size, crc = size_and_crc(self.folder / name)
+            if size != expected[0]:
+                raise ValueError(f"{name} has {size:,} bytes, {expected[0]:,} expected")
+            if crc != expected[1]:
+                raise ValueError(f"{name} is damaged: its checksum is not that of what was written")
 
     def _open(self) -> None:
         self._ids = {}
         for side, offsets in self._offsets.items():
             path, size = self.folder / f"{side}.bin", int(offsets[-1])
-            if path.stat().st_size != 4 * size:
-                raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes, {4 * size:,} expected")
             self._ids[side] = np.memmap(path, np.int32, "r") if size else np.zeros(0, np.int32)
 
     def __len__(self) -> int:
@@ -102,20 +115,23 @@ class EncodedPairs:
             chunks = _encode(pairs, tokenizers, max_length, language, report)
             _write(chunks, temporary, progress)
             meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
+            meta["checksums"] = {name: size_and_crc(temporary / name) for name in _FILES}
             write_json(temporary / "meta.json", meta)
         return cls(folder)
 
     @classmethod
     def _reuse(cls, folder: str | Path, fingerprint: str) -> EncodedPairs | None:
-        if not (Path(folder) / "meta.json").is_file():
+        path = Path(folder) / "meta.json"
+        if not path.is_file():
             return None
         try:
-            found = cls(folder)
-        except UserError as error:
+            meta = json.loads(path.read_text(encoding="utf-8"))
+            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
+                return None
+            return cls(folder)
+        except (OSError, ValueError, TypeError, KeyError) as error:  # a UserError is a ValueError
             log.warning("%s Encoding again.", error)
             return None
-        same = found.meta.get("fingerprint") == fingerprint and found.meta.get("format") == _FORMAT
-        return found if same else None
 
 
 Sentences = list[np.ndarray]

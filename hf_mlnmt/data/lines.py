@@ -12,8 +12,9 @@ from typing import IO
 from hf_mlnmt.errors import UserError, suggest
 
 MAX_CHARACTERS = 20_000
-# C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python.
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f]")
+# C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves
+# of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop."
 
 Report = Callable[[str, int, str], None]
@@ -94,7 +95,7 @@ def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
     if len(text) > max_characters:
         return f"over {max_characters:,} characters"
     if found := _CONTROL.search(text):
-        name = "NUL" if found[0] == "\0" else "control"
+        name = "NUL" if found[0] == "\0" else "half of a" if found[0] > "\xff" else "control"
         return f"{name} character (U+{ord(found[0]):04X} at column {found.start() + 1})"
     return None
 

@@ -105,6 +105,13 @@ def processing_from_dict(values: Mapping[str, Any], where: str = "text processin
     return {side: TextProcessing.from_dict(values.get(side) or {}, f"{where}, {side}") for side in ("source", "target")}
 
 
+def moses_languages() -> set[str]:
+    """Codes of the languages that Moses has rules of their own for (a list of abbreviations)."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return set(NonbreakingPrefixes().available_langs.values())
+
+
 def _sacremoses() -> Any:
     import sacremoses
 

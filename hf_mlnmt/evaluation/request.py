@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.protocols import METRICS, Protocol, choose_protocols, metric_named
 
@@ -53,10 +54,3 @@ def scored_language(target_language: str | None, reference: Path) -> str | None:
 def language_of(path: str | Path) -> str | None:
     """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
     return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in moses_languages()), None)
-
-
-def moses_languages() -> set[str]:
-    """Codes of the languages that Moses has abbreviations for."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    return set(NonbreakingPrefixes().available_langs.values())

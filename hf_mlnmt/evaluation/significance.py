@@ -22,7 +22,7 @@ from hf_mlnmt.evaluation.scores import (
 )
 
 DEFAULT_TRIALS = 10_000
-FEWEST_SENTENCES = 20
+FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
 TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.files import atomic_folder, check_folder_name, write_json
 from hf_mlnmt.hub.cleaning import clean_generation_config
 
 FORMATS = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript", "onnxruntime")}  # and what each needs
@@ -120,6 +120,7 @@ def _version(package: str) -> str | None:
 def _check_output(output: Path) -> None:
     if output.is_file():
         raise UserError(f"{output}: is a file. Choose the name of a folder for --output.")
+    check_folder_name(output)
     if not output.is_dir() or not any(output.iterdir()):
         return
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
@@ -25,6 +24,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
 
     Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
     """
+    from hf_mlnmt.generation.loading import load
     from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
 
     folder = Path(model)
@@ -32,7 +32,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
         raise UserError(f"{folder}: no config.json there. Give a model folder, such as a run's average/ or best/.")
     if folder.resolve() == Path(output).resolve():
         raise UserError(f"{output}: is the model itself. Choose another --output.")
-    loaded = _load(folder)
+    loaded = load(str(folder), device="cpu").model
     if not isinstance(loaded, MultiLevelSupervisionForConditionalGeneration):
         raise UserError(f"{folder}: {type(loaded).__name__} has no auxiliary decoders.")
     try:
@@ -48,13 +48,3 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
             elif (folder / name).is_file():
                 shutil.copyfile(folder / name, new / name)
     return Path(output)
-
-
-def _load(folder: Path) -> Any:
-    from safetensors import SafetensorError
-    from transformers import AutoModelForSeq2SeqLM
-
-    try:
-        return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{folder}: cannot be loaded as a translation model: {error}") from error

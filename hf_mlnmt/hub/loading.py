@@ -45,13 +45,16 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
     expected = _compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
         started = [_start(Path(folder), Path(scratch), way, probe) for way in ways]
-        for way, process, out in started:
-            _, errors = process.communicate()
-            if process.returncode:
-                for _, other, _ in started:
-                    other.kill()
-                raise UserError(f"{folder}: does not load again ({way}):\n{_last_lines(errors)}")
-            _compare(folder, way, expected, load_file(out))
+        try:
+            for way, process, out in started:
+                _, errors = process.communicate()
+                if process.returncode:
+                    raise UserError(f"{folder}: does not load again ({way}):\n{_last_lines(errors)}")
+                _compare(folder, way, expected, load_file(out))
+        finally:
+            for _, process, _ in started:  # after an error, or a signal to us
+                process.kill()
+                process.wait()
 
 
 def _compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Tensor]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_json, write_text
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import atomic_folder, check_folder_name, write_json, write_text
 from hf_mlnmt.hub.checks import check_folder
 from hf_mlnmt.hub.cleaning import clean_generation_config
+from hf_mlnmt.hub.licences import LICENCES
 from hf_mlnmt.hub.loading import check_loading
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
@@ -105,6 +107,7 @@ def _check_target(source: Path, target: Path) -> None:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
     if target.is_file():
         raise UserError(f"{target}: is a file. Choose the name of a folder for --to.")
+    check_folder_name(target)
     if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
         raise UserError(
             f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
@@ -165,6 +168,14 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
         yield f"{path}: says {recorded:,} parameters, the model has {parameters:,}: are these its results?"
     if facts.licence is None:
         yield "no licence is given (--licence); without one nobody may use the weights."
+    elif (name := facts.licence.lower()) not in LICENCES:
+        yield (
+            f"licence {name!r} is none of the names that the Hub takes{suggest(name, LICENCES)}, and it refuses others. "
+            "All names: https://huggingface.co/docs/hub/repositories-licenses; without a name there: 'other'."
+        )
+    for code in filter(None, facts.languages):
+        if not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", code):
+            yield f"language {code!r} is no code such as de, deu or pt-BR; the Hub finds models by codes."
     if not any(facts.languages) and not facts.codes:
         yield "the languages are not recorded (--source-language, --target-language); the Hub finds models by them."
 

@@ -26,7 +26,8 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
 
     One tensor at a time is read from each: memory for one model, whatever their number.
 
-    Raises: UserError when there is none, a folder has no safetensors weights, or names, shapes or dtypes differ.
+    Raises: UserError when there is none, a folder has no safetensors weights, or names, shapes or dtypes differ, or
+    a weight is not finite.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -76,6 +77,10 @@ def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, An
             raise UserError(
                 f"{path}: {name} has shape {list(tensor.shape)}, but {list(first.shape)} in {paths[0]}. "
                 "Only checkpoints of one architecture and vocabulary can be averaged."
+            )
+        if not torch.isfinite(tensor).all():
+            raise UserError(
+                f"{path}: {name} holds NaN or infinity: its training went wrong. Leave this checkpoint out."
             )
         total += tensor
     return (total / len(readers)).to(first.dtype)

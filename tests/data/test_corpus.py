@@ -139,6 +139,14 @@ def test_a_record_is_minded_like_a_line(tmp_path):
         ("a.tsv", "a\tb\n", {"columns": {"source": 0, "target": 1}}, "counted from 1"),
         ("a.jsonl", '{"source": "a", "target": "b"}\n{"sour\n', {}, r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", "\n", {}, r"line 1: not valid JSON"),
+        (
+            "a.jsonl",
+            '{"source": "a", "target": "b\\ud800"}\n',
+            {},
+            r"line 1: half of a character \(U\+D800 at column 2\)",
+        ),
+        ("a.tsv", "en\tde\nc\td\n", {}, r"line 1: looks like a header \(en, de\).*columns: \{source: en, target: de\}"),
+        ("a.tsv", "id\tGerman\tEnglish\n1\tc\td\n", {}, "looks like a header"),
         ("a.jsonl", "[1]\n", {}, "line 1: an object"),
         ("a.jsonl", '{"en": "a", "de": "b"}\n', {}, r"'source' and 'target' expected, found en, de"),
         ("a.jsonl", '{"source": "a", "target": null}\n', {}, "field 'target' must be text, not NoneType"),
@@ -150,6 +158,35 @@ def test_bad_files(tmp_path, name, content, fields, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         list(read_pairs(CorpusSpec(path=name, **fields), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("header", "languages"),
+    [("Target\tid\tSource", None), ("tgt\tx\tsrc", None), ("de\tid\ten", LANGUAGES)],
+)
+def test_a_tsv_header_that_names_the_sides_is_taken_and_said(tmp_path, caplog, header, languages):
+    (tmp_path / "a.tsv").write_text(f"{header}\nHaus\t1\thouse\n")
+    assert list(read_pairs(CorpusSpec(path="a.tsv", languages=languages), tmp_path)) == [("house", "Haus")]
+    assert "line 1 is a header" in caplog.text
+
+
+def test_first_lines_that_are_pairs_stay_pairs(tmp_path, caplog):
+    for first, fields in [
+        ("No\tIs", {}),
+        ("the source\tthe target", {}),
+        ("source\tla source", {}),
+        ("en\tde", {"columns": {"source": 1, "target": 2}}),
+    ]:
+        (tmp_path / "a.tsv").write_text(f"{first}\nHaus\thouse\n")
+        assert next(read_pairs(CorpusSpec(path="a.tsv", **fields), tmp_path)) == tuple(first.split("\t"))
+    assert caplog.text == ""
+
+
+def test_half_a_character_can_be_dropped(tmp_path):
+    (tmp_path / "a.jsonl").write_text(lines(json.dumps({"source": s, "target": "x"}) for s in ("a", "b\udc00")))
+    report = FilterReport()
+    assert list(read_pairs(CorpusSpec(path="a.jsonl", bad_lines="drop"), tmp_path, report)) == [("a", "x")]
+    assert report.dropped == {"half of a character": 1}
 
 
 def test_missing_files_and_data_sets(tmp_path, monkeypatch):

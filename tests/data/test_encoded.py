@@ -117,13 +117,37 @@ def test_half_written_data_is_made_again(tokenizers, tmp_path, caplog):
     EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     file = tmp_path / "data" / "target.bin"
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(UserError, match=r"not a folder of encoded pairs \(target\.bin has"):
+    with pytest.raises(UserError, match=r"no intact encoded pairs \(target\.bin has"):
         EncodedPairs(tmp_path / "data")
     data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
     assert data[2]["labels"].tolist() == tokenizers.target("Katze").input_ids
     assert "Encoding again" in caplog.text
     with pytest.raises(UserError):
         EncodedPairs(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["source.bin", "target.bin", "source_offsets.npy", "target_offsets.npy"])
+def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, name):
+    """As many bytes as before, one of them another: nothing but a checksum tells."""
+    built = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    labels = [built[i]["labels"].tolist() for i in range(3)]
+    file = tmp_path / "data" / name
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged.*Delete this folder and run again"):
+        EncodedPairs(tmp_path / "data")
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    assert f"{name} is damaged" in caplog.text
+    assert "Encoding again" in caplog.text
+    assert [data[i]["labels"].tolist() for i in range(3)] == labels
+    assert len(EncodedPairs(tmp_path / "data")) == 3
+
+
+def test_workers_do_not_read_everything_again(tokenizers, tmp_path, monkeypatch):
+    data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data")
+    monkeypatch.setattr("hf_mlnmt.data.encoded.size_and_crc", lambda path: pytest.fail("read again"))
+    assert pickle.loads(pickle.dumps(data))[2]["labels"].tolist() == tokenizers.target("Katze").input_ids
 
 
 def test_nothing_at_all_can_be_encoded(tokenizers, tmp_path):

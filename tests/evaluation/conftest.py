@@ -23,11 +23,11 @@ SENTENCES = [
 
 @pytest.fixture(scope="session")
 def references() -> list[str]:
-    """48 raw German sentences, no two alike."""
+    """104 raw German sentences, no two alike."""
     rng = random.Random(7)
     return [
         f"{sentence} {' '.join(rng.sample(['rot', 'blau', 'grün', 'alt', 'neu', 'klein'], 3))}."
-        for sentence in SENTENCES * 6
+        for sentence in SENTENCES * 13
     ]
 
 

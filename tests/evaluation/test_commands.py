@@ -60,7 +60,7 @@ def pipeline(monkeypatch, systems):
 @pytest.fixture
 def model(files: Path) -> Path:
     """A model folder, and source.en with the line numbers."""
-    (files / "source.en").write_text("".join(f"{i}\n" for i in range(48)))
+    (files / "source.en").write_text("".join(f"{i}\n" for i in range(104)))
     (files / "run").mkdir()
     return files / "run"
 
@@ -201,7 +201,7 @@ def bad(files: Path, name: str, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("short.txt", b"one\ntwo\n", r"short.txt: 2, .*test.de: 48"),
+        ("short.txt", b"one\ntwo\n", r"short.txt: 2, .*test.de: 104"),
         ("empty.txt", b"", "empty.txt: the file is empty"),
         ("latin.txt", "ok\nMänner\n".encode("latin-1"), "latin.txt, line 2: invalid UTF-8"),
         ("broken.gz", b"\x1f\x8bno gzip", "broken.gz"),
@@ -220,11 +220,11 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         (("evaluate", *reference), "either a model"),
         (("evaluate", model, "-i", files / "a.txt", *reference), "either a model"),
         (("evaluate", model, *reference), "--source"),
-        (("evaluate", model, "-s", bad(files, "s.en", b"1\n"), *reference), r"s.en: 1, .*test.de: 48"),
+        (("evaluate", model, "-s", bad(files, "s.en", b"1\n"), *reference), r"s.en: 1, .*test.de: 104"),
         (("evaluate", "-i", files / "nothing", *reference), "nothing: no such file"),
         (("evaluate", "-i", files / "a.txt", *reference, "--bootstrap", 1), "1000 are usual"),
         (("evaluate", "-i", files / "a.txt", *reference, "--save-translations", files / "x"), "is for a model"),
-        (("evaluate", "-i", files / "a.txt", *reference, "-r", bad(files, "r.de", b"1\n")), r"test.de: 48, .*r.de: 1"),
+        (("evaluate", "-i", files / "a.txt", *reference, "-r", bad(files, "r.de", b"1\n")), r"test.de: 104, .*r.de: 1"),
         (
             ("evaluate", "-i", files / "a.txt", *reference, "-o", bad(files, "o.json", b"{}")),
             "o.json: expected a results",

@@ -133,7 +133,7 @@ def test_tables_can_be_read_at_80_columns(comparison) -> None:
 def test_refused(systems, references) -> None:
     with pytest.raises(UserError, match="at least one other"):
         paired_tests({"a": systems["a"]}, references)
-    with pytest.raises(UserError, match="short: 47, reference 1: 48"):
+    with pytest.raises(UserError, match="short: 103, reference 1: 104"):
         compare({"a": systems["a"], "short": systems["b"][1:]}, references)
     with pytest.raises(UserError, match="0 samples"):
         paired_tests(systems, references, bootstrap=0)

@@ -29,9 +29,9 @@ FEW = {"bootstrap": 50, "trials": 100}
 
 
 def sentences(seed: int, wrong: float) -> list[str]:
-    """24 sentences, the references when wrong is 0."""
+    """104 sentences, the references when wrong is 0."""
     rng, noise = random.Random(1), random.Random(seed)
-    rows = [[rng.choice(WORDS) for _ in range(8)] for _ in range(24)]
+    rows = [[rng.choice(WORDS) for _ in range(8)] for _ in range(104)]
     return [" ".join(noise.choice(WORDS) if noise.random() < wrong else word for word in row) + "." for row in rows]
 
 

@@ -1,0 +1,92 @@
+"""What `hf-mlnmt demo` does: everything from nothing to a published, reloaded model, on the corpus of the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_mlnmt.data import read_lines
+from hf_mlnmt.demo import write_demo_corpus
+from hf_mlnmt.files import check_folder_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STEM = "transformer.demo-ende"
+TEST_SENTENCES = 5
+BATCH_TOKENS = 1024  # of all processes together
+
+
+def tour(
+    output: Path, seed: int, processes: int, run_in_processes: Callable[[int, list[str]], int], console: Console
+) -> int:
+    """Corpus, training, translation, publication, reloading, with a heading for each; the training's exit code.
+
+    output: folder of it all; what is there of an earlier call is used. run_in_processes: starts the command `hf-mlnmt`
+    with arguments in so many processes.
+    """
+    data, run, hub = output / "data", output / "run", output / "hub"
+    check_folder_name(output)
+    console.rule("1. a corpus of 40,000 sentence pairs, from a grammar")
+    if not (data / "test.de.gz").is_file():
+        write_demo_corpus(data, seed=seed)
+    console.print(f"{data}: train, val and test, English and German")
+
+    arguments = ["train", STEM, "--data", str(data), "--output", str(run), "--seed", str(seed)]
+    arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
+    console.rule(f"2. hf-mlnmt {' '.join(arguments)} --processes {processes}")
+    if code := run_in_processes(processes, arguments):
+        return code
+
+    console.rule(f"3. hf-mlnmt translate {run / 'average'}")
+    _translate(run / "average", data, console)
+
+    console.rule(f"4. hf-mlnmt publish {run / 'average'} --to {hub}")
+    _publish(run / "average", hub, console)
+
+    console.rule(f'5. AutoModelForSeq2SeqLM.from_pretrained("{hub}")')
+    sentence = _first_lines(data / "test.en.gz")[0]
+    console.print(f"{sentence} -> {_reload(hub, sentence)}")
+    console.rule(f"held-out BLEU {_held_out_bleu(run):.1f}", style="bold green")
+    return 0
+
+
+def _translate(model: Path, data: Path, console: Console) -> None:
+    from hf_mlnmt.generation import TranslationPipeline
+
+    translate = TranslationPipeline.from_pretrained(str(model))
+    sources, references = _first_lines(data / "test.en.gz"), _first_lines(data / "test.de.gz")
+    for source, translation, reference in zip(sources, translate(sources), references, strict=True):
+        verdict = (
+            "[green]as the reference[/green]" if translation == reference else f"[yellow]not: {reference}[/yellow]"
+        )
+        console.print(f"[dim]{source}[/dim]\n{translation}  {verdict}")
+
+
+def _publish(model: Path, hub: Path, console: Console) -> None:
+    from hf_mlnmt.hub import build_folder
+
+    build_folder(model, hub)
+    console.print(", ".join(sorted(path.name for path in hub.iterdir())))
+
+
+def _held_out_bleu(run: Path) -> float:
+    from hf_mlnmt.evaluation import read_results
+
+    return float(read_results(run / "results.json").scores["held-out"]["cased"]["BLEU"]["score"])
+
+
+def _first_lines(path: Path) -> list[str]:
+    return list(islice(read_lines(path), TEST_SENTENCES))
+
+
+def _reload(folder: Path, text: str) -> str:
+    """A translation with nothing but Transformers' own classes, from the published folder."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    output = model.generate(**tokenizer(text, return_tensors="pt"))
+    return str(tokenizer.decode(output[0], skip_special_tokens=True))

@@ -1,0 +1,214 @@
+"""The command `hf-mlnmt` as a whole: help, versions, mistakes, signals, what the machine refuses; all of it quick."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import hf_mlnmt
+from hf_mlnmt import cli
+from hf_mlnmt.cli import VERBS, app, main
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [verb.__name__.replace("_", "-") for verbs in VERBS.values() for verb in verbs]
+HEAVY = ("torch", "transformers", "numpy", "datasets", "sacrebleu", "huggingface_hub")
+# The package without its __init__: what the commands themselves cost, whatever `import hf_mlnmt` does.
+BARE = f"""
+import sys, types
+package = types.ModuleType("hf_mlnmt")
+package.__path__, package.__version__ = [{str(ROOT / "hf_mlnmt")!r}], "9.8.7"
+sys.modules["hf_mlnmt"] = package
+from hf_mlnmt import cli
+"""
+
+
+def run(*arguments: str, width: int = 200):
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(width), "TERM": "dumb"})
+
+
+def bare(code: str, *arguments: str, **options) -> subprocess.Popen:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen([sys.executable, "-c", BARE + code, *arguments], **streams)
+
+
+def words(text: str) -> str:
+    """Letters of a terminal's text in order, without boxes, spaces and line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]", "", text)
+
+
+def test_help_and_mistakes_import_nothing_heavy():
+    """In one process, all verbs: torch and transformers take seconds."""
+    code = f"""
+from typer.testing import CliRunner
+for name in {NAMES!r}:
+    for arguments in ([name, "--help"], [name, "--no-such-option"], [name + "x"], ["--help"], ["--version"]):
+        CliRunner().invoke(cli.app, arguments)
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    output, errors = bare(code).communicate(timeout=60)
+    assert output.strip() == "[]", errors
+
+
+def test_versions_are_told_without_importing_what_they_are_of():
+    output, errors = bare("sys.argv = ['hf-mlnmt', '--version']; cli.main()").communicate(timeout=60)
+    lines = output.splitlines()
+    assert lines[0] == "hf-mlnmt 9.8.7", errors
+    assert [line.split()[0] for line in lines] == ["hf-mlnmt", "torch", "transformers", "Python"]
+    assert run("--version").output.startswith(f"hf-mlnmt {hf_mlnmt.__version__}\n")
+
+
+def test_verbs_are_grouped_by_purpose_and_none_is_lost():
+    text = run("--help").output
+    assert all(panel in text for panel in VERBS)
+    assert all(re.search(rf"^│ {name} ", text, re.MULTILINE) for name in NAMES)
+    files = {path.stem for path in (ROOT / "hf_mlnmt" / "cli").glob("*.py")} - {"__init__", "processes"}
+    assert {name.replace("-", "_") for name in NAMES} == files
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_word_of_a_help_text_is_lost(name):
+    """Markdown took <2de> for HTML and left it out; brackets may be taken for markup."""
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    shown = words(result.output)
+    command = get_command(app).commands[name]
+    for paragraph in command.help.split("\n"):
+        assert words(paragraph) in shown
+    for parameter in command.params:
+        if parameter.help:
+            assert words(parameter.help) in shown, parameter.name
+
+
+def test_paragraphs_fit_any_terminal_and_examples_stay_lines():
+    text = run("tokenizer", "--help", width=300).output
+    line = next(line for line in text.splitlines() if "Prints the vocabulary" in line)
+    assert "for trying sizes and kinds" in line
+    assert re.search(
+        r"^ +hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer *$", text, re.M
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trnslate",), "Did you mean 'translate'?"),
+        (("translate", "--beems", "3"), "--beams"),
+        (("evaluate", "--referense", "x"), "--reference"),
+        (("publish", "m", "--licens", "mit"), "--licen"),
+    ],
+)
+def test_mistyped_verbs_and_options_name_the_nearest(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_the_shell_s_completion_knows_the_verbs():
+    environment = {
+        **os.environ,
+        "_HF_MLNMT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hf-mlnmt comp",
+        "COMP_CWORD": "1",
+    }
+    code = "sys.argv = ['hf-mlnmt']; cli.main()"
+    output, errors = bare(code, env=environment).communicate(timeout=60)
+    assert output.split() == ["compare", "compare-runs"], errors
+    assert "--install-completion" in run("--help").output
+
+
+HOLD = """
+from pathlib import Path
+import time
+from hf_mlnmt.files import atomic_folder, atomic_path
+
+@cli.app.command()
+def hold(folder: Path):
+    with atomic_path(folder / "file") as file, atomic_folder(folder / "folder") as new:
+        file.write_text("half")
+        (new / "weights").write_text("half")
+        print("ready", flush=True)
+        time.sleep(60)
+
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_nothing_half_written(tmp_path: Path, number):
+    process = bare(HOLD, "hold", str(tmp_path))
+    assert process.stdout.readline() == "ready\n"
+    assert len(list(tmp_path.iterdir())) == 2
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in errors
+    assert ("stopped by" in errors) == (number != signal.SIGINT)
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path):
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + HOLD
+    process = bare(code, "hold", str(tmp_path))
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+
+
+@pytest.fixture
+def in_main(monkeypatch, capsys):
+    """main() with a stand-in for the verbs; returns (exit code, standard error)."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def call(verb) -> tuple[int, str]:
+        monkeypatch.setattr(cli, "app", verb)
+        monkeypatch.setattr(cli, "_drop_output", lambda: None)
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, capsys.readouterr().err
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_what_the_machine_refuses_is_one_message(in_main):
+    def refused():
+        raise PermissionError(errno.EACCES, "Permission denied", "/root/secret")
+
+    code, text = in_main(refused)
+    assert (code, text) == (1, "error: /root/secret: Permission denied\n")
+
+
+def test_a_full_disk_behind_standard_output_is_one_message(in_main, monkeypatch):
+    class Full:
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def ended():
+        raise SystemExit(0)
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    code, text = in_main(ended)
+    assert code == 1
+    assert "No space left on device" in text
+    assert text.count("\n") == 1
+
+
+def test_a_mistake_is_one_message(in_main):
+    def mistaken():
+        raise hf_mlnmt.UserError("say what")
+
+    assert in_main(mistaken) == (1, "error: say what\n")
