@@ -17,6 +17,7 @@ from hf_mlnmt.files import (
     atomic_path,
     check_file,
     check_folder_name,
+    check_new_folder,
     is_full_disk,
     size_and_crc,
     write_json,
@@ -243,3 +244,17 @@ def test_a_changed_byte_changes_the_checksum(tmp_path: Path):
     path.write_bytes(bytes(99) + b"\x01")
     assert before[0] == size_and_crc(path)[0] == 100
     assert before != size_and_crc(path)
+
+
+def test_force_replaces_only_what_is_of_the_kind(tmp_path: Path):
+    check_new_folder(tmp_path / "new", False, "config.json")
+    (tmp_path / "empty").mkdir()
+    check_new_folder(tmp_path / "empty", True, "config.json")
+    (tmp_path / "home" / "letters").mkdir(parents=True)
+    for force, message in ((False, "is there already"), (True, "has no config.json, so --force does not")):
+        with pytest.raises(UserError, match=message):
+            check_new_folder(tmp_path / "home", force, "config.json")
+    write_text(tmp_path / "home" / "config.json", "{}")
+    check_new_folder(tmp_path / "home", True, "config.json")
+    with pytest.raises(UserError, match="is a file"):
+        check_new_folder(tmp_path / "home" / "config.json", True, "config.json")

@@ -20,22 +20,30 @@ REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop
 Report = Callable[[str, int, str], None]
 
 
-def read_lines(path: str | Path, bad: Report | None = None, max_characters: int = MAX_CHARACTERS) -> Iterator[str]:
+def read_lines(
+    path: str | Path,
+    bad: Report | None = None,
+    max_characters: int = MAX_CHARACTERS,
+    *,
+    keep_controls: bool = False,
+    remedy: str = REMEDY,
+) -> Iterator[str]:
     """Yield the lines of a UTF-8 file (plain or gz, told by its content) without their ends; empty lines included.
 
     A line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
     removed. Raises UserError for a file that is missing, empty or not to be decompressed, and for a line with invalid
     UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
-    is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place.
+    is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
+    `keep_controls`, control characters are nothing bad. `remedy` ends the message: what the user of this reader can do.
     """
     path = Path(path)
     number = 0
     limit = 4 * max_characters + 2
     with _open(path) as handle:
         for number, (data, whole) in enumerate(_raw_lines(handle, path, limit), start=1):
-            text, problem = _decode(data, whole, number, max_characters)
+            text, problem = _decode(data, whole, number, max_characters, keep_controls)
             if problem and bad is None:
-                raise UserError(f"{path}, line {number}: {problem}. {REMEDY}")
+                raise UserError(f"{path}, line {number}: {problem}. {remedy}")
             if problem and bad is not None:
                 bad(reason_of(problem), number, text)
             yield text
@@ -72,7 +80,7 @@ def _raw_lines(handle: IO[bytes], path: Path, limit: int) -> Iterator[tuple[byte
         raise UserError(f"{path}: broken gz file ({error}). Copy or download it again.") from error
 
 
-def _decode(data: bytes, whole: bool, number: int, max_characters: int) -> tuple[str, str | None]:
+def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_controls: bool) -> tuple[str, str | None]:
     """The line's text and what is wrong with it."""
     if number == 1 and data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "", "this is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
@@ -87,7 +95,7 @@ def _decode(data: bytes, whole: bool, number: int, max_characters: int) -> tuple
             return text, f"invalid UTF-8 (byte {data[error.start]:#04x} at column {error.start + 1})"
     if not whole:
         return text[:max_characters], f"over {max_characters:,} characters"
-    return text, problem_in(text, max_characters)
+    return text, None if keep_controls and len(text) <= max_characters else problem_in(text, max_characters)
 
 
 def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:

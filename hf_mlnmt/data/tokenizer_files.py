@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import Report, read_lines
 from hf_mlnmt.data.processing import TextProcessing, moses_languages
 from hf_mlnmt.data.tokenizer import Tokenizers, statistics, train_tokenizer
 from hf_mlnmt.errors import UserError
@@ -30,13 +30,8 @@ class LineReader:
     def __call__(self, path: Path) -> Iterator[str]:
         """The lines of a file. UserError at a bad one unless they are dropped."""
         bad: list[int] = []
-
-        def note(reason: str, number: int, text: str) -> None:
-            if not self.drop:
-                raise UserError(f"{path}, line {number}: {reason}. {REMEDY}")
-            bad.append(number)
-
-        for number, line in enumerate(read_lines(path, note), start=1):
+        note: Report = lambda reason, number, text: bad.append(number)  # noqa: E731
+        for number, line in enumerate(read_lines(path, note if self.drop else None, remedy=REMEDY), start=1):
             if not bad or bad[-1] != number:
                 yield line
         if bad:

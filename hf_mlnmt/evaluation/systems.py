@@ -27,13 +27,9 @@ def read_texts(path: str | Path) -> list[str]:
 
     Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
     """
-
-    def report(reason: str, number: int, text: str) -> None:
-        # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
-        if "UTF" in reason:
-            raise UserError(f"{path}, line {number}: {reason}. Convert the file to UTF-8, for example with iconv.")
-
-    return [line.rstrip() for line in read_lines(path, report, max_characters=10**9)]
+    # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
+    remedy = "Convert the file to UTF-8, for example with iconv."
+    return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:

@@ -13,6 +13,8 @@ from hf_mlnmt.errors import UserError
 
 STANDARD_INPUT = "-"
 _CHUNK = 1 << 16
+_NUL = "contains a NUL character: not a text file, or not UTF-8."
+_REMEDY = "Convert the text to UTF-8, for example with iconv."
 
 
 def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
@@ -48,24 +50,19 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 def _lines(path: str | Path) -> Iterator[str]:
     """A file's lines, as strict as a pipe's: any length (long ones are split), control characters as they are."""
-
-    def refuse(reason: str, number: int, text: str) -> None:
-        if "UTF" in reason:
-            raise UserError(f"{path}, line {number}: {reason}. Convert the text to UTF-8, for example with iconv.")
-        if "NUL" in reason:
-            raise UserError(f"{path}, line {number}: contains a NUL character: not a text file, or not UTF-8.")
-
-    return read_lines(path, refuse, max_characters=10**9)
+    lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise UserError(f"{path}, line {number}: {_NUL}")
+        yield line
 
 
 def _text(line: bytes, number: int, name: str) -> str:
     try:
         text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). Convert the text to UTF-8."
-        ) from error
+        raise UserError(f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). {_REMEDY}") from error
     if "\0" in text:
-        raise UserError(f"{name}, line {number}: contains a NUL character: not a text file, or not UTF-8.")
+        raise UserError(f"{name}, line {number}: {_NUL}")
     # A byte order mark is no part of the first line.
     return text.removeprefix("\ufeff") if number == 1 else text

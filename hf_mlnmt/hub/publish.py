@@ -170,7 +170,7 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
         yield "no licence is given (--licence); without one nobody may use the weights."
     elif (name := facts.licence.lower()) not in LICENCES:
         yield (
-            f"licence {name!r} is none of the names that the Hub takes{suggest(name, LICENCES)}, and it refuses others. "
+            f"licence {name!r} is none of the names of the Hub{suggest(name, LICENCES)}, which refuses others. "
             "All names: https://huggingface.co/docs/hub/repositories-licenses; without a name there: 'other'."
         )
     for code in filter(None, facts.languages):

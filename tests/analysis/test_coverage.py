@@ -80,6 +80,22 @@ def test_command(folders, tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["-o", "x.jpg"], r"ends in \.png"), (["-o", "nothing.png/x.png"], "nothing.png is not a folder")],
+)
+def test_a_picture_that_cannot_be_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch, options, message):
+    from typer.testing import CliRunner
+
+    from hf_mlnmt.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nothing.png").write_text("")
+    result = CliRunner().invoke(app, ["coverage", "nowhere/at/all", SENTENCE, *options])
+    with pytest.raises(UserError, match=message):
+        raise result.exception
+
+
 def test_refusals(folders, tmp_path, monkeypatch):
     parts = load(str(folders("fertility")))
     found = measure(parts, SENTENCE, "The dog plays.")
@@ -89,6 +105,8 @@ def test_refusals(folders, tmp_path, monkeypatch):
         found.select(head=0)
     with pytest.raises(UserError, match="empty"):
         measure(parts, "  ")
+    with pytest.raises(UserError, match=r"the sentence: U\+DC80 at column 2"):
+        measure(parts, "a\udc80")
     with pytest.raises(UserError, match=r"ends in \.png"):
         draw(found, tmp_path / "x.jpg")
     real = builtins.__import__

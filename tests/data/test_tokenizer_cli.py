@@ -101,3 +101,26 @@ def test_a_tokenizer_is_not_overwritten_unless_told(files, tmp_path):
         run(*arguments)
     run(*arguments, "--overwrite", "-k", "unigram")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").backend_tokenizer.model.__class__.__name__ == "Unigram"
+
+
+def test_remedies_are_those_of_this_command(tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
+    with pytest.raises(
+        UserError, match=r"bad.txt, line 2: invalid UTF-8 \(byte 0xff at column 1\)\. .*--bad-lines drop"
+    ):
+        run(tmp_path / "bad.txt", "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_languages_for_nothing_are_refused_and_unknown_ones_said(files, tmp_path, caplog):
+    with pytest.raises(UserError, match=r"are for --moses.*--languages"):
+        run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", "--target-language", "de")
+    options = ("--moses", "--source-language", "en", "--target-language", "zz", "-v", 400)
+    run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", *options)
+    assert "language 'zz': Moses has no rules of its own" in caplog.text
+    assert "'en'" not in caplog.text
+
+
+def test_an_output_that_is_a_file_is_refused_before_reading(files, tmp_path):
+    with pytest.raises(UserError, match="is a file"):
+        run(tmp_path / "missing.txt", "-o", files[0])

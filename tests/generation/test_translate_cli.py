@@ -144,7 +144,10 @@ def test_a_pipe_as_output_stays_a_pipe(ours, expected, tmp_path):
 def test_files_are_read_as_strictly_as_pipes_and_remedies_are_those_of_translate(tmp_path):
     (tmp_path / "a").write_bytes(b"a\x0cb\n" + b"c" * 30_000)
     assert list(file_groups(tmp_path / "a", 5)) == [["a\x0cb", "c" * 30_000]]
-    for content, message in ((b"ok\n\xff\n", "line 2: invalid UTF-8"), (b"\0", "line 1: contains a NUL")):
+    for content, message in (
+        (b"ok\n\xff\n", r"line 2: invalid UTF-8 \(byte 0xff at column 1\)"),
+        (b"\0", "line 1: contains a NUL"),
+    ):
         (tmp_path / "b").write_bytes(content)
         with pytest.raises(UserError, match=message) as caught:
             list(file_groups(tmp_path / "b", 5))

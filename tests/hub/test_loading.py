@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -35,6 +37,23 @@ def test_code_that_needs_the_package_is_noticed(copy, published):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"(?s)does not load again \(remote-code\).*hf_mlnmt"):
         check_loading(copy, model, tokenizer, ("remote-code",))
+
+
+def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_path):
+    """Nor after a signal to us."""
+    started = []
+
+    def sleeping(folder, scratch, way, probe):
+        code = "import sys; sys.exit('no')" if way == "first" else "import time; time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return way, process, scratch / way
+
+    monkeypatch.setattr("hf_mlnmt.hub.loading._start", sleeping)
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
+    with pytest.raises(UserError, match=r"does not load again \(first\)"):
+        check_loading(published, model, tokenizer, ("first", "second"))
+    assert [process.poll() is not None for process in started] == [True, True]
 
 
 def test_small_model_depends_on_its_weights():

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from helpers.training_helpers import dev_set, make, tiny_config, tiny_model
+from safetensors.torch import load_file, save_file
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import average_checkpoints, checkpoints
@@ -158,6 +159,12 @@ def test_averages_of_different_models_are_refused(run, tmp_path):
         average_checkpoints([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="no checkpoints"):
         average_checkpoints([])
+    tensors = load_file(run / "checkpoint-10" / "model.safetensors")
+    name = min(tensors)
+    tensors[name].view(-1)[0] = float("nan")
+    save_file(tensors, deeper / "model.safetensors")
+    with pytest.raises(UserError, match=rf"deeper: {name} holds NaN or infinity.*Leave this checkpoint out"):
+        average_checkpoints([run / "checkpoint-10", deeper])
     (deeper / "model.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match="broken or half-written"):
         average_checkpoints([deeper])
