@@ -20,7 +20,9 @@ def average(
 ) -> None:
     """Average the weights of checkpoints of one architecture.
 
-    Config, tokenizers and generation settings are those of the last one named. Examples:
+    Config, tokenizers and generation settings are those of the last one named.
+
+    Examples:
 
         hf-mlnmt average runs/a --last 5 -o average-of-5
         hf-mlnmt average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2

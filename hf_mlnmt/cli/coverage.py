@@ -28,7 +28,9 @@ def coverage(
     """Draw how much attention each source subword has had, target subword by target subword, and the fertilities.
 
     Works for every model of this package with attention over source positions; only the system fertility has
-    fertilities (how many target subwords each source subword is expected to need). Needs matplotlib. Example:
+    fertilities (how many target subwords each source subword is expected to need). Needs matplotlib.
+
+    Example:
 
         hf-mlnmt coverage runs/demo/average "The cat sees a bird." -o coverage.png
     """

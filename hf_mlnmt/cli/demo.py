@@ -15,7 +15,9 @@ def demo(
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
 
     The corpus is written by a grammar of the project's own; its test set holds combinations of words that training
-    never shows. Started again after an interruption it goes on where it was.
+    never shows. Started again after an interruption it goes on where it was. Afterwards, try words of your own:
+
+        echo "The cat sees a bird." | hf-mlnmt translate demo/run/average
     """
     from rich.console import Console
 

@@ -9,7 +9,10 @@ import typer
 
 def describe(
     model: Annotated[
-        str, typer.Argument(help="Model folder, Hub name, or a record: its stem or modeling/<stem>.json.")
+        str,
+        typer.Argument(
+            help="Model folder, Hub name, or record: a name as transformer.multi30k-ende, or modeling/<name>.json."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     card: Annotated[
@@ -19,7 +22,12 @@ def describe(
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
 
-    The weights are not read. What was not recorded is said to be so.
+    The weights are not read. What was not recorded is shown as "not recorded".
+
+    Examples:
+
+        hf-mlnmt describe runs/demo/average
+        hf-mlnmt describe modeling/transformer.multi30k-ende.json --card
     """
     import json
     import sys

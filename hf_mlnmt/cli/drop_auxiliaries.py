@@ -27,6 +27,10 @@ def drop_auxiliaries(
 
     Tokenizers, text processing and generation settings stay. With auxiliary information fusion the main decoder reads
     its auxiliaries, so they cannot be dropped; each can still be taken out by `--auxiliary`.
+
+    Example:
+
+        hf-mlnmt drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
     """
     from hf_mlnmt.export.single_decoder import write_single_decoder
     from hf_mlnmt.files import check_new_folder

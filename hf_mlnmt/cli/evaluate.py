@@ -40,21 +40,34 @@ Metrics = Annotated[
 ]
 Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: no intervals.")]
 Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
-Beams = Annotated[int | None, typer.Option("--beams", "-b", min=1, help="Beam size. Unless given: the model's.")]
+_MODELS = "How a model translates (unless given: as its generation_config.json says)"
+Beams = Annotated[int | None, typer.Option("--beams", "-b", min=1, help="Beam size.", rich_help_panel=_MODELS)]
 LengthPenalty = Annotated[
-    float | None, typer.Option(help="Exponent of the length normalisation. Unless given: the model's.")
+    float | None, typer.Option(help="Exponent of the length normalisation.", rich_help_panel=_MODELS)
 ]
 LengthNormalization = Annotated[
     str | None,
-    typer.Option(help="generate, length, length+1 or gnmt (docs/decoding.md). Unless given: the model's."),
+    typer.Option(help="Its formula: generate, length, length+1 or gnmt (docs/decoding.md).", rich_help_panel=_MODELS),
 ]
-SourceLanguage = Annotated[str | None, typer.Option(help="Of a multilingual model: code of the language to read.")]
+SourceLanguage = Annotated[
+    str | None, typer.Option(help="Of a multilingual model: code of the language to read.", rich_help_panel=_MODELS)
+]
 TargetLanguage = Annotated[
-    str | None, typer.Option(help="Of a multilingual model: code of the language to translate into.")
+    str | None,
+    typer.Option(help="Of a multilingual model: code of the language to translate into.", rich_help_panel=_MODELS),
 ]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Source tokens in one batch.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.")]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Source tokens in one batch, padding included; 4096 unless given.", rich_help_panel=_MODELS
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.", rich_help_panel=_MODELS),
+]
 
+_FILES = "What is written"
 DECODING = (
     "num_beams",
     "length_penalty",
@@ -92,14 +105,29 @@ def evaluate(
     target_language: TargetLanguage = None,
     batch_tokens: BatchTokens = None,
     device: Device = None,
-    save_translations: Annotated[Path | None, typer.Option(help="Write the translations here, one a line.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Results file (JSON) to write, or to add this test set to.")
+    save_translations: Annotated[
+        Path | None,
+        typer.Option(help="Write the model's translations to this file too, one a line.", rich_help_panel=_FILES),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The system's name there.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Results file (JSON) to write, or to add this test set to.", rich_help_panel=_FILES
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the system in the results file. Unless given: the model's or the file's.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     test_set: Annotated[
         str | None,
-        typer.Option(help="The test set's name there. Unless given: the reference's file name."),
+        typer.Option(
+            help="Name of the test set in the results file. Unless given: the reference's file name.",
+            rich_help_panel=_FILES,
+        ),
     ] = None,
 ) -> None:
     """Score a model, or a file of translations, against raw references.

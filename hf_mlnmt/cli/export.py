@@ -10,12 +10,14 @@ import typer
 
 def export(
     model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
-    to: Annotated[str, typer.Option(help="ctranslate2 (the baseline only) or onnx (nearly every system).")],
+    to: Annotated[str, typer.Option(help="ctranslate2 (for the plain Transformer) or onnx (for nearly every system).")],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="Folder to make. An earlier export there is replaced, nothing else."),
     ],
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or int8 (CTranslate2).")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the weights: float32; for CTranslate2 also float16 or int8.")
+    ] = "float32",
 ) -> None:
     """Write a model for another engine, and check that it computes what generate() does.
 

@@ -26,7 +26,7 @@ def publish(
         bool | None,
         typer.Option(
             "--private/--public",
-            help="Of a new repository. Default: as its owner has set it.",
+            help="Who may see a new repository. Default: as its owner has set for all.",
             rich_help_panel=_HUB,
         ),
     ] = None,
@@ -47,15 +47,22 @@ def publish(
     ] = None,
     source_language: Annotated[
         str | None,
-        typer.Option("--source-language", "-s", help="Code. Default: as the results say.", rich_help_panel=_CARD),
+        typer.Option(
+            "--source-language", "-s", help="Its code, as en. Default: as the results say.", rich_help_panel=_CARD
+        ),
     ] = None,
     target_language: Annotated[
         str | None,
-        typer.Option("--target-language", "-t", help="Code. Default: as the results say.", rich_help_panel=_CARD),
+        typer.Option(
+            "--target-language", "-t", help="Its code, as de. Default: as the results say.", rich_help_panel=_CARD
+        ),
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="Results file. Default: results.json in the model folder.", rich_help_panel=_CARD),
+        typer.Option(
+            help="Results file, whose scores the card shows. Default: results.json in the model folder.",
+            rich_help_panel=_CARD,
+        ),
     ] = None,
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
@@ -66,6 +73,11 @@ def publish(
     machine and no token.
 
     An upload that was interrupted goes on when the same command is run again.
+
+    Examples:
+
+        hf-mlnmt publish runs/demo/average --to published --licence apache-2.0
+        hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 -s en -t de
     """
     from hf_mlnmt.errors import UserError
 

@@ -31,10 +31,12 @@ def tokenizer(
         list[Path] | None, typer.Argument(help="Text files (plain or .gz), one sentence a line, of any languages.")
     ] = None,
     source: Annotated[
-        list[Path] | None, typer.Option("--source", "-s", help="Source side; again for more. Instead of FILES.")
+        list[Path] | None,
+        typer.Option("--source", "-s", help="File of the source side, instead of FILES; give it again for more."),
     ] = None,
     target: Annotated[
-        list[Path] | None, typer.Option("--target", "-t", help="Target side; again for more. Instead of FILES.")
+        list[Path] | None,
+        typer.Option("--target", "-t", help="File of the target side, instead of FILES; give it again for more."),
     ] = None,
     separate: Annotated[
         bool, typer.Option("--separate/--joint", help="A vocabulary for each side, or one for both.")
@@ -55,14 +57,25 @@ def tokenizer(
     max_length: Annotated[
         int, typer.Option(min=2, help="Longest text in subwords that the tokenizer promises (model_max_length).")
     ] = 512,
-    moses: Annotated[bool, typer.Option(help="Moses tokenisation first; recorded, and undone after decoding.")] = False,
-    normalize: Annotated[bool, typer.Option(help="Moses punctuation normalisation first; recorded.")] = False,
-    lowercase: Annotated[bool, typer.Option(help="Lower-case first; recorded.")] = False,
-    source_language: Annotated[str | None, typer.Option(help="For Moses: language of the source side.")] = None,
-    target_language: Annotated[str | None, typer.Option(help="For Moses: language of the target side.")] = None,
+    moses: Annotated[
+        bool,
+        typer.Option(
+            help="First cut the text into Moses tokens; recorded with the tokenizer, and undone after decoding."
+        ),
+    ] = False,
+    normalize: Annotated[
+        bool, typer.Option(help="First make punctuation uniform, as Moses does; recorded with the tokenizer.")
+    ] = False,
+    lowercase: Annotated[bool, typer.Option(help="First lower-case the text; recorded with the tokenizer.")] = False,
+    source_language: Annotated[
+        str | None, typer.Option(help="For --moses and --normalize: language of the source side, as en.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="For --moses and --normalize: language of the target side, as de.")
+    ] = None,
     check: Annotated[
         list[Path] | None,
-        typer.Option(help="Report on this file too, as on text not seen in training; again for more."),
+        typer.Option(help="Report on this file too, as of text not seen in training; give it again for more."),
     ] = None,
     bad_lines: Annotated[
         BadLines, typer.Option(help="Invalid UTF-8, control characters, overlong lines: stop, or leave them out.")
