@@ -220,7 +220,9 @@ def _check_parent(target: Path) -> None:
     if not above.is_dir():
         raise UserError(f"{target}: {above} is not a folder. Choose another place.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise UserError(f"{target}: cannot be written (no permission to write in {above}). Choose another place.")
+        raise UserError(
+            f"{target}: cannot be written ({above} gives no permission, or is read-only). Choose another place."
+        )
 
 
 @contextmanager
@@ -228,14 +230,16 @@ def _explained(path: Path) -> Iterator[None]:
     """Around writing `path`: the system's errors about it as one message; others pass."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        if is_full_disk(error, path):
+        # A file in a folder that is being written has explained it already, by a temporary name that says nothing.
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        if cause is not None and is_full_disk(cause, path):
             raise UserError(
                 f"{path}: no space left on the device; what was there before is untouched. "
                 "Free some space and run the same command again."
-            ) from error
+            ) from cause
+        if isinstance(error, UserError):
+            raise
         if isinstance(error, OSError) and error.errno in _UNWRITABLE and _concerns(error, path):
             raise UserError(f"{path}: cannot be written ({error.strerror}). Choose another place.") from error
         raise

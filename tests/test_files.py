@@ -191,7 +191,7 @@ def test_where_nothing_can_be_written_one_message_says_so(tmp_path: Path, monkey
 def test_a_place_without_permission_is_refused_before_the_work(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for check in (check_file, check_folder_name):
-        with pytest.raises(UserError, match=rf"no permission to write in {tmp_path}"):
+        with pytest.raises(UserError, match=rf"{tmp_path} gives no permission"):
             check(tmp_path / "new")
 
 
@@ -216,6 +216,12 @@ def test_full_disks_by_all_their_words(tmp_path: Path):
         assert is_full_disk(error, tmp_path)
         with pytest.raises(UserError, match="no space left"), atomic_folder(tmp_path / "a"):
             raise error
+    with (
+        pytest.raises(UserError, match=rf"^{tmp_path / 'a'}: no space left"),
+        atomic_folder(tmp_path / "a") as folder,
+        atomic_path(folder / "b"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert not is_full_disk(RuntimeError("another"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -105,7 +105,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:  # the machine's refusals: no permission, no space, no network
         _drop_output()
-        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
 
 
 def _end_in_order() -> None:
