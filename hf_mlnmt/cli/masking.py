@@ -49,10 +49,10 @@ def masking(
     The translations are kept beside the figure.
     """
     from hf_mlnmt.analysis.masking_study import masking_study
-    from hf_mlnmt.cli.evaluate import what_to_score
+    from hf_mlnmt.evaluation.request import scoring_options
     from hf_mlnmt.evaluation.systems import read_references, read_texts
 
-    asked = what_to_score([protocol], ["BLEU"], language, reference[0])
+    asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
     if len(sources) != len(references[0]):
         raise UserError(f"{source} has {len(sources)} lines, {reference[0]} {len(references[0])}: expected the same.")

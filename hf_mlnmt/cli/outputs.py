@@ -17,7 +17,6 @@ from hf_mlnmt.cli.evaluate import (
     LengthPenalty,
     Reference,
     Seed,
-    what_to_score,
 )
 from hf_mlnmt.errors import UserError
 
@@ -59,10 +58,11 @@ def outputs(
     """
     from hf_mlnmt.analysis.lengths import read_starts
     from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
+    from hf_mlnmt.evaluation.request import scoring_options
     from hf_mlnmt.evaluation.systems import load_system, read_references, read_texts
 
     starts = read_starts(groups)
-    asked = what_to_score([protocol], ["BLEU"], language, reference[0])
+    asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
     if len(sources) != len(references[0]):
         raise UserError(f"{source} has {len(sources)} lines, {reference[0]} {len(references[0])}: expected the same.")
