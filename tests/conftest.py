@@ -1,6 +1,6 @@
 """Puts this folder on sys.path (for `helpers` and `reference`) and gives the zoo's tests their models.
 
-A test that names `member` or `model` runs over every system and variant of the zoo.
+A test that names `member` or `model` runs over every system of the zoo, some over every variant of it (contract.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def pytest_configure(config: pytest.Config):
 
 def pytest_generate_tests(metafunc: pytest.Metafunc):
     if "member" in metafunc.fixturenames:
-        from helpers.contract import members
+        from helpers.contract import members_for
 
-        metafunc.parametrize("member", members(), ids=str)
+        metafunc.parametrize("member", members_for(metafunc.function.__name__), ids=str)
 
 
 @pytest.fixture

@@ -48,6 +48,20 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "enc-dc": {"separate": {"norm_position": "post", **SEPARATE, "decoder_vocab_size": 25}},
     "full-dc": {"wide": {"kernel_size": 5, "dual_layers": [2, 2]}},
 }
+# Tests that every variant of a system goes through: what the place of the norm, or a second vocabulary, has its own code
+# for. In all other tests a system is there once, as its config has the norm by default, with the variants that only it
+# has; the baseline with all its variants.
+EVERY_VARIANT = {
+    "test_every_parameter_gets_a_gradient",
+    "test_it_finds_what_transformers_finds",
+    "test_loss_only_equals_full",
+    "test_missing_weights_begin_like_new_ones",
+    "test_resized_vocabulary",
+    "test_round_trip_is_exact",
+    "test_source_padding_is_invisible",
+    "test_transition_scores",
+    "test_tying",
+}
 # System -> {end of a parameter's name: why it has no gradient}.
 IDLE: dict[str, dict[str, str]] = {}
 # Systems whose attention over the source leaves part of its weight to something that is not in the source.
@@ -101,6 +115,22 @@ def members() -> list[Member]:
         for system in hf_mlnmt.list_systems()
         for variant, fields in {**COMMON_VARIANTS, **VARIANTS.get(system, {})}.items()
     ]
+
+
+def members_once() -> list[Member]:
+    """Every system in its default variant and in those of its own; the baseline in all."""
+    default = {system: hf_mlnmt.config_for(system, "tiny").norm_position for system in hf_mlnmt.list_systems()}
+    baseline = hf_mlnmt.list_systems()[0]
+    return [
+        member
+        for member in members()
+        if member.system == baseline or member.variant not in {"pre", "post", "separate"} - {default[member.system]}
+    ]
+
+
+def members_for(test: str) -> list[Member]:
+    """Those that a test of this name runs over."""
+    return members() if test in EVERY_VARIANT else members_once()
 
 
 def redraw(model: nn.Module, seed: int = 0, std: float | None = 0.4):

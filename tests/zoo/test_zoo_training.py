@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import IDLE, assert_same, gradients, members, redraw
+from helpers.contract import IDLE, Member, assert_same, gradients, members, redraw
 from torch._dynamo import reset as forget_compiled
 
 SYSTEMS = list({member.system: member for member in members()}.values())
@@ -156,7 +156,16 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
         assert cosine > 0.9, f"{name}: {cosine}"
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)
+def kinds() -> list[Member]:
+    """One system of each kind: another config class, or another attention over the source."""
+    found = {}
+    for member in SYSTEMS:
+        attention = member.model().model.decoder.layers[0].source_attn
+        found[type(member.config()), type(attention)] = member
+    return list(found.values())
+
+
+@pytest.mark.parametrize("system", kinds(), ids=lambda member: member.system)
 def test_compiled_equals_eager(system, batch):
     """One graph for forward and backward, as torch.compile traces it; what its back end makes of it is PyTorch's."""
     model = system.model(dtype=torch.float32)
