@@ -48,9 +48,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "enc-dc": {"separate": {"norm_position": "post", **SEPARATE, "decoder_vocab_size": 25}},
     "full-dc": {"wide": {"kernel_size": 5, "dual_layers": [2, 2]}},
 }
-# Tests that every variant of a system goes through: what the place of the norm, or a second vocabulary, has its own code
-# for. In all other tests a system is there once, as its config has the norm by default, with the variants that only it
-# has; the baseline with all its variants.
+# Tests that every variant of a system goes through: what the norm, or a second vocabulary, has code of its own for. In
+# all other tests a system is there once, as its config has the norm by default, with the variants that only it has; the
+# baseline with all its variants.
 EVERY_VARIANT = {
     "test_every_parameter_gets_a_gradient",
     "test_it_finds_what_transformers_finds",
