@@ -67,38 +67,35 @@ def heads_study(
                 raise named(name, error) from error
             tables[positions][name] = table
             study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
+    lines: dict[str, dict[str, dict[int, float]]] = {}
     for positions, of_range in tables.items():
-        of_layers = {
-            series: points for name, table in of_range.items() for series, points in _layers(name, table).items()
-        }
-        for series, points in of_layers.items():
-            system, _, unit = series.partition(", ")
-            study.rows += [
-                {"system": system, "range": positions, "layer": x, "unit": unit, "head": "mean", "value": y}
-                for x, y in points.items()
-            ]
-            layers = {f"layer {x}": round(y, 3) for x, y in points.items()}
-            study.summary.append({"system": series, "range": RANGE_TITLES[positions], **layers})
+        title = RANGE_TITLES[positions] if len(ranges) > 1 else ""
+        for name, table in of_range.items():
+            for unit, means in _layers(table).items():
+                lines.setdefault(title, {})[_title(name, unit)] = means
+                common = {"system": name, "range": positions}
+                study.rows += [
+                    {**common, "layer": x, "unit": unit, "head": "mean", "value": y} for x, y in means.items()
+                ]
+                shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
+                study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
         panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
-        study.figures[f"{study.stem}.heads.{positions}"] = figures.heat_maps(
-            panels, "layer", "head", UNITS_OF[statistic]
-        )
-    lines = {
-        RANGE_TITLES[positions] if len(ranges) > 1 else "": {
-            series: points for name, table in of_range.items() for series, points in _layers(name, table).items()
-        }
-        for positions, of_range in tables.items()
-    }
+        stem = f"{study.stem}.heads.{positions}"
+        study.figures[stem] = figures.heat_maps(panels, "layer", "head", UNITS_OF[statistic])
     study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
     return study
 
 
-def _layers(name: str, table: HeadTable) -> dict[str, dict[int, float]]:
-    """{series: {layer: mean over its heads}}: a series for each unit."""
+def _title(name: str, unit: str) -> str:
+    return f"{name}, {unit}" if unit else name
+
+
+def _layers(table: HeadTable) -> dict[str, dict[int, float]]:
+    """{unit: {layer: mean over its heads}}"""
     found: dict[str, dict[int, float]] = {}
     for number, layer in enumerate(table.layer_means(), start=1):
         for unit, value in layer.items():
-            found.setdefault(f"{name}, {unit}" if unit else name, {})[number] = value
+            found.setdefault(unit, {})[number] = value
     return found
 
 
@@ -109,7 +106,7 @@ def _panels(name: str, table: HeadTable) -> list[Panel]:
     for unit in units:
         values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
         rows = [str(number) for number in range(1, len(values) + 1)]
-        found.append(Panel(f"{name}, {unit}" if unit else name, values, rows, [str(h + 1) for h in range(count)]))
+        found.append(Panel(_title(name, unit), values, rows, [str(h + 1) for h in range(count)]))
     return found
 
 
