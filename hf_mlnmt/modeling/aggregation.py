@@ -35,7 +35,6 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
-from .search_step import DecoderStep
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -221,19 +220,9 @@ class AggregationModel(TransformerModel):
     decoder_class = AggregationDecoder
 
 
-class AggregationDecoderStep(DecoderStep):
-    """A step of a search: the baseline's; what differs is what a layer reads of the source."""
-
-    knows = (AggregationDecoderLayer,)
-
-    def memory_of(self, layer: AggregationDecoderLayer, memory: Tensor) -> Tensor:
-        return layer.memory_of(memory)
-
-
 class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model. `layer_mask` of forward and generate() replaces collected layers by zeros."""
 
     config: AggregationConfig
     model_class = AggregationModel
-    step_class = AggregationDecoderStep
     citation = CITATION

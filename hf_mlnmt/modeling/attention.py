@@ -152,19 +152,14 @@ class CrossAttention(Attention):
 def cached_source(
     past_key_values: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The source's keys and values: from slot `slot` of the cross-attention cache, or `project(memory)` the first time.
-
-    A cache that knows which positions are real (beam_cache.py) has only those projected.
-    """
+    """The source's keys and values: from slot `slot` of the cross-attention cache; the first time `project(memory)`."""
     if past_key_values is None:
         return project(memory)
     cache = past_key_values.cross_attention_cache
     if past_key_values.is_updated.get(slot):
         layer: Any = cache.layers[slot]
         return layer.keys, layer.values
-    real = getattr(past_key_values, "real", None)
-    key, value = project(memory) if real is None else real.project(project, memory)
-    key, value = cache.update(key, value, slot)
+    key, value = cache.update(*project(memory), slot)
     past_key_values.is_updated[slot] = True
     return key, value
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
-from .beam_cache import BeamCacheLayer, of_parents
-
 
 def windows(extended: Tensor, length: int) -> Tensor:
     """The window of each of the last `length` positions, its inputs side by side: (batch, length, f d_model)."""
@@ -18,51 +16,29 @@ def windows(extended: Tensor, length: int) -> Tensor:
     return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
-class BeamConvolutionCacheLayer(BeamCacheLayer):
-    """The same for search.py, where the positions of a step are beams: a window for each, (sentences, beams, ...)."""
+class ConvolutionState:
+    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.window: Tensor | None = None  # (sentences, (f - 1) d_model), then (sentences, beams, (f - 1) d_model)
-
-    @property
-    def at_beams(self) -> bool:
-        """Whether the inputs are beams now, all of them real."""
-        return self.window is not None and self.window.dim() == 3
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        raise NotImplementedError
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """As `ConvolutionCacheLayer.windows`."""
-        if self.window is None:
-            found = windows(torch.nn.functional.pad(inputs, (0, 0, kept, 0)), inputs.shape[1])
-            self.window = found[:, -1, inputs.shape[2] :]
-        else:
-            found = torch.cat([self.window, inputs], dim=-1)
-            self.window = found[..., inputs.shape[2] :]
-        return found
+        """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        return windows(self.extend(inputs, kept), inputs.shape[1])
 
-    def expand(self, width: int) -> None:
-        assert self.window is not None
-        self.window = self.window.unsqueeze(1).expand(-1, width, -1)
-
-    def reorder(self, parents: Tensor) -> None:
-        assert self.window is not None
-        self.window = of_parents(self.window, parents)
-
-    def select(self, sentences: Tensor, source: int) -> None:
-        super().select(sentences, source)
-        assert self.window is not None
-        self.window = self.window.index_select(0, sentences)
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        return real
 
 
-class ConvolutionCacheLayer(DynamicLayer):
+class ConvolutionCacheLayer(ConvolutionState, DynamicLayer):
     """A decoder layer's keys and values, and `window`: the convolution's last inputs, (batch, f - 1, d_model).
 
     While recording (`activate_past_recording`, assisted decoding) the window keeps all inputs: `crop` can drop some.
     """
 
     _layer_type = "mlnmt_convolution"
-    beam_layer = BeamConvolutionCacheLayer
-    at_beams = False
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -70,12 +46,7 @@ class ConvolutionCacheLayer(DynamicLayer):
         self.kept = 0  # f - 1
         self.record_past = False
 
-    def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
-        return windows(self.extend(inputs, kept), inputs.shape[1])
-
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
         if self.window is None:
             self.window, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
         extended = torch.cat([self.window, inputs], dim=1)
@@ -130,22 +101,16 @@ class ConvolutionCacheLayer(DynamicLayer):
             self.window = self.window.to(self.device, non_blocking=True)
 
 
-class StaticConvolutionCacheLayer(StaticLayer):
+class StaticConvolutionCacheLayer(ConvolutionState, StaticLayer):
     """The same with keys and values of a fixed size, changed in place (torch.compile)."""
 
     _layer_type = "mlnmt_convolution"
-    at_beams = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.window: Tensor | None = None
 
-    def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """As `ConvolutionCacheLayer.windows`."""
-        return windows(self.extend(inputs, kept), inputs.shape[1])
-
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """As `ConvolutionCacheLayer.extend`."""
         if self.window is None:
             self.window = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2])
             if not torch.compiler.is_compiling():

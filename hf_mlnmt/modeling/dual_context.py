@@ -38,7 +38,6 @@ from .attention import Attention, SelfAttention, real_positions, split_heads
 from .configuration import TransformerConfig
 from .convolution_cache import ConvolutionCacheLayer, windows
 from .layers import DecoderLayer, EncoderLayer
-from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -127,7 +126,8 @@ class DualContextAttention(Attention):
         length = inputs.shape[1]
         layer = None if cache is None else self.cache_layer(cache)
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
-        real = None if layer is not None and layer.at_beams else real_positions(mask, past, length)
+        real = real_positions(mask, past, length)
+        real = real if layer is None else layer.real_positions(real)
         visible = inputs if real is None else inputs.masked_fill(~real.unsqueeze(-1), 0.0)
         if layer is None:
             visible = nn.functional.pad(visible, (0, 0, self.before, self.kernel - 1 - self.before))
@@ -197,35 +197,11 @@ class DualContextModel(TransformerModel):
     decoder_class = DualContextDecoder
 
 
-class DualContextDecoderStep(DecoderStep):
-    """A step of a search: the baseline's with the module."""
-
-    written = {**DecoderStep.written, DualContextAttention: ("convolution", "global_proj", "local_proj", "out_proj")}
-
-    def attend_self(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
-        if type(module) is not DualContextAttention:
-            return super().attend_self(module, place, states, onto)
-        cache = place.cache.own[module.layer_idx]
-        window = cache.windows(states.unflatten(0, (-1, place.width)), module.before).flatten(0, 1)
-        convolved = nn.functional.glu(self.linear(module.convolution, window))
-        local = self.linear(module.local_proj, module.convolution_norm(convolved + states))  # of (5.4)
-        whole = self.linear(module.global_proj, states)
-        local_key, local_value = local.unflatten(0, (-1, place.width)).chunk(2, dim=-1)
-        query, key, value = whole.unflatten(0, (-1, place.width)).split(
-            (2 * module.width, module.width, module.width), -1
-        )
-        key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
-        query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
-        cache.update(key, value)
-        return self.attend(module, query, cache.rows, place.visible, onto)  # (5.5), (5.6)
-
-
 class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model."""
 
     config: DualContextConfig
     model_class = DualContextModel
-    step_class = DualContextDecoderStep
     citation = """@article{ampomah2021dual,
   title = {Dual Contextual Module for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Hawe, Glenn},

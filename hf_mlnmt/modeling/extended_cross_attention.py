@@ -38,7 +38,7 @@ Departs:
   and W_att, W_ctx (d, d) in key-value-full; W_att is not the output projection.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -54,10 +54,8 @@ from .recurrent_attention import (
     KeyValueContextAttention,
     PreviousContextAttention,
     PreviousWeightAttention,
-    RecurrentAttention,
 )
 from .recurrent_cache import RecurrentCacheLayer
-from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 EMBEDDING = ("source-embedding", "target-embedding", "both-embeddings")
@@ -252,47 +250,11 @@ class ExtendedCrossAttentionModel(TransformerModel):
     decoder_class = ExtendedDecoder
 
 
-class ExtendedDecoderStep(DecoderStep):
-    """A step of a search: the baseline's with the member's attention."""
-
-    knows = (ExtendedDecoder, ExtendedDecoderLayer)
-    written = {
-        **DecoderStep.written,
-        WordEmbeddingAttention: ("q_proj", "word_q_proj", "out_proj"),
-        PreviousContextAttention: ("q_proj", "out_proj"),
-        PreviousWeightAttention: ("q_proj", "out_proj"),
-        KeyValueContextAttention: ("q_proj", "out_proj"),
-    }
-
-    def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
-        if place.features is not None:
-            return {"inverse_fertility": place.features}
-        if not self.decoder.reads_words:
-            return {}
-        return {"words": self.decoder.word_norm(embeds).unflatten(0, (-1, place.width))}
-
-    def attend_source(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
-        if type(module) not in self.written:
-            return super().attend_source(module, place, states, onto)
-        query = self.linear(module.q_proj, states)
-        if "words" in place.extras:
-            query = self.linear(module.word_q_proj, place.extras["words"].flatten(0, 1), query)
-        query = split_heads(query.unflatten(0, (-1, place.width)), module.heads)
-        if not isinstance(module, RecurrentAttention):
-            source = place.cache.source[module.layer_idx]
-            return self.attend(module, query, source.rows, place.source_mask, onto)
-        slot = place.cache.own[module.layer_idx]
-        context, states_behind = module.step(query, place, slot.states.transpose(1, 2))
-        slot.states = states_behind.transpose(1, 2)
-        return self.project(module, context.to(states.dtype), onto)
-
-
 class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model."""
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel
-    step_class = ExtendedDecoderStep
     citation = """@phdthesis{rosendahl2024attention,
   title = {Attention-based Machine Translation Using Monolingual Data},
   author = {Rosendahl, Jan},

@@ -29,7 +29,7 @@ Departs:
 - Each W^i begins as the baseline's projections do: drawn by itself, whatever n is; the papers are silent.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -41,7 +41,6 @@ from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
-from .search_step import DecoderStep, Place, mix
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -200,26 +199,9 @@ class MultiLayerAttentionModel(TransformerModel):
     decoder_class = MultiLayerAttentionDecoder
 
 
-class MultiLayerDecoderStep(DecoderStep):
-    """A step of a search: the baseline's with MLMHA."""
-
-    written = {**DecoderStep.written, MultiLayerAttention: ("q_proj", "out_proj")}
-    linears = (*DecoderStep.linears, StackedLinear)
-
-    def attend_source(self, module: Any, place: Place, states: Tensor, onto: Tensor) -> Tensor:
-        if type(module) is not MultiLayerAttention:
-            return super().attend_source(module, place, states, onto)
-        source = place.cache.source[module.layer_idx]
-        query = self.linear(module.q_proj, states).view(-1, place.width, module.layers, states.shape[1])
-        query = module.place_layers(query)
-        contexts = mix(query, source.rows, place.source_mask, module.scaling).transpose(1, 2)
-        return self.linear(module.out_proj, module.combine(contexts.flatten(2)).flatten(0, 1), onto)
-
-
 class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model. `layer_mask` of forward and generate() replaces attended layers by zeros."""
 
     config: MultiLayerAttentionConfig
     model_class = MultiLayerAttentionModel
-    step_class = MultiLayerDecoderStep
     citation = CITATION

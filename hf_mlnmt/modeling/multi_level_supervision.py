@@ -26,9 +26,8 @@ Departs:
   projections (attention_bias=True) and 33.4k subwords; without biases 86.4.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,7 +42,6 @@ from .configuration import TransformerConfig
 from .layers import DecoderLayer
 from .loss import projected_cross_entropy
 from .outputs import EncoderOutput
-from .search_step import DecoderStep, Place
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -214,36 +212,6 @@ class MultiLevelSupervisionModel(TransformerModel):
         return torch.cat([state * float(kept) for state, kept in zip(states, mask)], dim=-1)
 
 
-class FusionDecoderStep(DecoderStep):
-    """A step of a search: the baseline's; with AIF the auxiliary decoders run before the main one."""
-
-    knows = (MultiLevelSupervisionModel, FusionDecoderLayer)
-
-    @staticmethod
-    def decoders(model: MultiLevelSupervisionModel) -> list[Decoder]:
-        auxiliaries = model.auxiliary_decoders if model.config.information_fusion else ()
-        return [model.decoder, *auxiliaries]
-
-    @classmethod
-    def products(cls, layer: Any) -> list[nn.Module]:
-        fusion = getattr(layer, "fusion", None)  # only the main decoder's layers can have it
-        return super().products(layer) + ([] if fusion is None else [fusion])
-
-    def begin(self, embeds: Tensor, place: Place) -> dict[str, Tensor]:
-        if not self.model.config.information_fusion:
-            return {}
-        features = [self.run(decoder, embeds.clone(), place) for decoder in self.model.auxiliary_decoders]
-        return {"features": torch.cat(features, dim=-1)}
-
-    def between(self, layer: DecoderLayer) -> Callable | None:
-        fusion = getattr(layer, "fusion", None)
-        return None if fusion is None else partial(self.fuse, fusion)
-
-    def fuse(self, fusion: nn.Module, states: Tensor, place: Place) -> Tensor:
-        """Equations 4.2 and 4.3."""
-        return self.linear(fusion, place.extras["features"], states)
-
-
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
     """The translation model of the main decoder; those of the auxiliaries come from `auxiliary_translator`.
 
@@ -252,7 +220,6 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 
     config: MultiLevelSupervisionConfig
     model_class = MultiLevelSupervisionModel
-    step_class = FusionDecoderStep
     citation = """@phdthesis{ampomah-multilevel,
   title = {Encoder-based Multi-level Supervision for Neural Machine Translation},
   author = {Ampomah, Isaac Kojo Essel},

@@ -12,7 +12,6 @@ from transformers.cache_utils import EncoderDecoderCache
 from .attention import CrossAttention, cached_source, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
 from .attention_scan_eager import previous_states
-from .search_step import Place, energy, mix, read
 
 
 class HeadProjection(nn.Module):
@@ -42,12 +41,10 @@ class RecurrentAttention(CrossAttention):
         query = split_heads(self.q_proj(hidden_states), self.heads)
         key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         slot: Any = None if past_key_values is None else self.slot(past_key_values)
-        start: Tensor | None = None if slot is None else slot.last_state()
-        before = None  # the state before each position, where it is known
-        if start is not None and (slot.at_beams or query.shape[2] == 1):
-            before = start.transpose(1, 2) if slot.at_beams else start.unsqueeze(2)
-        if slot is not None and slot.at_beams:
-            target_real = None
+        start = before = None  # the state before the first position, and that before each, where it is known
+        if slot is not None:
+            start, before = slot.last_state(), slot.states_before(query.shape[2])
+            target_real = slot.real_positions(target_real)
         hidden = hidden_positions(attention_mask)
         source = query, key, value, hidden, inverse_fertility
         context, weights, states = self.recur(*source, start, before, target_real, slot)
@@ -73,13 +70,6 @@ class RecurrentAttention(CrossAttention):
         `hidden` is True at masked places of the weights. `before` (batch, heads, target, width) are the states before
         all positions, if they are known (a step of a search); if not, `start` (batch, heads, width) is that before the
         first one, None where the sentence begins.
-        """
-        raise NotImplementedError
-
-    def step(self, query: Tensor, place: Place, before: Tensor) -> tuple[Tensor, Tensor]:
-        """A step of a search (search_step.py): `recur` for every beam's one position, from the states before them.
-
-        Query (sentences, heads, beams, d_h), before (sentences, heads, beams, width) -> contexts and states.
         """
         raise NotImplementedError
 
@@ -131,12 +121,6 @@ class PreviousContextAttention(RecurrentAttention):
         states = torch.matmul(weights.to(value.dtype), value) if dropped and slot is not None else context
         return context, weights, states
 
-    def step(self, query, place, before):
-        source = place.cache.source[self.layer_idx]
-        query = query + self.extend_query(before)
-        context = mix(query, source.rows, place.source_mask, self.scaling)
-        return context, context
-
     def extend_query(self, context: Tensor) -> Tensor:
         """W_q^2 gamma from c, both (batch, heads, target, d_h)."""
         if self.full:
@@ -168,8 +152,7 @@ class PreviousWeightAttention(RecurrentAttention):
 
     def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
         energies, coefficient = self.energies(query, key, hidden), self.coefficient(key, inverse_fertility)
-        # Of a batch that has lost its longest sources, the states are cut as the sources are.
-        start, before = (None if x is None else x[..., : key.shape[2]].to(energies.dtype) for x in (start, before))
+        start, before = (None if x is None else x.to(energies.dtype) for x in (start, before))
         if before is not None:
             weights = weight_step(energies, coefficient, before)
             return self.read(weights, value), weights, before + weights if self.accumulate else weights
@@ -179,16 +162,6 @@ class PreviousWeightAttention(RecurrentAttention):
             counted = weights if real is None else weights * real[:, None, :, None]
             states = counted.cumsum(2) if start is None else counted.cumsum(2) + start.unsqueeze(2)
         return self.read(weights, value), weights, states
-
-    def step(self, query, place, before):
-        source, slot = place.cache.source[self.layer_idx], place.cache.own[self.layer_idx]
-        # Of a batch that has lost its longest sources, the states are cut as the sources are.
-        before = before[..., : source.keys.shape[2]]
-        inverse_fertility = place.extras.get("inverse_fertility")
-        coefficient = slot.of_source(lambda: self.coefficient(source.keys, inverse_fertility))
-        energies = energy(query, source.rows, place.source_mask, self.scaling)
-        weights = weight_step(energies, coefficient, before)
-        return read(weights, source.rows), before + weights if self.accumulate else weights
 
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
         """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
@@ -232,16 +205,6 @@ class KeyValueContextAttention(RecurrentAttention):
             gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
         output = self.drop(contexts, weights, value, gate, plain) if dropped else contexts
         return output, weights * (1 - gate), contexts
-
-    def step(self, query, place, before):
-        source, slot = place.cache.source[self.layer_idx], place.cache.own[self.layer_idx]
-        energies = energy(query, source.rows, place.source_mask, self.scaling)
-        exact = energies.dtype
-        transition, bias = slot.constant(self.transition)
-        context = read(energies.softmax(-1), source.rows).to(exact)  # c~
-        query = (query * self.scaling).to(exact)
-        context = gate_step(query, context, energies.logsumexp(-1), transition, bias, before.to(exact))[1]
-        return context, context
 
     def drop(self, contexts: Tensor, weights: Tensor, value: Tensor, gate: Tensor, plain: Tensor) -> Tensor:
         """The contexts with dropout on all J + 1 weights."""

@@ -12,59 +12,34 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
-from .beam_cache import BeamCacheLayer, of_parents
 
-
-class Constants:
-    """Products of weights that no position changes: computed once in the life of a cache."""
+class RecurrentState:
+    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
 
     constants: Any = None
 
     def constant(self, compute: Callable[[], Any]) -> Any:
-        """`compute()`, or what it returned the first time."""
+        """`compute()`, a product of weights that no position changes, or what it returned the first time."""
         if self.constants is None:
             self.constants = compute()
         return self.constants
 
-
-class BeamRecurrentCacheLayer(Constants, BeamCacheLayer):
-    """The slot for search.py, where the positions of a step are beams: a state for each, (sentences, beams, ...)."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.states: Tensor | None = None  # (sentences, 1, heads, width), then (sentences, beams, heads, width)
-        self.at_beams = False
-        self.source_product: Any = None
-
-    def of_source(self, compute: Callable[[], Any]) -> Any:
-        """`compute()`, a product of the source's keys: computed again only when sentences have left."""
-        if self.source_product is None:
-            self.source_product = compute()
-        return self.source_product
-
     def last_state(self) -> Tensor | None:
-        """Before the beams as `RecurrentCacheLayer.last_state`, then one for each: (sentences, beams, heads, width)."""
-        return None if self.states is None else self.states if self.at_beams else self.states[:, -1]
+        """(batch, heads, width), or None where the sentence begins."""
+        raise NotImplementedError
 
-    def append_states(self, states: Tensor):
-        """As `RecurrentCacheLayer.append_states`; at beams, the new state of each."""
-        self.states = states if self.at_beams else states[:, -1:]
+    def states_before(self, length: int) -> Tensor | None:
+        """The state before each of `length` new positions, (batch, heads, length, width), if that is known: before a
+        single one it is the last state, before several all but the first depend on one another."""
+        last = self.last_state()
+        return None if last is None or length > 1 else last.unsqueeze(2)
 
-    def expand(self, width: int) -> None:
-        assert self.states is not None
-        self.states, self.at_beams = self.states.expand(-1, width, -1, -1), True
-
-    def reorder(self, parents: Tensor) -> None:
-        assert self.states is not None
-        self.states = of_parents(self.states, parents)
-
-    def select(self, sentences: Tensor, source: int) -> None:
-        super().select(sentences, source)
-        assert self.states is not None
-        self.states, self.source_product = self.states.index_select(0, sentences), None
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Which of the new positions are not padding, (batch, length): those that the mask names. None: all."""
+        return real
 
 
-class RecurrentCacheLayer(Constants, DynamicLayer):
+class RecurrentCacheLayer(RecurrentState, DynamicLayer):
     """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
     (batch, steps, heads, width), the last step at the end.
 
@@ -72,8 +47,6 @@ class RecurrentCacheLayer(Constants, DynamicLayer):
     """
 
     _layer_type = "mlnmt_recurrence"
-    beam_layer = BeamRecurrentCacheLayer
-    at_beams = False
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -138,11 +111,10 @@ class RecurrentCacheLayer(Constants, DynamicLayer):
             self.states = self.states.to(self.device, non_blocking=True)
 
 
-class StaticRecurrentCacheLayer(Constants, StaticLayer):
+class StaticRecurrentCacheLayer(RecurrentState, StaticLayer):
     """The same with keys and values of a fixed size, and the last state alone, changed in place (torch.compile)."""
 
     _layer_type = "mlnmt_recurrence"
-    at_beams = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
- * decoder for one new position of every beam (search_step.py writes them out in PyTorch), and `choose`, the best
- * continuations (search.py). search_native.py compiles and calls them. Equations as in layers.py and attention.py:
+ * decoder for one new position of every beam (steps/baseline.py writes them out in PyTorch), and `choose`, the best
+ * continuations (candidates.py). native_library.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 relu(W_1 x + b_1) + b_2
@@ -30,7 +30,7 @@ typedef REAL real;
 #define LANES ((long)(BYTES / sizeof(real)))
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
-enum { OWN, CROSS, FEED_FORWARD }; /* kinds of units: attention to the own history, to the source */
+enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD }; /* kinds of units */
 enum { PANEL = 64, BLOCK = 64 };
 
 typedef struct {
@@ -40,15 +40,15 @@ typedef struct {
     const real *in, *in_bias;             /* (d_model, inner): q|k|v, q or W_1; a bias may be null */
     const real *out, *out_bias;           /* (d_model or inner, d_model): W_o or W_2 */
     long inner, heads;
-    real *keys, *values;                  /* (sentences, heads, d_h, room), (sentences, heads, room, d_h) */
-    long room, slots, start;              /* slots that are looked at; OWN writes `width` of them from `start` on */
+    real *keys, *values;                  /* (sentences, heads, d_h, capacity), (.., capacity, d_h) */
+    long capacity, slots, start;          /* `slots` are looked at; SELF_ATTENTION writes `width` from `start` on */
     const real *mask;                     /* (sentences, width or 1, slots), added to the scores */
     long mask_rows;                       /* width or 1 */
 } Unit;
 
 typedef struct {
     long width, d_model;
-    real *inner, *normed, *scores;        /* room for what a task computes */
+    real *inner, *normed, *scores;        /* memory for what a task computes */
 } Task;
 
 /* y (rows, vecs vectors) += x (rows, k) w (k, vecs vectors); rows and vecs are constants where this is inlined. */
@@ -177,7 +177,7 @@ static void softmax(long slots, real *scores, const real *mask, real scaling)
     for (long j = 0; j < slots; j++) scores[j] /= sum;
 }
 
-/* OWN: the new keys and values (of q|k|v, `inner`) go to their slots. */
+/* SELF_ATTENTION: the new keys and values (of q|k|v, `inner`) go to their slots. */
 static void append(const Unit *unit, const Task *task, long first, long count)
 {
     long d = task->d_model, size = d / unit->heads;
@@ -186,9 +186,10 @@ static void append(const Unit *unit, const Task *task, long first, long count)
             const real *key = task->inner + (s * task->width + b) * unit->inner + d, *value = key + d;
             for (long h = 0; h < unit->heads; h++) {
                 long head = (first + s) * unit->heads + h;
-                real *keys = unit->keys + head * size * unit->room + unit->start + b;
-                for (long i = 0; i < size; i++) keys[i * unit->room] = key[h * size + i];
-                memcpy(unit->values + (head * unit->room + unit->start + b) * size, value + h * size, size * sizeof(real));
+                real *keys = unit->keys + head * size * unit->capacity + unit->start + b;
+                for (long i = 0; i < size; i++) keys[i * unit->capacity] = key[h * size + i];
+                real *values = unit->values + (head * unit->capacity + unit->start + b) * size;
+                memcpy(values, value + h * size, size * sizeof(real));
             }
         }
 }
@@ -204,11 +205,12 @@ static void attend(const Unit *unit, const Task *task, long first, long count)
             long head = (first + s) * unit->heads + h;
             const real *query = task->inner + s * width * unit->inner + h * size;
             fill(width, slots, 0, task->scores, slots);
-            multiply_add(width, size, slots, query, unit->inner, unit->keys + head * size * unit->room, unit->room,
-                         task->scores, slots);
+            multiply_add(width, size, slots, query, unit->inner, unit->keys + head * size * unit->capacity,
+                         unit->capacity, task->scores, slots);
             for (long b = 0; b < width; b++)
-                softmax(slots, task->scores + b * slots, mask + (unit->mask_rows == 1 ? 0 : b * slots), (real)unit->scaling);
-            multiply_add(width, slots, size, task->scores, slots, unit->values + head * unit->room * size, size,
+                softmax(slots, task->scores + b * slots, mask + (unit->mask_rows == 1 ? 0 : b * slots),
+                        (real)unit->scaling);
+            multiply_add(width, slots, size, task->scores, slots, unit->values + head * unit->capacity * size, size,
                          task->normed + s * width * d + h * size, d);
         }
     }
@@ -229,7 +231,7 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (unit->kind == FEED_FORWARD) {
         for (long i = 0; i < n * inner; i++) task->inner[i] = task->inner[i] > 0 ? task->inner[i] : 0;
     } else {
-        if (unit->kind == OWN) append(unit, task, first, count);
+        if (unit->kind == SELF_ATTENTION) append(unit, task, first, count);
         attend(unit, task, first, count);
         computed = task->normed;
     }
@@ -242,9 +244,10 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
 }
 
 /* All units, one after the other, on states (sentences x width, d_model) in place. The sentences are shared out in
- * tasks of about `rows` rows. `room` is for `size` numbers; returns 0, or, having done nothing, how many are needed. */
+ * tasks of about `rows` rows. `scratch` is memory for `size` numbers; returns 0, or,
+ * having done nothing, how many are needed. */
 long run(const Unit *units, long count, long sentences, long width, long d_model, real *states, long rows, long threads,
-         real *room, long size)
+         real *scratch, long size)
 {
     long each = rows / width > 1 ? rows / width : 1;
     each = each < sentences ? each : sentences;
@@ -253,15 +256,15 @@ long run(const Unit *units, long count, long sentences, long width, long d_model
         inner = units[u].inner > inner ? units[u].inner : inner;
         slots = units[u].slots > slots ? units[u].slots : slots;
     }
-    long own = each * width * (inner + d_model) + width * slots; /* of a task */
+    long needed = each * width * (inner + d_model) + width * slots; /* of a task */
     threads = threads < tasks ? threads : tasks;
-    if (own * threads > size) return own * threads;
+    if (needed * threads > size) return needed * threads;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (long t = 0; t < tasks; t++) {
 #ifdef _OPENMP
-        real *start = room + own * omp_get_thread_num();
+        real *start = scratch + needed * omp_get_thread_num();
 #else
-        real *start = room;
+        real *start = scratch;
 #endif
         long first = t * each, here = sentences - first < each ? sentences - first : each;
         Task task = {width, d_model, start, start + here * width * inner, start + here * width * (inner + d_model)};
@@ -285,8 +288,8 @@ static void insert(long count, float *scores, long *beams, long *tokens, float s
 }
 
 /* Put a beam's tokens among the `count` best. Few blocks of the vocabulary hold one that is good enough. */
-static void insert_row(long vocabulary, const float *row, float largest, float log_sum, float start, long beam, long count,
-                       float *scores, long *beams, long *tokens)
+static void insert_row(long vocabulary, const float *row, float largest, float log_sum, float start, long beam,
+                       long count, float *scores, long *beams, long *tokens)
 {
     for (long first = 0; first < vocabulary; first += BLOCK) {
         long end = first + BLOCK < vocabulary ? first + BLOCK : vocabulary;

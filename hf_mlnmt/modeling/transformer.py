@@ -19,7 +19,7 @@ monolingual data, section 3.2.3 (norm_position="pre").
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
 `Encoder.features` (both named in `Encoder.hands_on`), `Decoder.extend`, `DecoderLayer.attend_self`,
 `DecoderLayer.attend_source`, `TransformerModel.decode`, `TransformerForConditionalGeneration.supervise`,
-`TransformerConfig.cache_slots`, and `layer_class`, `encoder_class`, `decoder_class`, `model_class`, `step_class`.
+`TransformerConfig.cache_slots`, and `layer_class`, `encoder_class`, `decoder_class`, `model_class`.
 Keyword arguments flow from the model through encoder and decoder to every layer; a tensor that needs a gradient goes to
 the layers as one of the `extras`.
 Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -46,11 +46,10 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention import CrossAttention, SelfAttention
 from .configuration import TransformerConfig
 from .dropout import Dropout
+from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
 from .loss import cross_entropy, projected_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
-from .search import FastSearch
-from .search_step import DecoderStep
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -315,12 +314,11 @@ class TransformerModel(TransformerPreTrainedModel):
         )
 
 
-class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch, GenerationMixin):  # type: ignore[misc]
+class TransformerForConditionalGeneration(TransformerPreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`, and returns `losses`
     model_class: type[TransformerModel] = TransformerModel
-    step_class: type[DecoderStep] = DecoderStep
     citation = """@inproceedings{vaswani2017attention,
   title = {Attention Is All You Need},
   author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
@@ -425,14 +423,6 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, FastSearch
             assert states is not None
             return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing) / items}
         return {"translation": cross_entropy(logits, labels, label_smoothing) / items}
-
-    def decoder_step(self) -> DecoderStep | None:
-        """A search's step written out, if it computes just what this model's modules do; else None."""
-        step = self.step_class
-        parts: list[tuple[Any, Any]] = [(self, TransformerForConditionalGeneration), (self.model, TransformerModel)]
-        for decoder in step.decoders(self.model):
-            parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
-        return step(self) if step.computes(parts) and step.covers(self) else None
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

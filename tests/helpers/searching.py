@@ -6,10 +6,16 @@ import torch
 from helpers.contract import TINY, Member, assert_same
 
 from hf_mlnmt.modeling import search
+from hf_mlnmt.modeling.search_steps import find_step, write_out
 
 LENGTHS = {"do_sample": False, "max_new_tokens": 20}
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
+
+
+def written_out(model):
+    """The model's step of a search as it is written out from the weights, or None: then its modules are called."""
+    return write_out(find_step(model), model)
 
 
 def decode(model, seed=3, **arguments):
@@ -22,9 +28,8 @@ def assert_equal_loops(model, monkeypatch, fast=True, **arguments):
     """Both loops on the same arguments; returns what the one under test found."""
     calls = []
     with monkeypatch.context() as patch:
-        for name in ("sample", "beam_search"):
-            loop = getattr(search, name)
-            patch.setattr(search, name, lambda *a, loop=loop: (calls.append(1), loop(*a))[1])
+        run = search.run
+        patch.setattr(search, "run", lambda *a: (calls.append(1), run(*a))[1])
         found = decode(model, **arguments)
         patch.setattr(search, "why_not", lambda *a: "a test")
         expected = decode(model, **arguments, output_scores=True)

@@ -6,11 +6,8 @@ import pytest
 import torch
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
 
-from hf_mlnmt.modeling.recurrent_cache import (
-    BeamRecurrentCacheLayer,
-    RecurrentCacheLayer,
-    StaticRecurrentCacheLayer,
-)
+from hf_mlnmt.modeling.recurrent_cache import RecurrentCacheLayer, StaticRecurrentCacheLayer
+from hf_mlnmt.modeling.search_state_layers import BEAM_LAYERS, BeamRecurrentCacheLayer
 
 
 def filled(steps: int, recorded: int = 0, chunk: int = 1) -> RecurrentCacheLayer:
@@ -84,12 +81,13 @@ def test_beams():
     slot.expand(2)
     slot.append_states(torch.tensor([[3.0, 4.0], [13.0, 14.0]])[:, :, None, None])
     slot.reorder(torch.tensor([[1, 1], [1, 0]]))
-    assert slot.last_state().flatten().tolist() == [4, 4, 14, 13]
+    assert slot.states_before(2).flatten().tolist() == [4, 4, 14, 13]  # (sentences, heads, beams, width)
+    assert slot.last_state() is None
     slot.select(torch.tensor([1]), 1)
-    assert slot.last_state().flatten().tolist() == [14, 13]
+    assert slot.states_before(2).flatten().tolist() == [14, 13]
 
 
 def test_registration():
     assert DYNAMIC_LAYER_TYPE_MAPPING["mlnmt_recurrence"] is RecurrentCacheLayer
     assert STATIC_LAYER_TYPE_MAPPING["mlnmt_recurrence"] is StaticRecurrentCacheLayer
-    assert RecurrentCacheLayer.beam_layer is BeamRecurrentCacheLayer
+    assert BEAM_LAYERS[RecurrentCacheLayer] is BeamRecurrentCacheLayer

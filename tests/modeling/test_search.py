@@ -8,10 +8,11 @@ import pytest
 import torch
 from helpers.contract import TINY, redraw
 from helpers.releases import DECAY_KNOWS_IMPOSSIBLE_TOKENS
-from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
+    GenerationConfig,
     LogitsProcessorList,
     MaxTimeCriteria,
     StoppingCriteriaList,
@@ -20,8 +21,11 @@ from transformers import (
 from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for
-from hf_mlnmt.modeling import search, search_step
-from hf_mlnmt.modeling.beam_cache import RealPositions
+from hf_mlnmt.modeling import search
+from hf_mlnmt.modeling.search_batch import SearchBatch
+from hf_mlnmt.modeling.search_candidates import best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.modeling.search_source import RealPositions
+from hf_mlnmt.modeling.search_step import DecoderStep
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
@@ -90,8 +94,8 @@ def test_fewer_words_than_candidates(monkeypatch):
 def test_sentences_leave_the_batch(monkeypatch):
     """The batch of the steps shrinks, and the result is not touched by it."""
     sizes = []
-    step = search.Sentences.step
-    monkeypatch.setattr(search.Sentences, "step", lambda self, *a: (sizes.append(len(self.ids)), step(self, *a))[1])
+    step = SearchBatch.step
+    monkeypatch.setattr(SearchBatch, "step", lambda self, *a: (sizes.append(len(self.ids)), step(self, *a))[1])
     model = toy(60, seed=2)
     sampling = {"do_sample": True, "top_k": 0, "num_return_sequences": 2}
     for options in ({"num_beams": 3}, {"num_beams": 3, "early_stopping": True}, {}, sampling):
@@ -143,7 +147,7 @@ def test_a_processor_may_keep_what_it_sees(beams, monkeypatch):
 
 @torch.no_grad()
 def test_the_logits_take_no_new_memory():
-    step = toy().float().eval().decoder_step()
+    step = written_out(toy().float().eval())
     first, second = (step.score(torch.randn(rows, step.projection.in_features)) for rows in (6, 4))
     assert first.data_ptr() == second.data_ptr()
 
@@ -154,12 +158,12 @@ def test_the_logits_take_no_new_memory():
 def test_the_step_written_out(fields, monkeypatch):
     """It is taken, and it is what the modules compute; modules that are not plain are called."""
     taken = []
-    call = search_step.DecoderStep.__call__
-    monkeypatch.setattr(search_step.DecoderStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
+    call = DecoderStep.__call__
+    monkeypatch.setattr(DecoderStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
     model = toy(**fields)
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
     assert taken
-    assert model.train().decoder_step() is None  # dropout
+    assert written_out(model.train()) is None  # dropout
     taken.clear()
     layer = model.eval().model.decoder.layers[1].feed_forward.fc1
     handle = layer.register_forward_hook(lambda module, inputs, output: output + 1.0)
@@ -177,7 +181,7 @@ def test_under_autocast(beams, monkeypatch):
     """As in Trainer's evaluation with bf16: the modules are called, and all goes as in Transformers' loop."""
     model = toy().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert model.eval().decoder_step() is None
+        assert written_out(model.eval()) is None
         found = decode(model, **sources((6, 1, 4)), num_beams=beams)
         monkeypatch.setattr(search, "why_not", lambda *a: "a test")
         expected = decode(model, **sources((6, 1, 4)), num_beams=beams)
@@ -196,12 +200,11 @@ def test_only_real_positions_of_the_source_are_projected():
         return 2 * heads, torch.cat([heads, -heads], dim=-1)
 
     positions = RealPositions(real)
-    for found, whole in zip(positions.project(project, memory), project(memory), strict=True):
+    packed = positions.pack(memory)
+    for found, whole in zip(positions.project(project, packed), project(memory), strict=True):
         assert torch.equal(found, whole * real[:, None, :, None])
     assert seen == [(1, 7, 6), (3, 4, 6)]
-    assert positions.project(project, memory)[0].transpose(2, 3).is_contiguous()
-    other = torch.randn(3, 4, 6)  # some layers read another memory
-    assert torch.equal(positions.project(project, other)[0][0], project(other)[0][0])
+    assert positions.project(project, packed)[0].transpose(2, 3).is_contiguous()
 
 
 def test_attention_implementations(monkeypatch):
@@ -236,7 +239,8 @@ def test_a_cache_of_ones_own_is_used():
     model = toy()
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     cache.self_attention_cache.update(*torch.zeros(2, 3, 2, 1, 8, dtype=torch.float64), 0)
-    assert search.why_not(model, [], model.generation_config, {"use_cache": True, "past_key_values": cache})
+    arguments = {"use_cache": True, "past_key_values": cache}
+    assert search.why_not(model, [], GenerationConfig(num_beams=1), arguments) == "a cache that was given"
 
 
 def test_brute_force():
@@ -271,31 +275,31 @@ def test_draws_are_those_of_multinomial():
     torch.manual_seed(4)
     expected = torch.multinomial(scores.flatten(0, 1).softmax(-1), 1).view(3, 2)
     torch.manual_seed(4)
-    assert search.draw(scores, torch.arange(3), 3).tolist() == expected.tolist()
+    assert draw_tokens(scores, torch.arange(3), 3).tolist() == expected.tolist()
     torch.manual_seed(4)
-    assert search.draw(scores[1:], torch.tensor([1, 2]), 3).tolist() == expected[1:].tolist()
+    assert draw_tokens(scores[1:], torch.tensor([1, 2]), 3).tolist() == expected[1:].tolist()
 
 
 @pytest.mark.parametrize("vocabulary", [30, 64, 1000, 1025, 5003])
 def test_best_continuations_are_topk(vocabulary):
     log_probs, running = torch.randn(3, 4, vocabulary).log_softmax(-1), torch.randn(3, 4)
-    scores, beams, tokens = search.best_continuations(log_probs, running, 8)
+    scores, beams, tokens = best_continuations(log_probs, running, 8)
     expected, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(8)
     assert scores.tolist() == expected.tolist()
     assert (beams * vocabulary + tokens).tolist() == index.tolist()
-    assert search.best_token(log_probs).tolist() == log_probs.argmax(-1).tolist()
+    assert best_tokens(log_probs).tolist() == log_probs.argmax(-1).tolist()
 
 
 def test_memory_of_the_source_does_not_grow_with_the_beams(monkeypatch):
     seen = []
-    step = search.Sentences.step
+    step = SearchBatch.step
 
     def spy(self, *arguments):
-        layers = self.cache.cross_attention_cache.layers
-        seen.append((len(layers[0].keys), len(self.encoder_outputs.last_hidden_state)))
+        layers = self.state.cache.source_layers
+        seen.append((len(layers[0].keys), len(self.state.source.outputs.last_hidden_state)))
         return step(self, *arguments)
 
-    monkeypatch.setattr(search.Sentences, "step", spy)
+    monkeypatch.setattr(SearchBatch, "step", spy)
     toy().generate(**sources((6, 1, 4)), num_beams=5, max_new_tokens=3)
     assert set(seen) <= {(3, 3), (2, 2), (1, 1)}
     assert seen

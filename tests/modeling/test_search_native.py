@@ -10,8 +10,10 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 
-from hf_mlnmt.modeling import beam_cache, search, search_native, search_step
-from hf_mlnmt.modeling.search_native import NativeUnits, choose, library
+from hf_mlnmt.modeling import search_cache, search_native_library, search_step
+from hf_mlnmt.modeling.search_candidates import best_tokens
+from hf_mlnmt.modeling.search_native import NativeUnits, best_continuations_natively
+from hf_mlnmt.modeling.search_native_library import library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -20,9 +22,9 @@ needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="ther
 def no_library(monkeypatch, tmp_path):
     """As if nothing had been compiled yet."""
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
-    search_native._library.cache_clear()
+    search_native_library._library.cache_clear()
     yield tmp_path
-    search_native._library.cache_clear()
+    search_native_library._library.cache_clear()
 
 
 @pytest.fixture
@@ -98,17 +100,17 @@ def test_threads_change_nothing(logits):
 @pytest.mark.parametrize("vocabulary", [3, 30, 64, 1000, 5003])
 def test_choose(vocabulary):
     numbers, running = 5 * torch.randn(3, 4, vocabulary), torch.randn(3, 4)
-    scores, beams, tokens = choose(numbers, running, 8)
+    scores, beams, tokens = best_continuations_natively(numbers, running, 8)
     expected, index = (numbers.log_softmax(-1) + running.unsqueeze(-1)).flatten(1).topk(8)
     torch.testing.assert_close(scores, expected)
     assert (beams * vocabulary + tokens).tolist() == index.tolist()
     spread = numbers[:, :1].expand(-1, 4, -1)  # the prompt's, one row for all beams
     first, alone = torch.tensor([[0.0, -1e9, -1e9, -1e9]] * 3), min(3, vocabulary)
-    scores, beams, tokens = choose(spread, first, alone)
+    scores, beams, tokens = best_continuations_natively(spread, first, alone)
     assert tokens.tolist() == numbers[:, 0].topk(alone).indices.tolist()
     assert not beams.any()
     assert (
-        choose(numbers.flatten(0, 1).unsqueeze(1), None, 1)[2].flatten().tolist()
+        best_continuations_natively(numbers.flatten(0, 1).unsqueeze(1), None, 1)[2].flatten().tolist()
         == numbers.argmax(-1).flatten().tolist()
     )
 
@@ -117,11 +119,13 @@ def test_choose(vocabulary):
 def test_choose_with_numbers_that_are_none():
     numbers = torch.full((1, 2, 100), float("-inf"))
     numbers[0, 0, 70] = 3.0
-    scores, beams, tokens = choose(numbers, torch.zeros(1, 2), 2)
+    scores, beams, tokens = best_continuations_natively(numbers, torch.zeros(1, 2), 2)
     assert (scores[0, 0], beams[0, 0], tokens[0, 0]) == (0.0, 0, 70)
-    assert choose(torch.full((1, 1, 100), float("nan")), torch.zeros(1, 1), 2)[2].tolist() == [[0, 0]]
-    assert choose(torch.zeros(1, 1, 3), torch.zeros(1, 1), 4) is None  # more than there are
-    assert choose(torch.zeros(1, 1, 3).double(), torch.zeros(1, 1), 2) is None
+    assert best_continuations_natively(torch.full((1, 1, 100), float("nan")), torch.zeros(1, 1), 2)[2].tolist() == [
+        [0, 0]
+    ]
+    assert best_continuations_natively(torch.zeros(1, 1, 3), torch.zeros(1, 1), 4) is None  # more than there are
+    assert best_continuations_natively(torch.zeros(1, 1, 3).double(), torch.zeros(1, 1), 2) is None
 
 
 @needs_compiler
@@ -138,7 +142,7 @@ def test_what_it_leaves_to_pytorch(logits, monkeypatch):
 def test_without_it(beams, monkeypatch):
     monkeypatch.setenv("HF_MLNMT_NATIVE", "0")
     assert library(torch.float32) is None
-    assert choose(torch.zeros(1, 1, 3), None, 1) is None
+    assert best_continuations_natively(torch.zeros(1, 1, 3), None, 1) is None
     assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 4)), num_beams=beams, **ENDING)
 
 
@@ -148,7 +152,7 @@ def test_it_is_compiled_once(no_library, monkeypatch):
     assert library(torch.float32) is not None
     (made,) = (no_library / "cache").iterdir()
     before = made.stat().st_mtime_ns
-    search_native._library.cache_clear()
+    search_native_library._library.cache_clear()
     assert library(torch.float32) is not None
     assert made.stat().st_mtime_ns == before
     assert len(list((no_library / "cache").iterdir())) == 1
@@ -160,7 +164,7 @@ def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
     compiler.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
-    monkeypatch.setattr(search_native.logger, "propagate", True)
+    monkeypatch.setattr(search_native_library.logger, "propagate", True)
     assert library(torch.float32) is None
     assert "no such option" in caplog.text
     assert not list((no_library / "cache").iterdir())
@@ -170,7 +174,7 @@ def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
 def test_no_compiler(no_library, monkeypatch):
     monkeypatch.setenv("CC", "there-is-no-such-compiler")
     assert library(torch.float32) is None
-    assert search.best_token(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]
+    assert best_tokens(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]
 
 
 def test_memory_is_given_back(monkeypatch):
@@ -181,17 +185,17 @@ def test_memory_is_given_back(monkeypatch):
         malloc_trim = staticmethod(calls.append)
 
     assert (library(torch.float64) is None) == (library(torch.float32) is None)  # both are loaded now
-    monkeypatch.setattr(beam_cache.ctypes, "CDLL", lambda name: Library)
-    monkeypatch.setattr(beam_cache.os, "name", "posix")
-    monkeypatch.setattr(beam_cache, "KEEPS_MEMORY", False)
-    beam_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(search_cache.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(search_cache.os, "name", "posix")
+    monkeypatch.setattr(search_cache, "KEEPS_MEMORY", False)
+    search_cache.give_back(torch.zeros(3))
     assert not calls
-    monkeypatch.setattr(beam_cache, "LARGE", 1)
-    beam_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(search_cache, "LARGE", 1)
+    search_cache.give_back(torch.zeros(3))
     assert calls == [0]
     decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
     assert len(calls) > 1
     calls.clear()
-    monkeypatch.setattr(beam_cache, "KEEPS_MEMORY", True)
-    beam_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(search_cache, "KEEPS_MEMORY", True)
+    search_cache.give_back(torch.zeros(3))
     assert not calls

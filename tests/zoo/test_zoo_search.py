@@ -10,9 +10,10 @@ import logging
 
 import pytest
 from helpers.contract import assert_lively
-from helpers.searching import assert_equal_loops
+from helpers.searching import assert_equal_loops, written_out
 
 from hf_mlnmt.modeling import search
+from hf_mlnmt.modeling.search_transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2)}
@@ -45,19 +46,19 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
 
 
 def test_steps_are_written_out(model):
-    """No family goes through its modules in a search on a CPU (search_step.py)."""
-    step = model.eval().decoder_step()
+    """No family goes through its modules in a search on a CPU."""
+    step = written_out(model.eval())
     assert step is not None
     for decoder in step.decoders(model.model):
         for layer in decoder.layers:
-            assert {type(layer.self_attn), type(layer.source_attn)} <= set(step.written)
+            assert {type(layer.self_attn), type(layer.source_attn)} <= set(step.attentions)
 
 
 def test_pruned_histories(model, batch, monkeypatch):
     """Long outputs: slots that nobody looks back at are forgotten, several times."""
     pruned = []
-    prune = search.Sentences.prune
-    monkeypatch.setattr(search.Sentences, "prune", lambda self: (pruned.append(self.cache.slots), prune(self)))
+    prune = TransformerState.prune
+    monkeypatch.setattr(TransformerState, "prune", lambda self: (pruned.append(self.cache.slots), prune(self)))
     arguments = {"num_beams": 4, "max_new_tokens": 50, "min_new_tokens": 45}
     assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **arguments)
     assert pruned

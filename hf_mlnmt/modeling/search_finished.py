@@ -1,4 +1,4 @@
-"""The finished hypotheses of search.py's beam search: which are kept, when a sentence is done, how they are read off.
+"""The finished hypotheses of a beam search: which are kept, when a sentence is done, how they are read off.
 
 The rules are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`.
 """
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateBeamEncoderDecoderOutput
 
-NEVER = -1.0e9  # Transformers' score of what must not be chosen
+IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
 
 
-class Finished:
+class FinishedHypotheses:
     """The finished hypotheses of every sentence, and the steps from which all sequences can be read off."""
 
     def __init__(self, prompt: Tensor, config: Any):
         self.prompt, self.config, self.beams = prompt, config, config.num_beams
         shape = (len(prompt), config.num_beams)
-        self.scores = prompt.new_full(shape, NEVER, dtype=torch.float32)
+        self.scores = prompt.new_full(shape, IMPOSSIBLE, dtype=torch.float32)
         self.filled = torch.zeros(shape, dtype=torch.bool, device=prompt.device)
         self.open = torch.ones(len(prompt), dtype=torch.bool, device=prompt.device)
         # Of each hypothesis: its last step, the token there, and the beam it came from.
@@ -35,7 +35,7 @@ class Finished:
         if self.config.early_stopping is True:
             shut |= self.filled[ids].all(dim=1)
         allowed = over & ~shut.unsqueeze(-1)
-        new = torch.where(allowed, scores[:, : self.beams] / divisor, NEVER)
+        new = torch.where(allowed, scores[:, : self.beams] / divisor, IMPOSSIBLE)
         self.scores[ids], best = torch.cat([self.scores[ids], new], dim=1).topk(self.beams)
         self.filled[ids] = torch.cat([self.filled[ids], allowed], dim=1).gather(1, best)
         step = torch.full_like(tokens, len(self.steps))
@@ -53,7 +53,7 @@ class Finished:
         longest = config.max_length - prompt if hopeful else length - prompt
         possible = running[:, :1] / longest**config.length_penalty
         scores, filled = self.scores[ids], self.filled[ids]
-        worst = torch.where(filled, scores.amin(dim=1, keepdim=True), NEVER)
+        worst = torch.where(filled, scores.amin(dim=1, keepdim=True), IMPOSSIBLE)
         self.open[ids] &= (possible > worst).any(dim=1)
         ended = ~self.open[ids]
         return ended | filled.all(dim=1) if config.early_stopping is True else ended

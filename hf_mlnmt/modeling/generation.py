@@ -1,0 +1,82 @@
+"""generate() of these models: the door to a faster search, if that is installed, and what Transformers' loops lack.
+
+`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the one
+question that is asked here: code beside published weights works without that package, by Transformers' own loops.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationMixin
+
+_Loops: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
+
+
+class TranslationGenerationMixin(_Loops):
+    """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
+
+    A class that has this as a base can generate: Transformers looks for "GenerationMixin" in the names of the bases.
+    """
+
+    # Whether a search adds up what `forward` returns as logits. False: their log-softmax. True: themselves, as for the
+    # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
+    logits_are_scores: bool = False
+
+    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
+        if loop is not None:
+            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
+        if loop is not None:
+            return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        if self.logits_are_scores:
+            raise ValueError(
+                f"{type(self).__name__}: Transformers' beam search takes a log-softmax, but what this model returns is "
+                "added up as it is. Use hf_mlnmt's search: have that package installed, and ask for nothing that needs "
+                "Transformers' loop (output_scores, do_sample with several beams, a streamer, use_cache=False ...)"
+            )
+        with vocabulary_of_outputs(self.config):
+            return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+
+    def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
+        """As GenerationMixin's, also where source and target have vocabularies of their own.
+
+        `normalize_logits` does nothing where `logits_are_scores`.
+        """
+        normalize_logits = normalize_logits and not self.logits_are_scores
+        with vocabulary_of_outputs(self.config):
+            return super().compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **model_kwargs
+    ):
+        # Transformers repeats its tensors for the beams in place: the caller's object, which may be used again.
+        if model_kwargs.get("encoder_outputs") is not None:
+            model_kwargs["encoder_outputs"] = copy.copy(model_kwargs["encoder_outputs"])
+        return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
+
+
+def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
+    """The loop of hf_mlnmt.search for what generate() was asked, or None: then Transformers' own is called."""
+    try:  # an import outside of `try` would be asked of everybody who loads published code
+        from . import search
+    except ImportError:
+        return None
+    return search.loop_for(model, criteria, config, arguments)
+
+
+@contextmanager
+def vocabulary_of_outputs(config: Any) -> Iterator[None]:
+    """The decoder's vocabulary size as `config.vocab_size`, where Transformers looks for the number of logits: in
+    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's."""
+    before, config.vocab_size = config.vocab_size, config.decoder_vocab_size
+    try:
+        yield
+    finally:
+        config.vocab_size = before

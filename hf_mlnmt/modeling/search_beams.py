@@ -1,0 +1,58 @@
+"""Beam search: `GenerationMixin._beam_search`, the same candidates, scores and rules for stopping.
+
+2 (or 1 + the number of end tokens) times the beams are looked at; those that end among the first `num_beams` go to the
+finished ones, scored by log P / length^penalty.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .search_batch import SearchBatch
+from .search_candidates import continuations
+from .search_decoder import gather_beams
+from .search_finished import IMPOSSIBLE, FinishedHypotheses
+from .search_rules import Rules
+
+
+def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any) -> Any:
+    """The best `num_return_sequences` hypotheses of every sentence.
+
+    Args:
+        batch: the sentences, with `num_beams` as their width.
+        input_ids: the prompt (sentences x num_beams, length).
+        config: the generation config as generate() prepares it.
+
+    Returns: (sentences x num_return_sequences, length), or with `return_dict_in_generate` an output that has them,
+        their scores and the beams that they came from.
+    """
+    beams = batch.width
+    prompt = input_ids[::beams]  # (sentences, length)
+    count = max(2, 1 + (0 if rules.end_tokens is None else rules.end_tokens.numel())) * beams  # candidates
+    running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)  # sums (sentences, beams)
+    running[:, 0] = 0.0  # the beams are one at first
+    finished = FinishedHypotheses(prompt, config)
+    history = input_ids.view(-1, beams, prompt.shape[1])  # (sentences, beams, length)
+    scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
+    length = prompt.shape[1]
+    while True:
+        length += 1
+        # (sentences, candidates) each
+        sums, parents, tokens = continuations(rules, history, scores, batch.decoder.normalized, running, count)
+        last = rules.is_last(tokens, length)
+        running, chosen = (sums + last * IMPOSSIBLE).topk(beams)  # (sentences, beams)
+        finished.add(batch.ids, sums, tokens, parents, last, length)
+        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, beams)
+        finished.step(batch.ids, tokens, parents)
+        ended = finished.ended(batch.ids, running, length)  # (sentences,)
+        left = len(ended) - int(ended.sum())
+        if not left or last.all():
+            break
+        if rules.processors:
+            history = torch.cat([gather_beams(history, parents), tokens.unsqueeze(-1)], dim=-1)
+        if (kept := rules.sentences_to_keep(ended, left)) is not None:
+            batch.keep(kept)
+            tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
+        scores = batch.step(tokens, parents)  # (sentences, beams, vocabulary)
+    return finished.result()

@@ -1,0 +1,153 @@
+"""The slots of a search's cache: one set of keys and values for each sentence, whatever the number of beams.
+
+The beams of a step are neighbours on the time axis: step i of W beams holds the slots (prompt + i W) .. (prompt + i W +
+W - 1), and a mask says which slots are a beam's own history. So beams move without any key or value being copied, the
+source's keys and values are there once for each sentence, and a layer sees nothing but a longer sequence.
+
+Keys lie transposed in memory, (sentences, heads, d_h, slots), which makes the product with the queries several times
+faster on a CPU; and what a layer gets is padded to whole blocks of slots, because softmax is slow over fewer than 16.
+
+State that cannot be shared that way (a convolution's window, an attention's memory) has slots of its own:
+search_state_layers.py.
+"""
+
+import ctypes
+import os
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer
+
+BLOCK = 16
+LARGE = 2**20  # numbers in a buffer
+KEEPS_MEMORY = False  # hf_mlnmt.memory.keep_memory says so: what is freed is wanted again
+
+
+def whole_blocks(length: int) -> int:
+    """The next multiple of BLOCK."""
+    return -(-length // BLOCK) * BLOCK
+
+
+def with_spare_slots(length: int) -> int:
+    """How many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
+    return whole_blocks(length + length // 2 + BLOCK)
+
+
+def give_back(moved: Tensor) -> None:
+    """Hand free memory back to the system, after a buffer of a search has left its old place.
+
+    Buffers that grow by turns leave gaps in the C library's memory, up to twice what is in use.
+    """
+    if KEEPS_MEMORY or moved.device.type != "cpu" or moved.numel() < LARGE:
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:  # glibc
+        trim(0)
+
+
+class HeadMatrices(NamedTuple):
+    """Keys (sentences x heads, d_h, slots) and values (sentences x heads, slots, d_h): a matrix for every head."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> "HeadMatrices":
+        """From (sentences, heads, slots, d_h) each."""
+        return cls(keys.transpose(2, 3).flatten(0, 1), values.flatten(0, 1))
+
+
+class SourceCacheLayer(DynamicLayer):
+    """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
+
+    _layer_type = None  # DynamicCache(config=...) must not choose it
+    keys: Any
+    values: Any
+    matrices: HeadMatrices
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Keep them, the keys transposed in memory."""
+        self.lazy_initialization(key_states, value_states)
+        self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
+        self.values = value_states.contiguous()
+        self.matrices = HeadMatrices.of(self.keys, self.values)
+        return self.keys, self.values
+
+    def select(self, sentences: Tensor, source_length: int) -> None:
+        """Keep these sentences, and the first `source_length` positions."""
+        self.keys = self.keys.transpose(2, 3)[..., :source_length].index_select(0, sentences).transpose(2, 3)
+        self.values = self.values[:, :, :source_length].index_select(0, sentences)
+        self.matrices = HeadMatrices.of(self.keys, self.values)
+
+
+class BeamCacheLayer(DynamicLayer):
+    """Keys and values of a decoder layer in buffers with room to grow: (sentences, heads, slots, d_h)."""
+
+    _layer_type = None
+    keys: Any
+    values: Any
+    matrices: HeadMatrices
+
+    def __init__(self, **kwargs):
+        super().__init__()
+        self.size = self.end = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        sentences, heads, _, width = key_states.shape
+        # As they lie in memory.
+        self.key_buffer = key_states.new_zeros(sentences, heads, width, 0)
+        self.value_buffer = value_states.new_zeros(*value_states.shape[:2], 0, value_states.shape[3])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Write the new slots behind the others; all come back, with zeros up to a whole block."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        new = key_states.shape[2]
+        start = self.extend(new)
+        self.key_buffer.narrow(3, start, new).copy_(key_states.transpose(2, 3))
+        self.value_buffer.narrow(2, start, new).copy_(value_states)
+        if self.end != whole_blocks(self.size):  # else what is seen of the buffers is the same as before
+            self.end = whole_blocks(self.size)
+            self.keys = self.key_buffer[..., : self.end].transpose(2, 3)
+            self.values = self.value_buffer[:, :, : self.end]
+            self.matrices = HeadMatrices.of(self.keys, self.values)
+        return self.keys, self.values
+
+    def extend(self, new: int) -> int:
+        """Count `new` slots more, in larger buffers if need be; returns the first of them, to write from there."""
+        start, self.size = self.size, self.size + new
+        capacity = self.value_buffer.shape[2]
+        if self.size > capacity:
+            missing = with_spare_slots(self.size) - capacity
+            self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
+            self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
+            self.end = 0
+            give_back(self.value_buffer)
+        return start
+
+    def get_seq_length(self) -> int:
+        return self.size
+
+    def expand(self, width: int) -> None:
+        """From one row for each sentence (the prompt) to `width` beams: they share what is there."""
+
+    def reorder(self, parents: Tensor) -> None:
+        """Beam i goes on from beam parents[:, i]: the mask says so, nothing moves."""
+
+    def select(self, sentences: Tensor, source_length: int) -> None:
+        """Keep these sentences."""
+        self.key_buffer = self.key_buffer.index_select(0, sentences)
+        self.value_buffer = self.value_buffer.index_select(0, sentences)
+        self.end = 0
+
+    def select_slots(self, slots: Tensor) -> None:
+        """Keep these slots of each sentence, (sentences, kept)."""
+        self.size, self.end = slots.shape[1], 0
+        blank = with_spare_slots(self.size) - self.size
+        heads, width = self.value_buffer.shape[1], self.value_buffer.shape[3]
+        keys = self.key_buffer.gather(3, slots[:, None, None, :].expand(-1, heads, width, -1))
+        values = self.value_buffer.gather(2, slots[:, None, :, None].expand(-1, heads, -1, width))
+        self.key_buffer = nn.functional.pad(keys, (0, blank))
+        self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
+        give_back(self.value_buffer)

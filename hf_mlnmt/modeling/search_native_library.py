@@ -1,0 +1,101 @@
+"""search.c compiled: by the system's C compiler, the first time that it is wanted, and kept.
+
+The compiler is `cc`, or what the variable CC names; it takes about two seconds. The library is kept in the user's
+cache: `$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else `~/.cache/hf_mlnmt`. Without a compiler, or with
+HF_MLNMT_NATIVE=0, there is none, and a search calls PyTorch's operations, which compute the same; a line of this file's
+logger says so.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+SOURCE = Path(__file__).with_name("search.c")
+TYPES = {torch.float32: "float", torch.float64: "double"}
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+CHOICES = [  # the first that the compiler takes
+    ["-march=native", "-mprefer-vector-width=512", "-fopenmp"],
+    ["-march=native", "-fopenmp"],
+    ["-march=native"],
+    ["-fopenmp"],
+    [],
+]
+
+
+def library(dtype: torch.dtype) -> Any:
+    """The compiled functions for numbers of this type, or None."""
+    if os.environ.get("HF_MLNMT_NATIVE", "1") == "0" or dtype not in TYPES:
+        return None
+    return _library(TYPES[dtype])
+
+
+@cache
+def _library(number: str) -> Any:
+    compiler = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
+    if compiler is None or not SOURCE.is_file():
+        logger.info("decoding: no C compiler, so PyTorch's operations are called one by one")
+        return None
+    try:
+        functions = ctypes.CDLL(str(_compiled(compiler, number)))
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
+        return None
+    pointer, number_of = ctypes.c_void_p, ctypes.c_long
+    functions.run.argtypes = [pointer, *[number_of] * 4, pointer, number_of, number_of, pointer, number_of]
+    functions.run.restype = number_of
+    functions.pack.argtypes = [number_of, number_of, pointer, pointer]
+    functions.pack.restype = None
+    functions.choose.argtypes = [pointer, *[number_of] * 5, pointer, number_of, pointer, pointer, pointer, number_of]
+    functions.choose.restype = None
+    return functions
+
+
+def _compiled(compiler: str, number: str) -> Path:
+    """The library in the cache; compiled now if it is not there for this source, compiler and processor."""
+    key = hashlib.sha256(SOURCE.read_bytes())
+    for part in (compiler, str(Path(compiler).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
+        key.update(part.encode() + b"\0")
+    folder = cache_folder()
+    target = folder / f"search_{number}_{key.hexdigest()[:16]}.so"
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "made.so"
+        for choice in CHOICES:
+            command = [compiler, *FLAGS, *choice, f"-DREAL={number}", "-o", str(made), str(SOURCE), "-lm"]
+            outcome = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            if outcome.returncode == 0:
+                made.replace(target)
+                return target
+    raise OSError(outcome.stderr.strip()[-500:])
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept."""
+    own = os.environ.get("HF_MLNMT_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(own) if own else base / "hf_mlnmt"
+
+
+def processor() -> str:
+    """What code made for this processor depends on: its name and the instructions it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    known = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return "\n".join([platform.platform(), platform.processor(), *sorted(known)])

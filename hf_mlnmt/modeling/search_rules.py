@@ -1,0 +1,70 @@
+"""What logits processors and stopping criteria say, for both loops of a search."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as processors
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+# Processors that look at one row at a time: with these alone, rows may leave the batch.
+ROW_BY_ROW = {
+    getattr(processors, name)
+    for name in (
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "RepetitionPenaltyLogitsProcessor",
+        "TopPLogitsWarper",
+        "TopKLogitsWarper",
+        "TopHLogitsWarper",
+        "MinPLogitsWarper",
+        "PLessLogitsWarper",
+        "TypicalLogitsWarper",
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
+        "NoRepeatNGramLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "NoBadWordsLogitsProcessor",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+        "ExponentialDecayLengthPenalty",
+        "LogitNormalization",
+        "SuppressTokensLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+    )
+    if hasattr(processors, name)
+}
+
+
+class Rules:
+    """Logits processors and stopping criteria."""
+
+    def __init__(self, logits_processor: Any, criteria: Any):
+        self.processors = logits_processor
+        self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in logits_processor)
+        self.end_tokens = next((c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)), None)
+        limits = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
+        self.max_length = min(limits) if limits else None
+
+    def is_last(self, tokens: Tensor, length: int) -> Tensor:
+        """Which tokens (sentences, any) end their sequence, which is then `length` long."""
+        if self.max_length is not None and length >= self.max_length:
+            return torch.ones_like(tokens, dtype=torch.bool)
+        if self.end_tokens is None:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        ends = self.end_tokens.to(tokens.device)
+        return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
+
+    def process(self, history: Tensor, scores: Tensor) -> Tensor:
+        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores."""
+        if not self.processors:
+            return scores
+        # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
+        return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
+
+    def sentences_to_keep(self, done: Tensor, left: int) -> Tensor | None:
+        """Indices of the `left` sentences that are not done (sentences,), when so many are done that it is worth a copy
+        of the others' state; else None."""
+        return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.75 * len(done) else None

@@ -1,0 +1,20 @@
+"""Layer aggregation in a search: the baseline's step; what differs is what a layer reads of the source."""
+
+from typing import Any
+
+from torch import Tensor
+
+from .aggregation import AggregationDecoderLayer
+from .search_step import DecoderStep
+
+
+class AggregationStep(DecoderStep):
+    """aggregation.py."""
+
+    family = (AggregationDecoderLayer,)
+
+    @classmethod
+    def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
+        if outputs.memory.dim() == 3:
+            return super().sources(model, outputs)
+        return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]

@@ -1,0 +1,177 @@
+"""The decoder of every model of this package, as the loops of a search take it (search_decoder.py).
+
+A step gives the decoder one position for each beam (search_cache.py), a mask with each beam's history, and its place in
+the sentence. It is written out where search_steps.py knows the model and a CPU computes it; else the model's own
+modules are called: with the beams as positions, a mask of four dimensions and `decoder_position_ids`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
+
+from .outputs import EncoderOutput
+from .recurrent_attention import PreviousWeightAttention
+from .search_cache import whole_blocks
+from .search_decoder import HANDLED, Source, gather_beams
+from .search_products import AdditiveMask, attend
+from .search_source import read_source
+from .search_state_layers import BEAM_LAYERS, BeamCache
+from .search_step import StepContext
+from .search_steps import find_step, write_out
+
+PRUNE_FROM = 64  # slots
+
+
+class TransformerState:
+    """The sources that are read, the cache, and which of its slots each beam looks back at."""
+
+    def __init__(self, model: Any, cache: BeamCache, source: Source, step_class: Any):
+        self.model, self.cache, self.step_class = model, cache, step_class
+        self.dtype = source.outputs.last_hidden_state.dtype
+        self.hidden = torch.finfo(self.dtype).min  # in a mask
+        self.next_pruning = PRUNE_FROM
+        self.length = 0  # positions of the target that have been read
+        self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
+        # Of a family that the search does not know, what the encoder hands on need not have the source's length.
+        self.cuts_sources = step_class is not None
+        self._change_source(source.pad(whole_blocks(source.real.shape[1])) if self.cuts_sources else source)
+
+    def _change_source(self, source: Source) -> None:
+        self.source = source
+        mask = torch.zeros(source.real.shape, dtype=self.dtype, device=source.real.device)
+        mask = mask.masked_fill_(~source.real, self.hidden)[:, None, None, :]  # (sentences, 1, 1, source)
+        self.source_mask = AdditiveMask(mask)
+        self.memories = {}  # of every attention over the source, what it reads
+        if self.step_class is not None:
+            self.memories = dict(self.step_class.sources(self.model.model, source.outputs))
+
+    def add_prompt(self, sentences: int, length: int) -> None:
+        """The positions of the prompt, each behind those before it."""
+        self.length, shape = length, (length, whole_blocks(length))
+        mask = torch.full(shape, self.hidden, dtype=self.dtype, device=self.source.real.device)
+        self.history_mask = mask.triu(1).expand(sentences, 1, -1, -1)
+
+    def add_step(self, width: int) -> None:
+        """One position for each beam, behind the slots that are there."""
+        start, end = self.cache.slots, self.cache.slots + width
+        missing = whole_blocks(end) - self.history_mask.shape[-1]
+        if missing:
+            self.history_mask = nn.functional.pad(self.history_mask, (0, missing), value=self.hidden)
+        self.history_mask[..., start:end].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
+        self.length += 1
+
+    def expand(self, width: int) -> "TransformerState":
+        self.cache.expand(width)
+        self.history_mask = self.history_mask[:, :, -1:].repeat(1, 1, width, 1)
+        return self
+
+    def reorder(self, parents: Tensor) -> "TransformerState":
+        self.history_mask = gather_beams(self.history_mask.squeeze(1), parents).unsqueeze(1)
+        self.cache.reorder(parents)
+        if self.cache.slots >= self.next_pruning:
+            self.prune()
+        return self
+
+    def select(self, sentences: Tensor, source_length: int) -> "TransformerState":
+        length = whole_blocks(source_length) if self.cuts_sources else None
+        self._change_source(self.source.select(sentences, length))
+        self.history_mask = self.history_mask[sentences]
+        self.cache.select(sentences, self.source.real.shape[1])
+        return self
+
+    def prune(self) -> None:
+        """Forget the slots that no beam of a sentence looks back at: most beams share most of their history."""
+        alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
+        count = int(alive.sum(dim=1).max())
+        self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
+        if 4 * count > 3 * self.cache.slots:
+            return
+        slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
+        self.cache.select_slots(slots)
+        width = self.history_mask.shape[2]
+        mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
+        self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
+
+
+class TransformerDecoder:
+    """`Decoder` of search_decoder.py for `TransformerForConditionalGeneration` and all that is derived from it."""
+
+    def __init__(self, model: Any, arguments: dict[str, Any]):
+        """`arguments`: what generate() gives its loops by keyword; what they do not handle is for the forward."""
+        self.model, self.kinds = model, kinds_of_layers(model, arguments)
+        self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
+        self.normalized = model.logits_are_scores
+        self.step_class = find_step(model)
+        self.written_out = None
+        if model.device.type == "cpu":
+            self.written_out = None if self.arguments else write_out(self.step_class, model)
+            self.arguments["attention_function"] = attend
+
+    @staticmethod
+    def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
+        """What of the model this decoder cannot compute, or None."""
+        unknown = set(kinds_of_layers(model, arguments)) - BEAM_LAYERS.keys()
+        return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
+
+    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, TransformerState]:
+        if self.step_class is not None:
+            encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
+            source = source._replace(outputs=encoded)
+        cache = BeamCache(self.kinds)
+        state = TransformerState(self.model, cache, source, self.step_class)
+        if self.step_class is not None:
+            known = [(a, memory) for a, memory in state.memories.items() if type(a) in self.step_class.attentions]
+            read_source(known, state.source.real, cache)
+            self.mark_states(cache)
+        sentences, length = prompt.shape
+        state.add_prompt(sentences, length)
+        if self.written_out is not None and length == 1 and self.written_out.prepare_first(cache):
+            return self.write_out(prompt, state, state.history_mask.contiguous()), state
+        return self.call_modules(prompt, state, logits_to_keep=1), state
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        state.add_step(tokens.shape[1])
+        if self.written_out is not None:
+            return self.write_out(tokens, state, state.history_mask), state
+        positions = torch.full((1, 1), state.length - 1, device=tokens.device)
+        return self.call_modules(tokens, state, decoder_position_ids=positions), state
+
+    def mark_states(self, cache: BeamCache) -> None:
+        """Tell the cache which states have a number for each position of the source."""
+        for module in self.model.model.modules():
+            if isinstance(module, PreviousWeightAttention):
+                cache.target_layers[module.layer_idx].over_source = True
+
+    def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor) -> Tensor:
+        """tokens (sentences, width) -> logits (sentences, width, vocabulary), float32."""
+        masks = AdditiveMask(mask), state.source_mask
+        features = state.source.outputs.features
+        context = StepContext(tokens.shape[1], state.cache, masks[0], state.memories, masks[1], features, {})
+        assert self.written_out is not None
+        return self.written_out(tokens, state.length - 1, context).float()
+
+    def call_modules(self, tokens: Tensor, state: TransformerState, **inputs) -> Tensor:
+        """tokens (sentences, prompt or width) -> logits (sentences, 1 or width, vocabulary), float32."""
+        outputs = self.model(
+            encoder_outputs=state.source.outputs,
+            attention_mask=state.source_mask.tensor,
+            decoder_attention_mask=state.history_mask,
+            decoder_input_ids=tokens,
+            past_key_values=state.cache,
+            use_cache=True,
+            return_dict=True,
+            **inputs,
+            **self.arguments,
+        )
+        return outputs.logits.float()
+
+
+def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
+    """The kind of slot that each decoder layer has in Transformers' caches.
+
+    Read from the empty cache that generate() has made, or, if that has no layers yet, from the config.
+    """
+    cache = getattr(arguments.get("past_key_values"), "self_attention_cache", None)
+    return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]
