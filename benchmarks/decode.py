@@ -33,10 +33,10 @@ from rich.table import Table
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
+from hf_mlnmt import search
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.files import write_json
 from hf_mlnmt.generation.loading import load
-from hf_mlnmt.modeling import search
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")

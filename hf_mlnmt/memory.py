@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 
-from hf_mlnmt.modeling import search_cache
+from hf_mlnmt.search import cache
 
 # The parameters of mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
@@ -30,5 +30,5 @@ def keep_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = {MMAP_THRESHOLD: 2**28, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
     accepted = [mallopt(name, value) == 1 for name, value in settings.items()]
-    search_cache.KEEPS_MEMORY |= all(accepted)
+    cache.KEEPS_MEMORY |= all(accepted)
     return all(accepted)

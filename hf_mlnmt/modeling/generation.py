@@ -65,7 +65,7 @@ class TranslationGenerationMixin(_Loops):
 def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
     """The loop of hf_mlnmt.search for what generate() was asked, or None: then Transformers' own is called."""
     try:  # an import outside of `try` would be asked of everybody who loads published code
-        from . import search
+        import hf_mlnmt.search as search
     except ImportError:
         return None
     return search.loop_for(model, criteria, config, arguments)

@@ -11,8 +11,8 @@ from reference import multi_level_supervision as reference
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
-from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling import MultiLevelSupervisionConfig, search
+from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, search
+from hf_mlnmt.modeling import MultiLevelSupervisionConfig
 from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.multi_level_supervision import AuxiliaryDecoder, FusionDecoderLayer
 

@@ -12,8 +12,8 @@ import pytest
 from helpers.contract import assert_lively
 from helpers.searching import assert_equal_loops, written_out
 
-from hf_mlnmt.modeling import search
-from hf_mlnmt.modeling.search_transformer import TransformerState
+from hf_mlnmt import search
+from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2)}

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateEncoderDecoderOutput
 
-from .search_batch import SearchBatch
-from .search_candidates import best_tokens, draw_tokens
-from .search_rules import Rules
+from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.candidates import best_tokens, draw_tokens
+from hf_mlnmt.search.rules import Rules
 
 
 def sample(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any) -> Any:

@@ -10,10 +10,11 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 
-from hf_mlnmt.modeling import search_cache, search_native_library, search_step
-from hf_mlnmt.modeling.search_candidates import best_tokens
-from hf_mlnmt.modeling.search_native import NativeUnits, best_continuations_natively
-from hf_mlnmt.modeling.search_native_library import library
+from hf_mlnmt.search import cache, native_library
+from hf_mlnmt.search.candidates import best_tokens
+from hf_mlnmt.search.native import NativeUnits, best_continuations_natively
+from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.steps import baseline
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -22,16 +23,16 @@ needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="ther
 def no_library(monkeypatch, tmp_path):
     """As if nothing had been compiled yet."""
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
-    search_native_library._library.cache_clear()
+    native_library._library.cache_clear()
     yield tmp_path
-    search_native_library._library.cache_clear()
+    native_library._library.cache_clear()
 
 
 @pytest.fixture
 def logits(monkeypatch):
     """The logits of every step that is written out."""
     seen = []
-    call = search_step.DecoderStep.__call__
+    call = baseline.DecoderStep.__call__
 
     def spy(self, *arguments):
         result = call(self, *arguments)
@@ -39,7 +40,7 @@ def logits(monkeypatch):
         seen.append((native, result.clone()))
         return result
 
-    monkeypatch.setattr(search_step.DecoderStep, "__call__", spy)
+    monkeypatch.setattr(baseline.DecoderStep, "__call__", spy)
     return seen
 
 
@@ -132,7 +133,7 @@ def test_choose_with_numbers_that_are_none():
 def test_what_it_leaves_to_pytorch(logits, monkeypatch):
     model, batch = toy(), sources((6, 1, 4))
     decode(model.bfloat16(), **batch)
-    monkeypatch.setattr(search_step, "SMALL", 10)
+    monkeypatch.setattr(baseline, "SMALL", 10)
     decode(model.float(), **batch)
     assert logits
     assert not any(native for native, _ in logits)
@@ -152,7 +153,7 @@ def test_it_is_compiled_once(no_library, monkeypatch):
     assert library(torch.float32) is not None
     (made,) = (no_library / "cache").iterdir()
     before = made.stat().st_mtime_ns
-    search_native_library._library.cache_clear()
+    native_library._library.cache_clear()
     assert library(torch.float32) is not None
     assert made.stat().st_mtime_ns == before
     assert len(list((no_library / "cache").iterdir())) == 1
@@ -164,7 +165,7 @@ def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
     compiler.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
-    monkeypatch.setattr(search_native_library.logger, "propagate", True)
+    monkeypatch.setattr(native_library.logger, "propagate", True)
     assert library(torch.float32) is None
     assert "no such option" in caplog.text
     assert not list((no_library / "cache").iterdir())
@@ -185,17 +186,17 @@ def test_memory_is_given_back(monkeypatch):
         malloc_trim = staticmethod(calls.append)
 
     assert (library(torch.float64) is None) == (library(torch.float32) is None)  # both are loaded now
-    monkeypatch.setattr(search_cache.ctypes, "CDLL", lambda name: Library)
-    monkeypatch.setattr(search_cache.os, "name", "posix")
-    monkeypatch.setattr(search_cache, "KEEPS_MEMORY", False)
-    search_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(cache.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(cache.os, "name", "posix")
+    monkeypatch.setattr(cache, "KEEPS_MEMORY", False)
+    cache.give_back(torch.zeros(3))
     assert not calls
-    monkeypatch.setattr(search_cache, "LARGE", 1)
-    search_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(cache, "LARGE", 1)
+    cache.give_back(torch.zeros(3))
     assert calls == [0]
     decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
     assert len(calls) > 1
     calls.clear()
-    monkeypatch.setattr(search_cache, "KEEPS_MEMORY", True)
-    search_cache.give_back(torch.zeros(3))
+    monkeypatch.setattr(cache, "KEEPS_MEMORY", True)
+    cache.give_back(torch.zeros(3))
     assert not calls

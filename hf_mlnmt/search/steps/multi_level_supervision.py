@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .multi_level_supervision import FusionDecoderLayer, MultiLevelSupervisionModel
-from .search_step import DecoderStep, StepContext
+from hf_mlnmt.modeling.multi_level_supervision import FusionDecoderLayer, MultiLevelSupervisionModel
+from hf_mlnmt.search.steps.baseline import DecoderStep, StepContext
 
 
 class MultiLevelSupervisionStep(DecoderStep):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .search_native import best_continuations_natively
-from .search_rules import Rules
+from hf_mlnmt.search.native import best_continuations_natively
+from hf_mlnmt.search.rules import Rules
 
 BLOCK = 64  # of the vocabulary, when the best tokens are looked for
 

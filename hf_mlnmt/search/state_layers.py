@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from .convolution_cache import ConvolutionCacheLayer, windows
-from .recurrent_cache import RecurrentCacheLayer, RecurrentState
-from .search_cache import BeamCacheLayer, SourceCacheLayer
-from .search_decoder import gather_beams
+from hf_mlnmt.modeling.convolution_cache import ConvolutionCacheLayer, windows
+from hf_mlnmt.modeling.recurrent_cache import RecurrentCacheLayer, RecurrentState
+from hf_mlnmt.search.cache import BeamCacheLayer, SourceCacheLayer
+from hf_mlnmt.search.decoder import gather_beams
 
 
 class BeamConvolutionCacheLayer(BeamCacheLayer):

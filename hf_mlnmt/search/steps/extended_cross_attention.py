@@ -8,12 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from .attention import split_heads
-from .attention_scan import gate_step, weight_step
-from .extended_cross_attention import ExtendedDecoder, ExtendedDecoderLayer, WordEmbeddingAttention
-from .recurrent_attention import KeyValueContextAttention, PreviousContextAttention, PreviousWeightAttention
-from .search_products import attention_contexts, attention_energies, weighted_values
-from .search_step import DecoderStep, StepContext
+from hf_mlnmt.modeling.attention import split_heads
+from hf_mlnmt.modeling.attention_scan import gate_step, weight_step
+from hf_mlnmt.modeling.extended_cross_attention import ExtendedDecoder, ExtendedDecoderLayer, WordEmbeddingAttention
+from hf_mlnmt.modeling.recurrent_attention import (
+    KeyValueContextAttention,
+    PreviousContextAttention,
+    PreviousWeightAttention,
+)
+from hf_mlnmt.search.products import attention_contexts, attention_energies, weighted_values
+from hf_mlnmt.search.steps.baseline import DecoderStep, StepContext
 
 
 def step_context(

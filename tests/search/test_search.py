@@ -20,12 +20,11 @@ from transformers import (
 )
 from transformers.generation.logits_process import LogitsProcessor
 
-from hf_mlnmt import TransformerForConditionalGeneration, config_for
-from hf_mlnmt.modeling import search
-from hf_mlnmt.modeling.search_batch import SearchBatch
-from hf_mlnmt.modeling.search_candidates import best_continuations, best_tokens, draw_tokens
-from hf_mlnmt.modeling.search_source import RealPositions
-from hf_mlnmt.modeling.search_step import DecoderStep
+from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
+from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.candidates import best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.search.source import RealPositions
+from hf_mlnmt.search.steps.baseline import DecoderStep
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},

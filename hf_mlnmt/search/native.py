@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .search_native_library import library
+from hf_mlnmt.search.native_library import library
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
 PANEL = 64  # outputs of a weight that lie together, as in search.c

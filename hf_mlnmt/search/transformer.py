@@ -1,7 +1,7 @@
-"""The decoder of every model of this package, as the loops of a search take it (search_decoder.py).
+"""The decoder of every model of this package, as the loops of a search take it (decoder.py).
 
-A step gives the decoder one position for each beam (search_cache.py), a mask with each beam's history, and its place in
-the sentence. It is written out where search_steps.py knows the model and a CPU computes it; else the model's own
+A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in
+the sentence. It is written out where steps/ knows the model and a CPU computes it; else the model's own
 modules are called: with the beams as positions, a mask of four dimensions and `decoder_position_ids`.
 """
 
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
-from .outputs import EncoderOutput
-from .recurrent_attention import PreviousWeightAttention
-from .search_cache import whole_blocks
-from .search_decoder import HANDLED, Source, gather_beams
-from .search_products import AdditiveMask, attend
-from .search_source import read_source
-from .search_state_layers import BEAM_LAYERS, BeamCache
-from .search_step import StepContext
-from .search_steps import find_step, write_out
+from hf_mlnmt.modeling.outputs import EncoderOutput
+from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
+from hf_mlnmt.search.cache import whole_blocks
+from hf_mlnmt.search.decoder import HANDLED, Source, gather_beams
+from hf_mlnmt.search.products import AdditiveMask, attend
+from hf_mlnmt.search.source import read_source
+from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamCache
+from hf_mlnmt.search.steps import find_step, write_out
+from hf_mlnmt.search.steps.baseline import StepContext
 
 PRUNE_FROM = 64  # slots
 
@@ -96,7 +96,7 @@ class TransformerState:
 
 
 class TransformerDecoder:
-    """`Decoder` of search_decoder.py for `TransformerForConditionalGeneration` and all that is derived from it."""
+    """`Decoder` of decoder.py for `TransformerForConditionalGeneration` and all that is derived from it."""
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """`arguments`: what generate() gives its loops by keyword; what they do not handle is for the forward."""

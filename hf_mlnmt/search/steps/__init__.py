@@ -6,19 +6,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from .aggregation import AggregationForConditionalGeneration
-from .dual_context import DualContextForConditionalGeneration
-from .extended_cross_attention import ExtendedCrossAttentionForConditionalGeneration
-from .layers import DecoderLayer
-from .multi_layer_attention import MultiLayerAttentionForConditionalGeneration
-from .multi_level_supervision import MultiLevelSupervisionForConditionalGeneration
-from .search_step import DecoderStep
-from .search_step_aggregation import AggregationStep
-from .search_step_dual_context import DualContextStep
-from .search_step_extended_cross_attention import ExtendedCrossAttentionStep
-from .search_step_multi_layer_attention import MultiLayerAttentionStep
-from .search_step_multi_level_supervision import MultiLevelSupervisionStep
-from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+from hf_mlnmt.modeling.aggregation import AggregationForConditionalGeneration
+from hf_mlnmt.modeling.dual_context import DualContextForConditionalGeneration
+from hf_mlnmt.modeling.extended_cross_attention import ExtendedCrossAttentionForConditionalGeneration
+from hf_mlnmt.modeling.layers import DecoderLayer
+from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttentionForConditionalGeneration
+from hf_mlnmt.modeling.multi_level_supervision import MultiLevelSupervisionForConditionalGeneration
+from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+from hf_mlnmt.search.steps.aggregation import AggregationStep
+from hf_mlnmt.search.steps.baseline import DecoderStep
+from hf_mlnmt.search.steps.dual_context import DualContextStep
+from hf_mlnmt.search.steps.extended_cross_attention import ExtendedCrossAttentionStep
+from hf_mlnmt.search.steps.multi_layer_attention import MultiLayerAttentionStep
+from hf_mlnmt.search.steps.multi_level_supervision import MultiLevelSupervisionStep
 
 # A class and those derived from it, unless they are named themselves.
 STEPS: dict[type, type[DecoderStep]] = {

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .search_batch import SearchBatch
-from .search_candidates import continuations
-from .search_decoder import gather_beams
-from .search_finished import IMPOSSIBLE, FinishedHypotheses
-from .search_rules import Rules
+from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.candidates import continuations
+from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.finished import IMPOSSIBLE, FinishedHypotheses
+from hf_mlnmt.search.rules import Rules
 
 
 def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any) -> Any:

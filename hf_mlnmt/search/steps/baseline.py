@@ -1,7 +1,7 @@
 """A step of the baseline's decoder for the beams of a search, written out from its modules' weights.
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
-than through the modules; less again in compiled code, which computes the sublayers that it knows (search_native.py). So
+than through the modules; less again in compiled code, which computes the sublayers that it knows (native.py). So
 do products with small weights that lie transposed in memory (for a few rows, up to a half less), which are kept as long
 as the search; for large ones a search is too short to earn the copy.
 
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import CrossAttention, SelfAttention
-from .layers import FeedForward
-from .search_cache import HeadMatrices
-from .search_native import FEED_FORWARD, SELF_ATTENTION, SOURCE_ATTENTION, NativeUnits
-from .search_native_library import library
-from .search_products import AdditiveMask, attend, attention_contexts
+from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
+from hf_mlnmt.modeling.layers import FeedForward
+from hf_mlnmt.search.cache import HeadMatrices
+from hf_mlnmt.search.native import FEED_FORWARD, SELF_ATTENTION, SOURCE_ATTENTION, NativeUnits
+from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts
 
 SMALL = 2**18  # numbers in a weight; its copy is earned back within 10 to 30 steps
 

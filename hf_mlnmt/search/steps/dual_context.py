@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention import split_heads
-from .dual_context import DualContextAttention
-from .search_step import DecoderStep, StepContext
+from hf_mlnmt.modeling.attention import split_heads
+from hf_mlnmt.modeling.dual_context import DualContextAttention
+from hf_mlnmt.search.steps.baseline import DecoderStep, StepContext
 
 
 class DualContextStep(DecoderStep):

@@ -8,7 +8,7 @@ Keys lie transposed in memory, (sentences, heads, d_h, slots), which makes the p
 faster on a CPU; and what a layer gets is padded to whole blocks of slots, because softmax is slow over fewer than 16.
 
 State that cannot be shared that way (a convolution's window, an attention's memory) has slots of its own:
-search_state_layers.py.
+state_layers.py.
 """
 
 import ctypes

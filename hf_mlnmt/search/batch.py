@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .search_decoder import Decoder, Source
+from hf_mlnmt.search.decoder import Decoder, Source
 
 
 class SearchBatch:

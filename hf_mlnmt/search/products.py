@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .search_cache import HeadMatrices
+from hf_mlnmt.search.cache import HeadMatrices
 
 
 class AdditiveMask:

@@ -6,7 +6,7 @@ Transformers' own loop, which is also the reference that the tests compare with;
 why.
 
 What makes it fast:
-- the beams of a sentence are neighbouring positions of one sequence (search_cache.py): no copies of the source's keys
+- the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding;
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
@@ -20,14 +20,14 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import logging
 
-from .search_batch import SearchBatch
-from .search_beams import beam_search
-from .search_decoder import HANDLED, Source
-from .search_rules import Rules
-from .search_sampling import sample
-from .search_steps import entry_of_class
-from .search_transformer import TransformerDecoder
-from .transformer import TransformerForConditionalGeneration
+from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
+from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.beams import beam_search
+from hf_mlnmt.search.decoder import HANDLED, Source
+from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.sampling import sample
+from hf_mlnmt.search.steps import entry_of_class
+from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .multi_layer_attention import MultiLayerAttention, StackedLinear
-from .search_products import attention_contexts
-from .search_step import DecoderStep, StepContext
+from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttention, StackedLinear
+from hf_mlnmt.search.products import attention_contexts
+from hf_mlnmt.search.steps.baseline import DecoderStep, StepContext
 
 
 class MultiLayerAttentionStep(DecoderStep):

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .aggregation import AggregationDecoderLayer
-from .search_step import DecoderStep
+from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer
+from hf_mlnmt.search.steps.baseline import DecoderStep
 
 
 class AggregationStep(DecoderStep):
