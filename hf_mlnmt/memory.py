@@ -1,4 +1,4 @@
-"""Memory on a CPU: asking the C library to keep what a training step frees for the next step."""
+"""Memory on a CPU: whether the C library keeps what is freed for the next step, or hands it back to the system."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ctypes
 import os
 import platform
 
-from hf_mlnmt.search import cache
-
 # The parameters of mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+
+_kept = False  # keep_memory() was called, and the C library took it
 
 
 def keep_memory() -> bool:
@@ -23,6 +23,7 @@ def keep_memory() -> bool:
     Returns: whether it was done: on Linux with glibc, unless the environment has settings of its own (MALLOC_* or
     GLIBC_TUNABLES), which then hold.
     """
+    global _kept
     if platform.libc_ver()[0] != "glibc":
         return False
     if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
@@ -30,5 +31,18 @@ def keep_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = {MMAP_THRESHOLD: 2**28, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
     accepted = [mallopt(name, value) == 1 for name, value in settings.items()]
-    cache.KEEPS_MEMORY |= all(accepted)
+    _kept |= all(accepted)
     return all(accepted)
+
+
+def return_memory() -> None:
+    """Hand free memory back to the system, with glibc; nothing after `keep_memory`.
+
+    For a program that has just replaced a large buffer by a larger one: buffers that grow by turns leave gaps in the C
+    library's memory, up to twice what is in use.
+    """
+    if _kept or os.name != "posix":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,4 +1,4 @@
-"""keep_memory: what is freed stays with the process, and nothing else changes."""
+"""keep_memory: what is freed stays with the process, and nothing else changes; else a search hands memory back."""
 
 import os
 import platform
@@ -6,8 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from helpers.searching import decode, sources, toy
 
+from hf_mlnmt import memory
 from hf_mlnmt.memory import keep_memory
+from hf_mlnmt.search import cache
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
@@ -54,3 +57,34 @@ def test_settings_of_the_environment_hold(name, value):
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda *args: ("musl", "1.2"))
     assert keep_memory() is False
+
+
+@pytest.fixture
+def trims(monkeypatch):
+    """How often memory was handed back."""
+    calls = []
+
+    class Library:
+        malloc_trim = staticmethod(calls.append)
+
+    decode(toy(), **sources((3, 2)), num_beams=2)  # what a search loads is loaded now
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library)
+    monkeypatch.setattr(memory.os, "name", "posix")
+    monkeypatch.setattr(memory, "_kept", False)
+    return calls
+
+
+def test_memory_is_handed_back_unless_it_is_kept(trims, monkeypatch):
+    memory.return_memory()
+    assert trims == [0]
+    monkeypatch.setattr(memory, "_kept", True)
+    memory.return_memory()
+    assert trims == [0]
+
+
+def test_a_search_hands_back_the_old_places_of_large_buffers(trims, monkeypatch):
+    decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
+    assert not trims
+    monkeypatch.setattr(cache, "LARGE", 1)
+    decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
+    assert len(trims) > 1

@@ -11,16 +11,15 @@ State that cannot be shared that way (a convolution's window, an attention's mem
 state_layers.py.
 """
 
-import ctypes
-import os
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
+from hf_mlnmt.memory import return_memory
+
 BLOCK = 16
-LARGE = 2**20  # numbers in a buffer
-KEEPS_MEMORY = False  # hf_mlnmt.memory.keep_memory says so: what is freed is wanted again
+LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
 
 
 def whole_blocks(length: int) -> int:
@@ -31,18 +30,6 @@ def whole_blocks(length: int) -> int:
 def with_spare_slots(length: int) -> int:
     """How many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
     return whole_blocks(length + length // 2 + BLOCK)
-
-
-def give_back(moved: Tensor) -> None:
-    """Hand free memory back to the system, after a buffer of a search has left its old place.
-
-    Buffers that grow by turns leave gaps in the C library's memory, up to twice what is in use.
-    """
-    if KEEPS_MEMORY or moved.device.type != "cpu" or moved.numel() < LARGE:
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:  # glibc
-        trim(0)
 
 
 class HeadMatrices(NamedTuple):
@@ -123,8 +110,13 @@ class BeamCacheLayer(DynamicLayer):
             self.key_buffer = nn.functional.pad(self.key_buffer, (0, missing))
             self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, missing))
             self.end = 0
-            give_back(self.value_buffer)
+            self.return_old_buffers()
         return start
+
+    def return_old_buffers(self) -> None:
+        """After the buffers have moved."""
+        if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
+            return_memory()
 
     def get_seq_length(self) -> int:
         return self.size
@@ -150,4 +142,4 @@ class BeamCacheLayer(DynamicLayer):
         values = self.value_buffer.gather(2, slots[:, None, :, None].expand(-1, heads, -1, width))
         self.key_buffer = nn.functional.pad(keys, (0, blank))
         self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
-        give_back(self.value_buffer)
+        self.return_old_buffers()

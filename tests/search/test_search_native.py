@@ -10,7 +10,7 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 
-from hf_mlnmt.search import cache, native_library
+from hf_mlnmt.search import native_library
 from hf_mlnmt.search.candidates import best_tokens
 from hf_mlnmt.search.native import NativeUnits, best_continuations_natively
 from hf_mlnmt.search.native_library import library
@@ -176,27 +176,3 @@ def test_no_compiler(no_library, monkeypatch):
     monkeypatch.setenv("CC", "there-is-no-such-compiler")
     assert library(torch.float32) is None
     assert best_tokens(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]
-
-
-def test_memory_is_given_back(monkeypatch):
-    """When a large buffer of a search moves, unless the program asked to keep freed memory."""
-    calls = []
-
-    class Library:
-        malloc_trim = staticmethod(calls.append)
-
-    assert (library(torch.float64) is None) == (library(torch.float32) is None)  # both are loaded now
-    monkeypatch.setattr(cache.ctypes, "CDLL", lambda name: Library)
-    monkeypatch.setattr(cache.os, "name", "posix")
-    monkeypatch.setattr(cache, "KEEPS_MEMORY", False)
-    cache.give_back(torch.zeros(3))
-    assert not calls
-    monkeypatch.setattr(cache, "LARGE", 1)
-    cache.give_back(torch.zeros(3))
-    assert calls == [0]
-    decode(toy(), **sources((6, 1, 4)), num_beams=4, max_new_tokens=40)
-    assert len(calls) > 1
-    calls.clear()
-    monkeypatch.setattr(cache, "KEEPS_MEMORY", True)
-    cache.give_back(torch.zeros(3))
-    assert not calls
