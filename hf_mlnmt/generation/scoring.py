@@ -34,6 +34,7 @@ def log_probabilities(
 ) -> Tensor:
     """Sum of log P(token) over each translation, (batch * n,), natural logarithm, float32.
 
+    Of a model whose logits are what a search adds up (`logits_are_scores`) it is the sum of those.
     `sequences` (batch * n, 1 + T): n rows for each source, as generate() returns them. With `forced_first` the first
     generated token (a language code) counts nothing, as in the search; nor does the last one of a translation of
     `forced_last` tokens (models that force the end of sentence at the length limit).
@@ -51,7 +52,9 @@ def log_probabilities(
             decoder_input_ids=sequences[part, :-1],
             use_cache=False,
         ).logits.float()
-        logs = logits.gather(2, targets[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
+        logs = logits.gather(2, targets[:, :, None])[:, :, 0]
+        if not getattr(model, "logits_are_scores", False):  # of this package's models, those that a search adds up
+            logs = logs - logits.logsumexp(dim=2)
         positions = torch.arange(targets.shape[1], device=targets.device)
         counted = (positions < lengths[part, None]) & (positions >= int(forced_first))
         if forced_last is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import stat
 
 import pytest
 import torch
 from helpers.contract import redraw
-from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 
 from hf_mlnmt.search import native_library
 from hf_mlnmt.search.candidates import best_tokens
@@ -82,19 +83,54 @@ def test_a_step(beams, fields, logits, monkeypatch):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture
+def set_threads():
+    """Sets PyTorch's number of threads; as it was, afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @needs_compiler
-def test_threads_change_nothing(logits):
-    model, batch = toy(d_model=48).float(), sources((6, 1, 17, 4, 3, 3, 8) * 5)
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            logits.clear()
-            decode(model, **batch, num_beams=5, max_new_tokens=4)
-            found.append(torch.stack([step for _, step in logits[1:3]]))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # the output projection is PyTorch's
+def test_threads_change_nothing_in_compiled_code(set_threads, monkeypatch):
+    """The order of its sums does not depend on them: every number of a step is the same, in states and cache."""
+    sizes = []
+    call = NativeUnits.__call__
+
+    def compare(self, states, context):
+        again = states.clone(), context._replace(cache=copy.deepcopy(context.cache))
+        set_threads(2)
+        call(self, *again)
+        set_threads(1)
+        found = call(self, states, context)
+        assert torch.equal(again[0], found)
+        for left, right in zip(again[1].cache.target_layers, context.cache.target_layers, strict=True):
+            assert torch.equal(left.key_buffer, right.key_buffer)
+            assert torch.equal(left.value_buffer, right.value_buffer)
+        sizes.append(len(states))
+        return found
+
+    monkeypatch.setattr(NativeUnits, "__call__", compare)
+    set_threads(1)
+    decode(toy(d_model=48).float(), **sources((6, 1, 17, 4, 3, 3, 8) * 5), num_beams=5, max_new_tokens=4)
+    assert sizes[1] == 35 * 5
+
+
+@torch.no_grad()
+def test_threads_change_the_output_projection_by_rounding_alone(set_threads):
+    """PyTorch adds the d products of a logit in an order of its own: each sum is within gamma_d times the sum of their
+    absolute values of the true one, gamma_d = d u / (1 - d u) (Higham 2002, section 3.1), so two are within twice that.
+    """
+    step, found = written_out(toy(2000, d_model=48).float()), []
+    states = torch.randn(175, 48)
+    for threads in (1, 2):
+        set_threads(threads)
+        found.append(step.score(states).double())  # a copy: the memory is used again
+    rounding = 48 * 2.0**-24
+    bound = 2 * rounding / (1 - rounding) * (states.abs().double() @ step.projection.weight.abs().double().t())
+    assert ((found[0] - found[1]).abs() <= bound).all()
+    exact = states.double() @ step.projection.weight.double().t()
+    assert ((found[0] - exact).abs() <= bound / 2).all()
 
 
 @needs_compiler

@@ -13,6 +13,7 @@ import torch
 from helpers.contract import Batch, assert_same, members
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers.dynamic_module_utils import get_imports
 
 
 def logits_of(model, batch):
@@ -182,9 +183,21 @@ def test_published_folder_loads_with_the_package_and_no_remote_code(
 
 def test_published_code_imports_only_torch_and_transformers(member, read_without_the_package: Path):
     allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
-    allowed |= {"triton"}  # triton: inside `try`, so that Transformers does not ask for it
+    optional = {"triton", "hf_mlnmt"}  # inside `try`: used if they are there
     for path in (read_without_the_package / str(member)).glob("*.py"):
+        assert set(get_imports(path)) <= allowed, path.name  # what Transformers asks a reader to install
         for line in path.read_text().splitlines():
             words = line.split()
             if words[:1] in (["import"], ["from"]) and (words[0] == "import" or "import" in words[2:3]):
-                assert words[1].startswith(".") or words[1].split(".")[0] in allowed, f"{path.name}: {line}"
+                assert words[1].startswith(".") or words[1].split(".")[0] in allowed | optional, f"{path.name}: {line}"
+
+
+BASELINE = {"attention", "configuration", "dropout", "generation", "layers", "loss", "outputs", "transformer"}
+
+
+def test_published_code_is_the_paper_and_the_baseline(member, read_without_the_package: Path):
+    """No search goes along: what is copied beside the baseline's files are files of the paper's family."""
+    copied = {path.stem for path in (read_without_the_package / str(member)).glob("*.py")}
+    assert copied >= BASELINE
+    assert (copied == BASELINE) == (member.system == "transformer")
+    assert not [name for name in copied if "search" in name or "beam" in name]

@@ -1,0 +1,121 @@
+"""Which loop a model is searched with: classes of one's own, code from elsewhere, and no search installed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+import torch
+from helpers.contract import SEPARATE, TINY, Member
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+from hf_mlnmt import TransformerForConditionalGeneration, TransformerModel, search
+from hf_mlnmt.modeling.attention import CrossAttention, cached_source, split_heads
+from hf_mlnmt.modeling.layers import DecoderLayer
+from hf_mlnmt.modeling.transformer import Decoder
+from hf_mlnmt.search.cache import BeamCacheLayer
+from hf_mlnmt.search.steps import find_step
+from hf_mlnmt.search.steps.baseline import DecoderStep
+
+
+class Sharper(CrossAttention):
+    """An attention of a family's own, which reads the source in its own way."""
+
+    def forward(self, hidden_states, memory, attention_mask=None, past_key_values=None, **kwargs):
+        query = split_heads(3 * self.q_proj(hidden_states), self.heads)
+        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory.tanh())
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
+        return self.out_proj(output), weights
+
+
+class SharperLayer(DecoderLayer):
+    source_attention_class = Sharper
+
+
+class GatedLayer(DecoderLayer):
+    def attend_source(self, hidden_states, *args, **kwargs):
+        return super().attend_source(2 * hidden_states, *args, **kwargs)
+
+
+def family(layer: type[nn.Module]) -> type[TransformerForConditionalGeneration]:
+    """A family whose file knows nothing of a search."""
+    decoder = type("OwnDecoder", (Decoder,), {"layer_class": layer})
+    model = type("OwnModel", (TransformerModel,), {"decoder_class": decoder})
+    return type("Own", (TransformerForConditionalGeneration,), {"model_class": model})
+
+
+@pytest.mark.parametrize(("layer", "step"), [(SharperLayer, DecoderStep), (GatedLayer, None)])
+def test_a_family_whose_step_is_not_written_out(layer, step, monkeypatch):
+    """Its attention, or all of it, is called as modules; sentences leave all the same."""
+    plain = toy(norm_position="pre")
+    model = family(layer)(plain.config).double().eval()
+    model.load_state_dict(plain.state_dict())
+    assert find_step(model) is step
+    inputs = sources((6, 1, 4, 30))
+    for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
+        found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options})
+        assert found.sequences.tolist() != decode(plain, **inputs, **{**ENDING, **options}).sequences.tolist()
+
+
+def test_slots_that_the_search_does_not_know(monkeypatch, caplog):
+    """A decoder with state of a kind of its own: Transformers' loop."""
+
+    class OwnLayer(DynamicLayer):
+        pass
+
+    monkeypatch.setitem(DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", OwnLayer)
+    with caplog.at_level(logging.DEBUG, logger=search.__name__):
+        assert_equal_loops(toy(), monkeypatch, fast=False, **sources((6, 1, 4)), num_beams=3)
+    assert "OwnLayer" in caplog.text
+
+
+def test_every_slot_of_ours_has_one_for_beams():
+    for kind, of_beams in search.transformer.BEAM_LAYERS.items():
+        assert issubclass(of_beams, BeamCacheLayer)
+        assert DYNAMIC_LAYER_TYPE_MAPPING.get(getattr(kind, "_layer_type", None), kind) is kind
+
+
+def test_code_from_elsewhere_is_searched_by_transformers(tmp_path, caplog):
+    """A class loaded from a published folder is not this package's, though this package is here: the registered class
+    comes first, and where it does not, the published code stays by itself."""
+    model = toy()
+    model.config.register_for_auto_class()
+    type(model).register_for_auto_class("AutoModelForSeq2SeqLM")
+    try:
+        model.save_pretrained(tmp_path)
+    finally:
+        type(model)._auto_class = type(model.config)._auto_class = None
+    inputs, options = sources((6, 1, 4)), {"num_beams": 3, **ENDING}
+    expected = decode(model, **inputs, **options).sequences.tolist()
+    registered = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, trust_remote_code=True)
+    assert type(registered) is type(model)
+    assert written_out(registered) is not None
+    elsewhere = get_class_from_dynamic_module("transformer.TransformerForConditionalGeneration", str(tmp_path))
+    with caplog.at_level(logging.DEBUG, logger=search.__name__):
+        assert decode(elsewhere.from_pretrained(tmp_path), **inputs, **options).sequences.tolist() == expected
+    assert "transformers_modules" in caplog.text
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_without_the_search(beams, monkeypatch):
+    """With two vocabularies too, whose sizes Transformers' beam search and compute_transition_scores ask for."""
+    model = Member("transformer", "separate", {**TINY, "norm_position": "post", **SEPARATE}).model()
+    inputs = sources((6, 1, 4), 23)
+    options = {**ENDING, "num_beams": beams}
+    expected = decode(model, **inputs, **options)
+    monkeypatch.delattr(search, "loop_for")
+    monkeypatch.setitem(sys.modules, "hf_mlnmt.search", None)
+    assert decode(model, **inputs, **options).sequences.tolist() == expected.sequences.tolist()
+    found = decode(model, **inputs, **options, output_scores=True)
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    scores = model.compute_transition_scores(found.sequences, found.scores, found.get("beam_indices"), True)
+    assert scores.shape == (3, found.sequences.shape[1] - 1)
+    if beams > 1:
+        sums = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices).sum(1)
+        lengths = (found.beam_indices >= 0).sum(1)
+        torch.testing.assert_close(sums / lengths, expected.sequences_scores, rtol=1e-5, atol=1e-5)

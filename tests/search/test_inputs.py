@@ -1,0 +1,81 @@
+"""What the caller gives to generate(): it stays as it was, and every mask is served as by Transformers' loop."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from helpers.contract import TINY, Batch, Member
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
+
+from hf_mlnmt import search
+
+OPTIONS = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "draws": {"do_sample": True, "num_return_sequences": 3},
+}
+
+
+@pytest.mark.parametrize("how", OPTIONS)
+@pytest.mark.parametrize("fast", [True, False])
+def test_encoder_outputs_stay_the_callers(how, fast, monkeypatch):
+    """They can be used again: neither padded, nor cut, nor repeated for the beams, in either loop."""
+    model, inputs = toy(), sources((6, 1, 4, 9))
+    if not fast:
+        monkeypatch.setattr(search, "why_not", lambda *a: "a test")
+    outputs = model.get_encoder()(**inputs)
+    outputs.memory = outputs.last_hidden_state + 0.0
+    before = {name: (value, value.clone()) for name, value in outputs.items()}
+    arguments = {**ENDING, **OPTIONS[how]}
+    expected = decode(model, **inputs, **arguments).sequences.tolist()
+    for _ in range(2):
+        mask = inputs["attention_mask"].clone()
+        found = decode(model, encoder_outputs=outputs, attention_mask=mask, **arguments)
+        assert found.sequences.tolist() == expected
+        assert torch.equal(mask, inputs["attention_mask"])
+        assert outputs.keys() == before.keys()
+        for name, value in outputs.items():
+            assert value is before[name][0]
+            assert torch.equal(value, before[name][1])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("masked", [(0,), (2,), (3,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("system", ["transformer", "m-01", "accumulated-weight", "key-value-full"])
+def test_a_source_of_which_nothing_is_unmasked(system, masked, implementation, monkeypatch, caplog):
+    """What attention over nothing gives depends on its implementation: Transformers' loop does it."""
+    model = Member(system, "pre", {**TINY, "norm_position": "pre"}).model()
+    model.set_attn_implementation(implementation)
+    inputs = Batch.draw().encoder_inputs
+    inputs["attention_mask"] = inputs["attention_mask"].clone()
+    inputs["attention_mask"][list(masked)] = 0
+    with caplog.at_level(logging.DEBUG, logger=search.__name__):
+        for beams in (1, 3):
+            assert_equal_loops(model, monkeypatch, fast=False, **inputs, num_beams=beams, **ENDING)
+    assert "a source that is masked altogether" in caplog.text
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("system", ["transformer", "transparent", "m-00", "previous-weight", "fertility"])
+def test_short_sentences_that_outlive_a_long_one(side, system, monkeypatch):
+    """Sources are cut behind the last position that a remaining sentence has, wherever its padding is."""
+    kept = []
+    keep = search.SearchBatch.keep
+    monkeypatch.setattr(search.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows)))
+    model = Member(system, "post", {**TINY, "norm_position": "post"}).model()
+    lengths = (40, 3, 5, 2)
+    inputs = sources(lengths, 29)
+    shifts = {"left": [40 - n for n in lengths], "right": [0] * 4, "both": [0, 18, 2, 30]}[side]
+    for row, shift in enumerate(shifts):
+        for value in inputs.values():
+            value[row] = value[row].roll(shift)
+    # The long sentence ends at once: behind its prompt </s> comes first or second, and nobody else has that prompt.
+    prompt = torch.tensor([[3, 7], [3, 8], [3, 8], [3, 9]])
+    bias = {(7, 1): 100.0, (1,): -3.0, **{(7, token, 1): 100.0 for token in range(29)}}
+    for beams in (1, 3):
+        kept.clear()
+        arguments = {"decoder_input_ids": prompt, "sequence_bias": bias, "num_beams": beams}
+        assert_equal_loops(model, monkeypatch, **inputs, **arguments)
+        assert kept[0] == [1, 2, 3]
