@@ -78,14 +78,14 @@ class AggregationConfig(TransformerConfig):
 
 
 class WeightedSum(nn.Linear):
-    """Equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i."""
+    """Equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i.
+
+    As all the merging modules, it takes the inputs side by side, (batch, source, inputs d_model), and gives (batch,
+    source, d_model).
+    """
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(inputs * config.d_model, config.d_model, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(batch, source, inputs, d_model) -> (batch, source, d_model), as all the merging modules do."""
-        return super().forward(features.flatten(2))
 
 
 class Aggregate(nn.Module):
@@ -99,10 +99,11 @@ class Aggregate(nn.Module):
         self.activation_dropout = Dropout(config.activation_dropout)
         self.dropout = Dropout(config.dropout)
         self.layer_norm = nn.LayerNorm(config.d_model)
+        self.inputs = inputs
 
     def forward(self, features: Tensor) -> Tensor:
-        hidden_states = self.activation_dropout(self.activation(self.fc1(features.flatten(2))))
-        return self.layer_norm(self.dropout(self.fc2(hidden_states)) + features.sum(2))
+        hidden_states = self.activation_dropout(self.activation(self.fc1(features)))
+        return self.layer_norm(self.dropout(self.fc2(hidden_states)) + features.unflatten(2, (self.inputs, -1)).sum(2))
 
 
 class Iterative(nn.Module):
@@ -115,10 +116,10 @@ class Iterative(nn.Module):
         self.units = nn.ModuleList([self.unit_class(config, 2) for _ in range(inputs - 1)])
 
     def forward(self, features: Tensor) -> Tensor:
-        first, *others = features.unbind(2)
+        first, *others = features.chunk(len(self.units) + 1, dim=2)
         merged = first
         for unit, feature in zip(self.units, others, strict=True):
-            merged = unit(torch.stack([feature, merged], dim=2))
+            merged = unit(torch.cat([feature, merged], dim=2))
         return merged
 
 
@@ -148,19 +149,19 @@ class TransparentWeights(nn.Module):
         init.constant_(self.weight, 0.0 if self.softmax else 1.0 / self.weight.shape[0])
 
     def forward(self, features: Tensor) -> Tensor:
-        """(batch, source, L + 1, d_model) -> (batch, source, L_d, d_model)."""
+        """(batch, source, (L + 1) d_model) -> (batch, source, L_d, d_model)."""
         weight = self.weight.softmax(dim=0) if self.softmax else self.weight
-        return torch.matmul(weight.t(), features)
+        return torch.matmul(weight.t(), features.unflatten(2, (len(weight), -1)))
 
 
 class Last(nn.Module):
-    """n = 1: the last layer as it is."""
+    """n = 1: the last layer as it is, the only input."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__()
 
     def forward(self, features: Tensor) -> Tensor:
-        return features[:, :, -1]
+        return features
 
 
 MERGING_MODULES: dict[str, type[nn.Module]] = {
@@ -185,7 +186,7 @@ class AggregationEncoder(FeatureCollector):
 
     def merge(self, features: Tensor) -> Tensor:
         """The joint representation: (batch, source, d_model), for Transparent (batch, source, L_d, d_model)."""
-        return self.merging_module(features)
+        return self.merging_module(features.flatten(2))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):

@@ -95,6 +95,12 @@ class Attention(nn.Module):
             output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights
 
+    def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """The weights (batch, groups * heads, time, keys) of several attentions in one, as (batch, groups, heads, ...),
+        and the output of `attend` once more, from these: so the weights that are returned get a gradient."""
+        weights = weights.unflatten(1, (groups, self.heads))
+        return torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2), weights
+
 
 class SelfAttention(Attention):
     """Queries, keys and values from one sequence; `is_causal` in the decoder, where keys and values are cached."""

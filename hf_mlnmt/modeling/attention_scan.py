@@ -32,6 +32,7 @@ from .attention_scan_eager import (
     weights_backward,
     weights_forward,
 )
+from .linear import in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
@@ -82,7 +83,17 @@ def context_scan(
 def gate_step(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known; None is zero."""
+    """pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known; None is zero.
+
+    In the precision of its inputs, as the scan.
+    """
+    with in_own_precision(plain):
+        return _gate_step(query, plain, log_sum, transition, bias, context)
+
+
+def _gate_step(
+    query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
+) -> tuple[Tensor, Tensor]:
     if context is None:
         context = torch.zeros_like(plain)
     groups = len(transition)
@@ -244,7 +255,7 @@ def _define(name: str, function: Callable, fake: Callable) -> Any:
     """The operator hf_mlnmt::<name>, which runs `function` in the precision of its inputs."""
 
     def exactly(*args):
-        with torch.autocast(args[0].device.type, enabled=False):
+        with in_own_precision(args[0]):
             return function(*args)
 
     schema = torch.library.infer_schema(function, mutates_args=())

@@ -116,9 +116,8 @@ class DualContextAttention(Attention):
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (5.5)
-        if weights is not None:  # once more, so that the weights that are returned can have a gradient
-            weights = weights.unflatten(1, (2, self.heads))
-            output = torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2)
+        if weights is not None:
+            output, weights = self.in_groups(weights, value, 2)
         return self.out_proj(output), weights  # (5.6)
 
     def local_context(self, inputs: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:

@@ -12,13 +12,15 @@ gradient of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 ROWS = 256  # target positions projected at once: their logits stay in the processor's cache, whatever the batch
 
 
-def projected_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def projected_cross_entropy(
+    states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """Equation 1, summed over the positions whose label is not -100; no (positions, vocabulary) tensor is kept.
 
     Args:
@@ -26,10 +28,13 @@ def projected_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, labe
         weight: (vocabulary, d_model), the output projection.
         labels: (...), int64; -100 marks positions that count nothing.
         label_smoothing: eps in [0, 1).
+        bias: (vocabulary,), of the output projection, or None.
 
     Returns: a float32 (float64 for float64 states) scalar.
     """
     states, labels = states.flatten(0, -2), labels.flatten()
+    if bias is not None:  # the weight of one more input, which is 1
+        states, weight = nn.functional.pad(states, (0, 1), value=1.0), torch.cat([weight, bias.unsqueeze(1)], dim=1)
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
         return cross_entropy(states @ weight.t(), labels, label_smoothing)
     real = labels != -100

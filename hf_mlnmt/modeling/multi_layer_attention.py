@@ -130,7 +130,7 @@ class MultiLayerAttention(CrossAttention):
         key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
         if weights is not None and not self.joint:
-            weights = weights.unflatten(1, (self.layers, self.heads))
+            output, weights = self.in_groups(weights, value, self.layers)
         return self.out_proj(self.combine(output)), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,6 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 from .attention import Attention
 from .configuration import TransformerConfig
 from .layers import DecoderLayer
-from .loss import projected_cross_entropy
 from .outputs import EncoderOutput
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -239,7 +238,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
-                loss = projected_cross_entropy(states, self.lm_head.weight, labels, label_smoothing)
+                loss = self.project_and_score(states, labels, label_smoothing)
                 losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * loss / items
         return losses
 

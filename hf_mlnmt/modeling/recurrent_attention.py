@@ -3,6 +3,7 @@
 Reference: thesis on monolingual data, chapter 5; equation numbers are its own, extended_cross_attention.py prints them.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from .attention import CrossAttention, cached_source, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
 from .attention_scan_eager import previous_states
+from .linear import chained, matrix_of
 
 
 class HeadProjection(nn.Module):
@@ -109,13 +111,13 @@ class PreviousContextAttention(RecurrentAttention):
             self.context_q_proj = HeadProjection(heads, width // heads, width // heads)  # W_q^2
 
     def recur(self, query, key, value, hidden, inverse_fertility, start, before, real, slot):
+        if before is None and start is None and query.shape[2] == 1:
+            before = torch.zeros_like(query)  # c_0
         if before is not None:
             query = query + self.extend_query(before.to(query.dtype))
-        energies = self.energies(query, key, hidden)
-        if before is not None or (query.shape[2] == 1 and start is None):
-            weights = nn.functional.softmax(energies, dim=-1)
+            weights = nn.functional.softmax(self.energies(query, key, hidden), dim=-1)
         else:
-            weights = self.scan(energies, key, value, start, real)
+            weights = self.scan(query, key, value, hidden, start, real)
         context = self.read(weights, value)
         dropped = self.training and self.config.attention_dropout > 0
         states = torch.matmul(weights.to(value.dtype), value) if dropped and slot is not None else context
@@ -128,18 +130,37 @@ class PreviousContextAttention(RecurrentAttention):
             return split_heads(joined, self.heads)
         return torch.einsum("bhti,hoi->bhto", context, self.context_q_proj.weight)
 
-    def scan(self, energies: Tensor, key: Tensor, value: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
+    def scan(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        hidden: Tensor | None,
+        start: Tensor | None,
+        real: Tensor | None,
+    ) -> Tensor:
         """All weights, with as little as possible left to the scan."""
+        if self.full:
+            transition, shift = self.transition(key)
+            energies = self.energies(query if shift is None else query + shift, key, hidden)
+        else:
+            energies = self.energies(query, key, hidden)
         exact = energies.dtype
         start = None if start is None else start.to(exact)
         if self.full:
-            transition = (self.context_q_proj.weight.to(exact) * self.scaling) @ self.context_proj.weight.to(exact)
             return context_scan(energies, key.to(exact), value.to(exact), transition.t().to(exact), start, real)
         key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
         if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:  # the kernel is for the other form
             mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
             return context_scan(energies, mixed.to(exact), None, None, None, real)
         return context_scan(energies, key.to(exact), value.to(exact), None, start, real)
+
+    def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """W_q^2 W_att, in float32 at least and scaled; and what the two layers make of zero, if not zero."""
+        outer, inner, shift = chained(self.context_q_proj, self.context_proj, like)
+        exact = torch.promote_types(outer.dtype, torch.float32)
+        shift = None if shift is None else shift.view(self.heads, 1, -1)
+        return (outer.to(exact) * self.scaling) @ inner.to(exact), shift
 
 
 class PreviousWeightAttention(RecurrentAttention):
@@ -188,7 +209,8 @@ class KeyValueContextAttention(RecurrentAttention):
         log_sum = energies.logsumexp(-1)
         weights = torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
-        transition, bias = self.transition() if slot is None or self.training else slot.constant(self.transition)
+        product = partial(self.transition, key)
+        transition, bias = product() if slot is None or self.training else slot.constant(product)
         transition, bias = transition.to(exact), None if bias is None else bias.to(exact)
         query = (query * self.scaling).to(exact)
         start, before = (None if x is None else x.to(exact) for x in (start, before))
@@ -198,30 +220,33 @@ class KeyValueContextAttention(RecurrentAttention):
         else:
             contexts = gate_scan(query, plain, log_sum, transition, bias, start, real)
         dropped = self.training and self.config.attention_dropout > 0
-        if not dropped and self.config._attn_implementation != "eager":
+        returned = self.config._attn_implementation == "eager"
+        if not dropped and not returned:
             return contexts, None, contexts
         if gate is None:
             before = previous_states(contexts.movedim(2, 0), start, real).movedim(0, 2)
             gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
-        output = self.drop(contexts, weights, value, gate, plain) if dropped else contexts
-        return output, weights * (1 - gate), contexts
+        # The context as the sum of its two parts, with dropout on all J + 1 weights.
+        of_pair = contexts - (1 - gate) * plain
+        if dropped:
+            of_pair = nn.functional.dropout(torch.ones_like(gate), self.config.attention_dropout) * of_pair
+        if not returned:
+            return (1 - gate) * self.read(weights, value) + of_pair, None, contexts
+        weights = weights * (1 - gate)
+        return self.read(weights, value).to(exact) + of_pair, weights, contexts
 
-    def drop(self, contexts: Tensor, weights: Tensor, value: Tensor, gate: Tensor, plain: Tensor) -> Tensor:
-        """The contexts with dropout on all J + 1 weights."""
-        rate = self.config.attention_dropout
-        kept = nn.functional.dropout(torch.ones_like(gate), rate)
-        return (1 - gate) * self.read(weights, value) + kept * (contexts - (1 - gate) * plain)
-
-    def transition(self) -> tuple[Tensor, Tensor | None]:
+    def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """c_{i-1} -> its key and value: [W_k ; W_v] W_ctx (W_att), as `gate_scan` takes it, and their biases."""
-        assert isinstance(self.kv_proj, nn.Linear)
-        exact = torch.promote_types(self.kv_proj.weight.dtype, torch.float32)
+        weight, bias = matrix_of(self.kv_proj, like)
+        exact = torch.promote_types(weight.dtype, torch.float32)
         width, groups = self.config.d_model, 1 if self.full else self.heads
-        matrix = self.context_kv_proj.weight.to(exact)
         if self.full:
-            matrix = matrix @ self.context_proj.weight.to(exact)
-        pairs = self.kv_proj.weight.to(exact).view(2, groups, width // groups, width).transpose(0, 1).flatten(1, 2)
-        bias: Tensor | None = self.kv_proj.bias
+            outer, inner, shift = chained(self.context_kv_proj, self.context_proj, like)
+            matrix = outer.to(exact) @ inner.to(exact)
+            bias = bias if shift is None else self.kv_proj(shift.unsqueeze(0)).squeeze(0)
+        else:
+            matrix = self.context_kv_proj.weight.to(exact)
+        pairs = weight.to(exact).view(2, groups, width // groups, width).transpose(0, 1).flatten(1, 2)
         if bias is not None:
             bias = bias.view(2, groups, -1).transpose(0, 1).flatten(1)
         return torch.matmul(pairs, matrix).transpose(1, 2), bias

@@ -48,6 +48,7 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
+from .linear import matrix_of
 from .loss import cross_entropy, projected_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 
@@ -419,10 +420,14 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         Each is divided here: a sum over target tokens, or over sentences, by `items`, the target tokens of the step.
         """
         if logits is None:
-            states, weight = outputs.last_hidden_state, self.lm_head.weight
-            assert states is not None
-            return {"translation": projected_cross_entropy(states, weight, labels, label_smoothing) / items}
+            assert outputs.last_hidden_state is not None
+            return {"translation": self.project_and_score(outputs.last_hidden_state, labels, label_smoothing) / items}
         return {"translation": cross_entropy(logits, labels, label_smoothing) / items}
+
+    def project_and_score(self, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+        """The cross-entropy of states (batch, target, d_model), a sum over target tokens; no logits are kept."""
+        weight, bias = matrix_of(self.lm_head, states)
+        return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

@@ -105,11 +105,13 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside wrappers for several processes and for torch.compile."""
+    """The model inside wrappers for several processes, for torch.compile and for adapters (peft.PeftModel)."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (
             model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else None
         )
+        if inner is None and hasattr(model, "get_base_model"):
+            inner = model.get_base_model()  # type: ignore[operator]
         if inner is None:
             return model
         model = inner

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.stock import stock
-from helpers.training_helpers import VOCABULARY, dev_set, make, tiny_config
+from helpers.training_helpers import VOCABULARY, Pairs, dev_set, make, tiny_config
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.zoo.systems import config_for
 
 SHAPE = {key: value for key, value in tiny_config().to_dict().items() if "ffn_dim" in key or "heads" in key}
@@ -34,6 +36,21 @@ def test_every_loss_is_logged_and_they_sum_up(tmp_path, system):
         assert len({round(entry[name], 5) for name in names}) == 3
     assert all(entries[-1][name] < entries[0][name] for name in names)
     assert entries[0]["loss_auxiliary_1"] == pytest.approx(0.5 * entries[0]["loss_translation"], rel=0.2)  # its weight
+
+
+@pytest.mark.parametrize("task", [None, "SEQ_2_SEQ_LM"])
+def test_every_loss_counts_with_an_adapter(task):
+    """peft wraps the model: the objective still finds that it computes its own loss, and all of its parts."""
+    model = supervised("ms-12").train()
+    objective = Translation(0, label_smoothing=0.1)
+    batch = objective.collate(Pairs(9).examples)
+    expected, parts = objective.loss(model, batch)
+    adapter = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", task_type=task))  # begins as nothing
+    loss, found = objective.loss(adapter, batch)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert {name: part.item() for name, part in found.items()} == pytest.approx(
+        {name: part.item() for name, part in parts.items()}, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("system", ["ms-12", "ms-12-aif"])

@@ -156,6 +156,23 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
         assert cosine > 0.9, f"{name}: {cosine}"
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)
+def test_autocast(system, batch, implementation):
+    """Searches, and training with every kind of dropout."""
+    rates = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.1)
+    model = system.model(dtype=torch.float32, **rates)
+    model.set_attn_implementation(implementation)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for search in ({}, {"num_beams": 3}, {"num_beams": 3, "use_cache": False}):
+            found = model.generate(**batch.encoder_inputs, do_sample=False, max_new_tokens=4, **search)
+            assert len(found) == 4
+        loss = model.train()(**batch.training, loss_only=True).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
 def kinds() -> list[Member]:
     """One system of each kind: another config class, or another attention over the source."""
     found = {}

@@ -4,6 +4,7 @@ The state before every beam's one position is known, so a step needs no scan. Qu
 `before` and the state that comes back (sentences, heads, beams, width of the state).
 """
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -48,7 +49,7 @@ def step_key_value(
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
     exact = energies.dtype
-    transition, bias = slot.constant(module.transition)
+    transition, bias = slot.constant(partial(module.transition, query))
     contexts = weighted_values(energies.softmax(-1), source.matrices).to(exact)  # c~
     query = (query * module.scaling).to(exact)
     contexts = gate_step(query, contexts, energies.logsumexp(-1), transition, bias, before.to(exact))[1]
