@@ -95,7 +95,7 @@ def attention(
     from hf_mlnmt.analysis import source_studies, studies
     from hf_mlnmt.analysis.alignment import read_gold
     from hf_mlnmt.analysis.sampling import draw_sample
-    from hf_mlnmt.evaluation.systems import read_texts
+    from hf_mlnmt.evaluation.outputs import read_texts
 
     if side is Side.source and set(what) != {What.maps}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")

@@ -67,8 +67,8 @@ def compare(
 
     from hf_mlnmt.evaluation import compare as compare_outputs
     from hf_mlnmt.evaluation import comparison_tables
+    from hf_mlnmt.evaluation.outputs import load_system, name_systems, read_references
     from hf_mlnmt.evaluation.request import scoring_options
-    from hf_mlnmt.evaluation.systems import load_system, name_systems, read_references
     from hf_mlnmt.files import check_file, write_json
 
     named = name_systems(systems)

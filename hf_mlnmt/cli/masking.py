@@ -49,8 +49,8 @@ def masking(
     The translations are kept beside the figure.
     """
     from hf_mlnmt.analysis.masking_study import masking_study
+    from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
-    from hf_mlnmt.evaluation.systems import read_references, read_texts
 
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)

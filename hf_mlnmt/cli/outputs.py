@@ -58,8 +58,8 @@ def outputs(
     """
     from hf_mlnmt.analysis.lengths import read_starts
     from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
+    from hf_mlnmt.evaluation.outputs import load_system, read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
-    from hf_mlnmt.evaluation.systems import load_system, read_references, read_texts
 
     starts = read_starts(groups)
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])

@@ -179,7 +179,7 @@ def translate(
     inputs = list(files or ["-"])
 
     from hf_mlnmt.generation.options import DecodingOptions
-    from hf_mlnmt.generation.reading import count_texts, text_groups
+    from hf_mlnmt.generation.source_lines import count_texts, text_groups
     from hf_mlnmt.generation.writing import translate_groups
 
     DecodingOptions.of(options)  # mistakes are found before the model is loaded

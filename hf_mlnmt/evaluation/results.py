@@ -31,7 +31,7 @@ from hf_mlnmt.evaluation.significance import PairedTests
 from hf_mlnmt.files import check_file, write_json
 
 if TYPE_CHECKING:
-    from hf_mlnmt.evaluation.systems import SystemOutput
+    from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = "hf_mlnmt.results/1"
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")

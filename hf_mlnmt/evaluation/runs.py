@@ -15,10 +15,10 @@ from typing import Any
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
-from hf_mlnmt.evaluation.systems import read_texts
 
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.hub.loading import TEXTS
+from hf_mlnmt.hub.check_reload import TEXTS
 
 LENGTH = 32
 _TOLERANCE = 1e-3

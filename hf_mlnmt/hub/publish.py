@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_folder_name, write_json, write_text
+from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder
 from hf_mlnmt.hub.cleaning import clean_generation_config
 from hf_mlnmt.hub.licences import LICENCES
-from hf_mlnmt.hub.loading import check_loading
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
     PROCESSING_FILE,

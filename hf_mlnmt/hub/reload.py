@@ -1,4 +1,4 @@
-"""Run as a script by loading.py, in a process of its own: load a published folder and compute what it computes.
+"""Run as a script by check_reload.py, in a process of its own: load a published folder and compute what it computes.
 
     python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code
 

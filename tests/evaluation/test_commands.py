@@ -16,8 +16,8 @@ from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
+from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.evaluation.request import language_of
-from hf_mlnmt.evaluation.systems import read_texts
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -61,5 +61,5 @@ def published(trained_folder, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Leave out the fresh processes; `published` shows that they work, test_loading.py that they refuse."""
+    """Leave out the fresh processes; `published` shows that they work, test_check_reload.py that they refuse."""
     monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", lambda *arguments: None)

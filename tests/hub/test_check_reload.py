@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
-from hf_mlnmt.hub.loading import check_loading
+from hf_mlnmt.hub.check_reload import check_loading
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_
         started.append(process)
         return way, process, scratch / way
 
-    monkeypatch.setattr("hf_mlnmt.hub.loading._start", sleeping)
+    monkeypatch.setattr("hf_mlnmt.hub.check_reload._start", sleeping)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"does not load again \(first\)"):
         check_loading(published, model, tokenizer, ("first", "second"))
