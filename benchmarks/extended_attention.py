@@ -29,9 +29,9 @@ import hf_mlnmt
 from hf_mlnmt.modeling.attention import split_heads
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
 from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
-from hf_mlnmt.zoo.systems import SYSTEMS, ExtendedCrossAttentionConfig
+from hf_mlnmt.zoo.entries.extended_cross_attention import SYSTEMS
 
-MEMBERS = [name for name, (kind, _) in SYSTEMS.items() if kind is ExtendedCrossAttentionConfig]
+MEMBERS = [entry.name for entry in SYSTEMS]
 BASELINE = "transformer (pre-norm)"
 
 

@@ -1,8 +1,20 @@
-"""hf_mlnmt: neural machine translation models for Transformers. Importing it registers them with the Auto classes."""
+"""hf_mlnmt: neural machine translation models for Transformers.
+
+Importing it lets the Auto classes know the models, at no cost: neither torch nor Transformers is imported before it is
+used (hf_mlnmt/zoo/registration.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.modeling import TransformerConfig, TransformerForConditionalGeneration, TransformerModel
+from hf_mlnmt.zoo.registration import introduce
 from hf_mlnmt.zoo.systems import config_for, list_systems
+
+if TYPE_CHECKING:
+    from hf_mlnmt.modeling.configuration import TransformerConfig
+    from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
 
 __version__ = "0.1.0"
 
@@ -14,3 +26,14 @@ __all__ = [
     "config_for",
     "list_systems",
 ]
+
+introduce()
+
+
+def __getattr__(name: str) -> Any:
+    """The baseline's classes, imported when they are asked for."""
+    if name in __all__:
+        from hf_mlnmt import modeling
+
+        return getattr(modeling, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

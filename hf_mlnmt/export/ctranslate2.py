@@ -15,19 +15,13 @@ from torch import nn
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import LENGTH, Search, Sentences, check_scores, compare_searches
+from hf_mlnmt.zoo.systems import architecture_of
 
 DTYPES = ("float32", "float16", "int8")
 _ACTIVATIONS = {
     "relu": "RELU", "gelu": "GELU", "gelu_new": "GELUTanh", "gelu_fast": "GELUTanh", "gelu_pytorch_tanh": "GELUTanh",
     "silu": "SWISH", "swish": "SWISH", "quick_gelu": "GELUSigmoid", "tanh": "Tanh", "sigmoid": "Sigmoid",
 }  # fmt: skip
-_LACKS = {
-    "mlnmt-aggregation": "a decoder that reads several of the encoder's layers (it hands over the last one only)",
-    "mlnmt-multi-layer-attention": "attention over several of the encoder's layers",
-    "mlnmt-multi-level-supervision": "auxiliary decoders that the main decoder reads (information_fusion)",
-    "mlnmt-extended-cross-attention": "attention over the source that reads embeddings or its own earlier decisions",
-    "mlnmt-dual-context": "the dual contextual module (a convolution and a second attention in each layer)",
-}
 
 
 def exportable(model: Any) -> Any:
@@ -40,7 +34,8 @@ def exportable(model: Any) -> Any:
         model = model.drop_auxiliaries()  # the main decoder by itself: outputs do not change
         config = model.config
     if config.model_type != "mlnmt-transformer":
-        lacks = _LACKS.get(config.model_type, "its parts beyond the baseline Transformer")
+        architecture = architecture_of(config)
+        lacks = architecture.beyond if architecture else "its parts beyond the baseline Transformer"
         raise UserError(
             f"{type(model).__name__} cannot be exported to CTranslate2, which lacks {lacks}. Use generate() or "
             "`hf-mlnmt translate`, which run every system, or export --to onnx."

@@ -1,79 +1,18 @@
-"""Architectures. Importing this package registers every one of them with the Auto classes."""
+"""Architectures, a file for each paper's idea. Each class can be imported from here: `from hf_mlnmt.modeling import X`.
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+Importing this package registers them with Transformers' Auto classes (hf_mlnmt/zoo/registration.py).
+"""
 
-from .aggregation import AggregationConfig, AggregationForConditionalGeneration, AggregationModel
-from .combinations import (
-    DualContextAggregationConfig,
-    DualContextAggregationForConditionalGeneration,
-    DualContextAggregationModel,
-    DualContextMultiLayerConfig,
-    DualContextMultiLayerForConditionalGeneration,
-    DualContextMultiLayerModel,
-    DualContextSupervisionConfig,
-    DualContextSupervisionForConditionalGeneration,
-    DualContextSupervisionModel,
-)
-from .configuration import TransformerConfig
-from .dual_context import DualContextConfig, DualContextForConditionalGeneration, DualContextModel
-from .extended_cross_attention import (
-    ExtendedCrossAttentionConfig,
-    ExtendedCrossAttentionForConditionalGeneration,
-    ExtendedCrossAttentionModel,
-)
-from .multi_layer_attention import (
-    MultiLayerAttentionConfig,
-    MultiLayerAttentionForConditionalGeneration,
-    MultiLayerAttentionModel,
-)
-from .multi_level_supervision import (
-    MultiLevelSupervisionConfig,
-    MultiLevelSupervisionForConditionalGeneration,
-    MultiLevelSupervisionModel,
-)
-from .transformer import TransformerForConditionalGeneration, TransformerModel
+import importlib
+import re
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "AggregationConfig",
-    "AggregationForConditionalGeneration",
-    "AggregationModel",
-    "DualContextAggregationConfig",
-    "DualContextAggregationForConditionalGeneration",
-    "DualContextAggregationModel",
-    "DualContextConfig",
-    "DualContextForConditionalGeneration",
-    "DualContextModel",
-    "DualContextMultiLayerConfig",
-    "DualContextMultiLayerForConditionalGeneration",
-    "DualContextMultiLayerModel",
-    "DualContextSupervisionConfig",
-    "DualContextSupervisionForConditionalGeneration",
-    "DualContextSupervisionModel",
-    "ExtendedCrossAttentionConfig",
-    "ExtendedCrossAttentionForConditionalGeneration",
-    "ExtendedCrossAttentionModel",
-    "MultiLayerAttentionConfig",
-    "MultiLayerAttentionForConditionalGeneration",
-    "MultiLayerAttentionModel",
-    "MultiLevelSupervisionConfig",
-    "MultiLevelSupervisionForConditionalGeneration",
-    "MultiLevelSupervisionModel",
-    "TransformerConfig",
-    "TransformerForConditionalGeneration",
-    "TransformerModel",
-]
 
-for _config, _base, _translation in [
-    (TransformerConfig, TransformerModel, TransformerForConditionalGeneration),
-    (AggregationConfig, AggregationModel, AggregationForConditionalGeneration),
-    (MultiLayerAttentionConfig, MultiLayerAttentionModel, MultiLayerAttentionForConditionalGeneration),
-    (MultiLevelSupervisionConfig, MultiLevelSupervisionModel, MultiLevelSupervisionForConditionalGeneration),
-    (DualContextConfig, DualContextModel, DualContextForConditionalGeneration),
-    (ExtendedCrossAttentionConfig, ExtendedCrossAttentionModel, ExtendedCrossAttentionForConditionalGeneration),
-    (DualContextSupervisionConfig, DualContextSupervisionModel, DualContextSupervisionForConditionalGeneration),
-    (DualContextMultiLayerConfig, DualContextMultiLayerModel, DualContextMultiLayerForConditionalGeneration),
-    (DualContextAggregationConfig, DualContextAggregationModel, DualContextAggregationForConditionalGeneration),
-]:
-    AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoModel.register(_config, _base, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(_config, _translation, exist_ok=True)
+def __getattr__(name: str) -> Any:
+    """The class of that name, from whichever file here defines it: a new file needs no mention."""
+    if name[:1].isupper():
+        for path in sorted(Path(__file__).parent.glob("*.py")):
+            if re.search(rf"^class {re.escape(name)}\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+                return getattr(importlib.import_module(f"{__name__}.{path.stem}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from hf_mlnmt.evaluation.report import p_values
 from hf_mlnmt.reports.comparison_page import paired, same_for_all
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import MISSING, table, with_arrow
-from hf_mlnmt.zoo.published import Published
+from hf_mlnmt.zoo.entry import Reported
 
 
 def side_by_side(facts: Facts) -> dict[str, str]:
@@ -55,6 +55,6 @@ def in_the_papers(facts: Facts) -> dict[str, str]:
     }
 
 
-def _number(row: Published, key: str) -> str:
+def _number(row: Reported, key: str) -> str:
     value = getattr(row, key)
     return MISSING if value is None else f"{value:g}" if key == "parameters" else f"{value:.2f}"

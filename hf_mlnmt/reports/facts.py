@@ -14,7 +14,7 @@ from typing import Any
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.zoo.published import Published
+from hf_mlnmt.zoo.entry import Reported
 
 RESULTS_FILE = "results.json"
 PROCESSING_FILE = "text_processing.json"
@@ -48,8 +48,8 @@ class Facts:
     """By part, see parts.py."""
     comparisons: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Results in comparisons with other systems, by the comparison's name under results/ (comparison.py)."""
-    papers: tuple[Published, Published] | None = None
-    """What the papers report for this system on this task, and for their baseline."""
+    papers: tuple[Reported, Reported] | None = None
+    """What the papers report for this system in this setup, and for their baseline."""
     published: bool = True
     """False for a record: there is nothing to load by its name yet."""
 

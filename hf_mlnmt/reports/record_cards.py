@@ -11,7 +11,7 @@ from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import comparisons_of_record
 from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config, parameters_by_part
-from hf_mlnmt.zoo.published import papers_numbers
+from hf_mlnmt.zoo.papers import papers_numbers
 from hf_mlnmt.zoo.records import records_root, stems
 
 

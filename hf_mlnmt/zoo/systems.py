@@ -1,85 +1,89 @@
-"""The zoo's table of contents: canonical system names, shapes, and the config that each name stands for."""
+"""The zoo's table of contents: every system's entry by its name, and the config that a name stands for at a shape."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.modeling import (
-    AggregationConfig,
-    DualContextAggregationConfig,
-    DualContextConfig,
-    DualContextMultiLayerConfig,
-    DualContextSupervisionConfig,
-    ExtendedCrossAttentionConfig,
-    MultiLayerAttentionConfig,
-    MultiLevelSupervisionConfig,
-    TransformerConfig,
+from hf_mlnmt.zoo.entries import (
+    aggregation,
+    dual_context,
+    extended_cross_attention,
+    multi_layer_attention,
+    multi_level_supervision,
+    transformer,
 )
+from hf_mlnmt.zoo.entry import Architecture, System
+
+if TYPE_CHECKING:
+    from hf_mlnmt.modeling.configuration import TransformerConfig
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"layers": 4, "d_model": 128, "attention_heads": 4, "ffn_dim": 256},
     "small": {"layers": 4, "d_model": 256, "attention_heads": 4, "ffn_dim": 1024},
     "base": {"layers": 6, "d_model": 512, "attention_heads": 8, "ffn_dim": 2048},
 }
-
-# Canonical name -> config class and the fields that make the system what it is.
-SYSTEMS: dict[str, tuple[type[TransformerConfig], dict[str, Any]]] = {
-    "transformer": (TransformerConfig, {}),
-    "s-agg": (AggregationConfig, {"aggregation": "S-Agg"}),
-    "iter-s-agg": (AggregationConfig, {"aggregation": "Iter-S-Agg"}),
-    "c-agg": (AggregationConfig, {"aggregation": "C-Agg"}),
-    "iter-c-agg": (AggregationConfig, {"aggregation": "Iter-C-Agg"}),
-    "transparent": (AggregationConfig, {"aggregation": "Transparent"}),
-    "m-00": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-00"}),
-    "m-01": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-01"}),
-    "m-10": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-10"}),
-    "m-11": (MultiLayerAttentionConfig, {"multi_layer_attention": "M-11"}),
-    "ms-1": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1]}),
-    "ms-123": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1, 2, 3]}),
-    "ms-1-aif": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1], "information_fusion": True}),
-    "ms-123-aif": (MultiLevelSupervisionConfig, {"auxiliary_layers": [1, 2, 3], "information_fusion": True}),
-    "enc-dc": (DualContextConfig, {"dual_context": "Enc-DC"}),
-    "dec-dc": (DualContextConfig, {"dual_context": "Dec-DC"}),
-    "full-dc": (DualContextConfig, {"dual_context": "Full-DC"}),
-    "source-embedding": (ExtendedCrossAttentionConfig, {"cross_attention": "source-embedding"}),
-    "target-embedding": (ExtendedCrossAttentionConfig, {"cross_attention": "target-embedding"}),
-    "both-embeddings": (ExtendedCrossAttentionConfig, {"cross_attention": "both-embeddings"}),
-    "previous-context-head": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-context-head"}),
-    "previous-context-full": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-context-full"}),
-    "previous-weight": (ExtendedCrossAttentionConfig, {"cross_attention": "previous-weight"}),
-    "accumulated-weight": (ExtendedCrossAttentionConfig, {"cross_attention": "accumulated-weight"}),
-    "fertility": (ExtendedCrossAttentionConfig, {"cross_attention": "fertility"}),
-    "key-value-head": (ExtendedCrossAttentionConfig, {"cross_attention": "key-value-head"}),
-    "key-value-full": (ExtendedCrossAttentionConfig, {"cross_attention": "key-value-full"}),
-}
-
-# What <system>+enc-dc stands for: the system over a dual-context encoder.
-OVER_DUAL_CONTEXT: dict[type[TransformerConfig], type[TransformerConfig]] = {
-    AggregationConfig: DualContextAggregationConfig,
-    MultiLayerAttentionConfig: DualContextMultiLayerConfig,
-    MultiLevelSupervisionConfig: DualContextSupervisionConfig,
-}
+# In the order of the documentation.
+_ENTRIES = (
+    *transformer.SYSTEMS,
+    *aggregation.SYSTEMS,
+    *multi_layer_attention.SYSTEMS,
+    *multi_level_supervision.SYSTEMS,
+    *dual_context.SYSTEMS,
+    *extended_cross_attention.SYSTEMS,
+)
+SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
+VARIANTS: dict[str, System] = {entry.name: entry for entry in transformer.VARIANTS}
+"""Entries that only records have: no names for `config_for`."""
 
 
 def list_systems() -> list[str]:
     """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection."""
-    return list(SYSTEMS)
+    return [name for name, entry in SYSTEMS.items() if entry.listed]
 
 
-def find_system(system: str) -> tuple[type[TransformerConfig], dict[str, Any]]:
-    """Config class and fields of a canonical name; ms-<layers> and ms-<layers>-aif for any layers, a digit each."""
-    if system in SYSTEMS:
-        return SYSTEMS[system]
-    if system.endswith("+enc-dc"):
-        config_class, fields = find_system(system.removesuffix("+enc-dc"))
-        if config_class in OVER_DUAL_CONTEXT:
-            return OVER_DUAL_CONTEXT[config_class], fields
-    if match := re.fullmatch(r"ms-([1-9]+)(-aif)?", system):
-        layers = [int(digit) for digit in match[1]]
-        return MultiLevelSupervisionConfig, {"auxiliary_layers": layers, "information_fusion": match[2] is not None}
-    raise UserError(f"system '{system}' is unknown{suggest(system, SYSTEMS)}; known: {', '.join(SYSTEMS)}, ms-<layers>")
+def find_system(name: str) -> System:
+    """The entry of a canonical name: a listed one, ms-<layers> or ms-<layers>-aif, or one of these with +enc-dc.
+
+    Raises: UserError naming the nearest.
+    """
+    if name in SYSTEMS:
+        return SYSTEMS[name]
+    if name.endswith("+enc-dc"):
+        joint = find_system(name.removesuffix("+enc-dc"))
+        if joint.architecture.over_dual_context:
+            return _over_dual_context(joint, name)
+    if supervised := multi_level_supervision.system(name):
+        return supervised
+    known = list_systems()
+    raise UserError(f"system '{name}' is unknown{suggest(name, known)}; known: {', '.join(known)}, ms-<layers>")
+
+
+def _over_dual_context(joint: System, name: str) -> System:
+    """The system over a dual-context encoder, which no paper reports."""
+    architecture = joint.architecture.over_dual_context
+    assert architecture is not None
+    title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
+    fields = dual_context.SETUP_FIELDS
+    return replace(
+        joint, name=name, architecture=architecture, title=title, clause=clause, reported={}, setup_fields=fields
+    )
+
+
+def architectures() -> Iterator[Architecture]:
+    """The classes of every system, combinations too, each once."""
+    for architecture in dict.fromkeys(entry.architecture for entry in SYSTEMS.values()):
+        yield architecture
+        if architecture.over_dual_context:
+            yield architecture.over_dual_context
+
+
+def architecture_of(config: Any) -> Architecture | None:
+    """The entry of a config's classes; None for a config of another package."""
+    return next((one for one in architectures() if one.model_type == config.model_type), None)
 
 
 def config_for(system: str, shape: str = "base", **overrides: Any) -> TransformerConfig:
@@ -93,9 +97,10 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> Transforme
 
     Raises: UserError for an unknown system, shape or field.
     """
-    config_class, fields = find_system(system)
+    entry = find_system(system)
     if shape not in SHAPES:
         raise UserError(f"shape '{shape}' is unknown{suggest(shape, SHAPES)}; known: {', '.join(SHAPES)}")
+    config_class = entry.architecture.config_class
     known = set(config_class.__dataclass_fields__)
     for name in overrides:
         if name not in known:
@@ -103,4 +108,5 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> Transforme
     size = SHAPES[shape]
     per_side = ("layers", "attention_heads", "ffn_dim")
     sides = {f"{side}_{name}": size[name] for side in ("encoder", "decoder") for name in per_side}
+    fields = deepcopy(dict(entry.fields))  # a config may be changed, the entry not
     return config_class(**{"d_model": size["d_model"], **sides, **fields, **overrides})

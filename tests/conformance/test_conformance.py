@@ -15,7 +15,8 @@ import torch
 from helpers.contract import Member, members
 from helpers.skips import OF_THIS_RELEASE, SKIPS
 from helpers.upstream import Unavailable, introduce, load
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+from hf_mlnmt.zoo import find_system
 
 try:
     UPSTREAM = load()
@@ -57,8 +58,8 @@ class Sizes:
 
 def conformance_class(member: Member) -> type[unittest.TestCase]:
     """The test case of one member."""
-    config = member.config()
-    base, translation = AutoModel._model_mapping[type(config)], AutoModelForSeq2SeqLM._model_mapping[type(config)]
+    config, architecture = member.config(), find_system(member.system).architecture
+    base, translation = architecture.base_class, architecture.translation_class
     introduce(base, translation, config.model_type)
 
     class Case(UPSTREAM.ModelTesterMixin, UPSTREAM.GenerationTesterMixin, unittest.TestCase):

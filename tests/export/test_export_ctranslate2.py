@@ -114,7 +114,7 @@ def test_multi_level_supervision_goes_as_its_main_decoder(tmp_path):
         ("fertility", "earlier decisions"),
         ("dec-dc", "dual contextual"),
         ("ms-1+enc-dc", "dual contextual"),
-        ("s-agg+enc-dc", "beyond the baseline"),
+        ("s-agg+enc-dc", "and the dual contextual module"),
     ],
 )
 def test_other_systems_are_refused_with_the_reason_and_the_way_out(system, lacks, tmp_path):

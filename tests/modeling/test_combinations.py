@@ -16,22 +16,13 @@ import hf_mlnmt
 from hf_mlnmt import TransformerForConditionalGeneration, UserError
 from hf_mlnmt.modeling import DualContextForConditionalGeneration
 from hf_mlnmt.modeling.dual_context import DualContextAttention
+from hf_mlnmt.zoo import find_system
 
 SIZES = {**TINY, "encoder_layers": 3, "kernel_size": 4, "dual_layers": [2, 3]}
 BEAMS = {**DECODING, "num_beams": 3}
-SYSTEMS = [
-    "ms-12",
-    "ms-12-aif",
-    "m-00",
-    "m-01",
-    "m-10",
-    "m-11",
-    "s-agg",
-    "iter-s-agg",
-    "c-agg",
-    "iter-c-agg",
-    "transparent",
-]
+# Every system that can have such an encoder; of multi-level supervision members that the sizes here suit.
+COMBINED = [name for name in hf_mlnmt.list_systems() if find_system(name).architecture.over_dual_context]
+SYSTEMS = ["ms-12", "ms-12-aif", *(name for name in COMBINED if not name.startswith("ms-"))]
 
 
 def build(system: str, seed: int = 0, **fields):

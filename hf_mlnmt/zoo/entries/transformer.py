@@ -1,0 +1,48 @@
+"""The baseline, and what it is compared with: itself with other sizes or with its layer norms elsewhere."""
+
+from hf_mlnmt.zoo.entry import Architecture, Reported, System
+
+TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer")
+
+SYSTEMS = (
+    System(
+        "transformer",
+        TRANSFORMER,
+        {},
+        "The Transformer",
+        "the baseline of all",
+        # Thesis on joint attention, tables 3.2, 4.6a with 4.1, 4.3, 4.2.
+        {
+            "wmt14-ende": Reported(28.37, 61.2, 3.66),
+            "iwslt-envi": Reported(30.58, 12.8, 8.58, 298.96),
+            "iwslt-esen": Reported(39.80),
+            "iwslt-deen": Reported(34.53),
+        },
+    ),
+)
+
+# Records that are the baseline with other fields; those of sizes are meant for the tiny shape alone.
+VARIANTS = (
+    System(
+        "transformer-pre-norm",
+        TRANSFORMER,
+        {"norm_position": "pre"},
+        "The pre-norm Transformer",
+        "the baseline of extended cross-attention",
+    ),
+    # Baselines of about the size of the larger systems, as B1 and B2 of the thesis on joint attention (table 3.4).
+    System(
+        "transformer-wide",
+        TRANSFORMER,
+        {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512},
+        "The wider Transformer",
+        "the baseline with twice the feed-forward width",
+    ),
+    System(
+        "transformer-deep",
+        TRANSFORMER,
+        {"encoder_layers": 7, "decoder_layers": 7},
+        "The deeper Transformer",
+        "the baseline with seven layers a side",
+    ),
+)

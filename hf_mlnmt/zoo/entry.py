@@ -1,0 +1,73 @@
+"""What the zoo keeps of a system. Classes are named, not imported: reading an entry needs neither torch nor models."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Reported(NamedTuple):
+    """What a paper prints of a system; None where it prints nothing. Speeds of one shape can be compared, no others."""
+
+    bleu: float | None = None
+    parameters: float | None = None
+    """In millions."""
+    steps_per_second: float | None = None
+    """Training."""
+    tokens_per_second: float | None = None
+    """Decoding."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, <prefix>ForConditionalGeneration.
+
+    `beyond`: what they have that the baseline lacks, as a noun. `over_dual_context`: the same with an encoder of the
+    dual contextual module, what `<system>+enc-dc` stands for; None where the two cannot be combined.
+    """
+
+    model_type: str
+    module: str
+    prefix: str
+    beyond: str = ""
+    over_dual_context: Architecture | None = None
+
+    @property
+    def config_class(self) -> Any:
+        """Its config; imports the models."""
+        return self._class("Config")
+
+    @property
+    def base_class(self) -> Any:
+        """The model without output projection, for AutoModel."""
+        return self._class("Model")
+
+    @property
+    def translation_class(self) -> Any:
+        """The translation model, for AutoModelForSeq2SeqLM."""
+        return self._class("ForConditionalGeneration")
+
+    def _class(self, kind: str) -> Any:
+        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{self.module}"), self.prefix + kind)
+
+
+@dataclass(frozen=True)
+class System:
+    """One entry of the zoo. The citation is the translation class's."""
+
+    name: str
+    architecture: Architecture
+    fields: Mapping[str, Any]
+    """Config fields that make it what it is."""
+    title: str
+    """What the paper calls it."""
+    clause: str
+    """What it is."""
+    reported: Mapping[str, Reported] = field(default_factory=dict)
+    """What its papers print of it, by setup (setups.py); to stand beside our own numbers, never among them."""
+    setup_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Config fields that it has in some setups only."""
+    listed: bool = True
+    """Among `list_systems()`: tested in every contract, trained side by side with the others."""

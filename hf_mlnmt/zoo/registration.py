@@ -1,0 +1,101 @@
+"""The zoo's classes under Transformers' Auto classes, without importing either of them before it is needed.
+
+A name in `model_type` finds its config: as soon as Transformers' table of configs is there, ours stand in it by their
+names, and Transformers imports transformers.models.<model_type> when it meets one, as it does for its own models. That
+module is made here, of the config in hf_mlnmt/modeling.
+A config finds its models: whoever has a config of ours has imported hf_mlnmt.modeling, and at its import everything is
+registered by Transformers' own `register`. Earlier it cannot be: Transformers imports its table of configs while the
+modules that ours are built on are half-imported. Nor by names: every other package's TransformerConfig would find ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from hf_mlnmt.zoo.entry import Architecture
+from hf_mlnmt.zoo.systems import architectures
+
+_CONFIG_TABLE = "transformers.models.auto.configuration_auto"
+_MODELING = "hf_mlnmt.modeling"
+
+
+def introduce() -> None:
+    """See to it that the Auto classes know the zoo's models, whatever is imported now or later; cheap, once."""
+    if not any(isinstance(finder, _Introduction) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Introduction())
+    if _CONFIG_TABLE in sys.modules:
+        name_configs(sys.modules[_CONFIG_TABLE])
+
+
+def name_configs(table: Any) -> None:
+    """Put the configs' names into Transformers' table, the module configuration_auto."""
+    for architecture in architectures():
+        table.CONFIG_MAPPING_NAMES[architecture.model_type] = f"{architecture.prefix}Config"
+
+
+def register_models(_: Any = None) -> None:
+    """Import all models and register their classes."""
+    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+    for architecture in architectures():
+        config_class = architecture.config_class
+        AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
+        AutoModel.register(config_class, architecture.base_class, exist_ok=True)
+        AutoModelForSeq2SeqLM.register(config_class, architecture.translation_class, exist_ok=True)
+
+
+class _Introduction(MetaPathFinder):
+    """Finds the modules transformers.models.mlnmt_*, and does what is to be done after the import of two others."""
+
+    def __init__(self) -> None:
+        self.afterwards: dict[str, Callable[[Any], None]] = {_CONFIG_TABLE: name_configs, _MODELING: register_models}
+        names = {one.model_type.replace("-", "_"): one for one in architectures()}
+        self.ours = {f"transformers.models.{name}": one for name, one in names.items()}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self.ours:
+            return ModuleSpec(fullname, _ConfigModule(self.ours[fullname]))
+        if fullname not in self.afterwards:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenCall(spec.loader, self.afterwards[fullname])
+        return spec
+
+
+class _ConfigModule(Loader):
+    """A module that holds one config class of ours."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+
+    def exec_module(self, module: ModuleType) -> None:
+        config_class = self.architecture.config_class
+        setattr(module, config_class.__name__, config_class)
+
+
+class _ThenCall(Loader):
+    """A module's own loader, and a function to call with the module when it has been executed."""
+
+    def __init__(self, loader: Any, function: Callable[[Any], None]) -> None:
+        self.loader, self.function = loader, function
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        # From here on the module says that its own loader made it, as without us.
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.function(module)

@@ -1,0 +1,127 @@
+"""The records of all setups are what the zoo's entries say, and the papers' numbers have their records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_mlnmt import UserError, config_for
+from hf_mlnmt.training import read_recipe
+from hf_mlnmt.zoo.papers import BASELINE, decoding_ratio, papers_numbers, reported, systems_scored, training_ratio
+from hf_mlnmt.zoo.record_files import recipe_text, record_config_of, record_json, write_records
+from hf_mlnmt.zoo.records import stems
+from hf_mlnmt.zoo.setups import SETUPS
+from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architecture_of, architectures, find_system, list_systems
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = [stem.split(".", 1) for stem in stems(ROOT) if stem.split(".", 1)[1] in SETUPS]
+
+
+@pytest.mark.parametrize(("system", "setup"), RECORDS)
+def test_a_record_is_its_systems_config(system: str, setup: str):
+    content = json.loads((ROOT / "modeling" / f"{system}.{setup}.json").read_text(encoding="utf-8"))
+    assert content == record_json(system, setup), "run hf_mlnmt.zoo.record_files.write_records()"
+    text = (ROOT / "training" / f"{system}.{setup}.yaml").read_text(encoding="utf-8")
+    if system != BASELINE:
+        assert text == recipe_text(system, setup), "run hf_mlnmt.zoo.record_files.write_records()"
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_a_setups_systems_are_those_that_have_records(setup: str):
+    assert sorted(SETUPS[setup].systems) == sorted(system for system, other in RECORDS if other == setup)
+
+
+def test_every_reported_score_has_its_record():
+    setups = {setup for entry in SYSTEMS.values() for setup in entry.reported}
+    assert setups <= SETUPS.keys()
+    for setup in setups:
+        assert {f"{system}.{setup}" for system in systems_scored(setup)} <= set(stems(ROOT))
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_recipe_and_config_have_one_vocabulary(setup: str):
+    assert (
+        read_recipe(ROOT / "training" / f"{BASELINE}.{setup}.yaml").tokenizer.vocab_size
+        == (SETUPS[setup].fields["vocab_size"])
+    )
+
+
+def test_a_record_reads_back_as_config_for_makes_it(tmp_path):
+    paths = write_records(["iwslt-deen"], tmp_path)
+    assert sorted(path.name for path in paths) == [
+        "ms-2-aif.iwslt-deen.json", "ms-2-aif.iwslt-deen.yaml", "transformer.iwslt-deen.json",
+    ]  # fmt: skip
+    from transformers import AutoConfig
+
+    read = AutoConfig.from_pretrained(tmp_path / "modeling" / "ms-2-aif.iwslt-deen.json")
+    made = config_for("ms-2-aif", "small", vocab_size=31000)
+    own = {"architectures": None, "_name_or_path": None}
+    assert {**read.to_dict(), **own} == {**made.to_dict(), **own}
+
+
+def test_dual_context_is_narrower_on_the_small_tasks():
+    assert record_config_of("enc-dc", "iwslt-envi").encoder_ffn_dim == 512
+    assert record_config_of("ms-1+enc-dc", "iwslt-envi").encoder_ffn_dim == 512
+    assert record_config_of("m-00", "iwslt-envi").encoder_ffn_dim == 1024
+    assert record_config_of("enc-dc", "wmt14-ende").encoder_ffn_dim == 2048
+
+
+@pytest.mark.parametrize("entry", [*SYSTEMS.values(), *VARIANTS.values()], ids=lambda entry: entry.name)
+def test_every_entry_says_what_it_is_and_builds_a_config(entry):
+    assert 0 < len(entry.title) + len(entry.clause) < 100
+    known = set(entry.architecture.config_class.__dataclass_fields__)
+    for fields in (entry.fields, *entry.setup_fields.values()):
+        assert set(fields) <= known
+    assert set(entry.setup_fields) <= SETUPS.keys()
+    assert entry.architecture.translation_class.citation.startswith("@")
+
+
+def test_architectures_are_the_classes_own():
+    for architecture in architectures():
+        assert architecture.config_class.model_type == architecture.model_type
+        assert architecture.translation_class.model_class is architecture.base_class
+        assert architecture_of(architecture.config_class()) is architecture
+        assert architecture.beyond or architecture.prefix == "Transformer"
+
+
+def test_multi_level_supervision_of_any_layers():
+    assert (find_system("ms-2").title, find_system("ms-2").clause) == (
+        "MS-2",
+        "an auxiliary decoder on encoder layer 2, in training only",
+    )
+    assert (
+        find_system("ms-123-aif").clause == "auxiliary decoders on encoder layers 1, 2 and 3, read by the main decoder"
+    )
+    assert find_system("ms-24-aif").fields == {"auxiliary_layers": [2, 4], "information_fusion": True}
+    assert [name for name in list_systems() if name.startswith("ms-")] == ["ms-1", "ms-123", "ms-1-aif", "ms-123-aif"]
+
+
+def test_a_config_may_be_changed_without_the_entry():
+    config_for("ms-1").auxiliary_layers.append(2)
+    assert config_for("ms-1").auxiliary_layers == [1]
+
+
+def test_variants_are_records_and_no_systems():
+    assert record_config_of("transformer-deep", "multi30k-ende").encoder_layers == 7
+    with pytest.raises(UserError, match="'transformer-deep' is unknown"):
+        config_for("transformer-deep")
+
+
+def test_reported_numbers():
+    assert reported("iter-c-agg.iwslt-esen").bleu == 40.31
+    assert reported("s-agg.multi30k-ende") is None
+    assert reported("nonesuch.wmt14-ende") is None
+    assert reported("ms-12.iwslt-envi") is None, "its speed is printed, no record of it is kept"
+    own, base = papers_numbers("ms-123-aif.iwslt-envi")
+    assert (own.bleu, own.parameters, base.bleu) == (31.70, 26.2, 30.58)
+    # Thesis on joint attention, from the same tables.
+    expected = {"s-agg": 0.97, "iter-c-agg": 0.85, "m-10": 0.71, "ms-1": 0.64, "ms-3-aif": 0.63, "ms-123": 0.36}
+    expected |= {"ms-13-aif": 0.44, "ms-1-aif": 0.63, "enc-dc": 0.82, "full-dc": 0.69, "transformer": 1.0}
+    assert {system: round(training_ratio(system), 2) for system in expected} == expected
+    assert training_ratio("ms-1+enc-dc") is None
+    assert training_ratio("nonesuch") is None
+    assert (round(decoding_ratio("ms-2-aif"), 2), round(decoding_ratio("ms-123-aif"), 2)) == (0.62, 0.35)
+    assert decoding_ratio("enc-dc") is None
