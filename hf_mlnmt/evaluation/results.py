@@ -114,6 +114,24 @@ def open_results(path: str | Path, name: str, named: bool) -> Results:
     return results
 
 
+def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, str | None]:
+    """{"source", "target"} of a test set, of a results file's content: a multilingual model's have their own.
+
+    They are what the recipe in the file says of the test set's corpus, else those of the whole run.
+    """
+    languages = _inner(results, "languages")
+    if _inner(results, "recipe", "tokenizer").get("languages"):
+        languages = _inner(results, "recipe", "data", "test", test_set, "languages") or languages
+    return {side: languages.get(side) for side in ("source", "target")}
+
+
+def _inner(content: Any, *keys: str) -> Mapping[str, Any]:
+    """The mapping at these keys; {} where there is none."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that can change a number."""
     from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed

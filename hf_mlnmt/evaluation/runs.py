@@ -16,7 +16,7 @@ from typing import Any
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
 
@@ -58,10 +58,10 @@ def read_run(folder: str | Path) -> FinishedRun | None:
         raise UserError(f"{folder}: neither results.json nor recipe.yaml is there: not the folder of a training run.")
     read_results(path)
     results = json.loads(path.read_text(encoding="utf-8"))
-    language = results.get("languages", {}).get("target")
-    if "recipe" not in results or not language:
+    if "recipe" not in results or not results.get("languages", {}).get("target"):
         raise UserError(f'{path}: has no "recipe" and "languages"; it was not written by `hf-mlnmt train`.')
-    files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test in results["scores"]}
+    languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
+    files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test, language in languages.items()}
     config = folder / MODEL / "config.json"
     return FinishedRun(
         folder,
@@ -145,8 +145,9 @@ def against_baseline(
     found: dict[str, dict[str, PairedTests]] = {}
     for test, by_protocol in baseline.results["scores"].items():
         systems = {each.name: each.outputs[test] for each in (baseline, *runs)}
+        language = languages_of_test(baseline.results, test)["target"]
         for protocol, metrics in by_protocol.items():
-            how = {"protocol": protocol, "language": baseline.results["languages"]["target"], "metrics": list(metrics)}
+            how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": list(metrics)}
             tests = paired_tests(systems, references[test], **how, **options)
             for run in runs:
                 _check_recorded(run, baseline, test, protocol, tests)

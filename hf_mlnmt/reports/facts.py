@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.entry import Reported
 
@@ -63,6 +63,11 @@ class Facts:
         """BibTeX of the paper, where the class has it."""
         text = getattr(self.model_class, "citation", None)
         return text.strip() if isinstance(text, str) and text.strip() else None
+
+    def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
+        """(source, target) of a test set: a multilingual model is scored in several directions."""
+        found = languages_of_test(self.results[0] if self.results else {}, test_set)
+        return found["source"] or self.languages[0], found["target"] or self.languages[1]
 
     def recorded(self, key: str) -> Any:
         """A key of the results that all of them agree on; None when it is missing or differs (as the seed does)."""

@@ -50,8 +50,7 @@ def _dataset_names(corpora: Any) -> Iterator[str]:
 
 
 def _languages(facts: Facts) -> list[str]:
-    codes = [code for code in facts.languages if code] or list(facts.codes)
-    return list(dict.fromkeys(codes))
+    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes]))
 
 
 def _tags(facts: Facts) -> list[str]:
@@ -62,7 +61,7 @@ def _tags(facts: Facts) -> list[str]:
 
 
 def _eval_result(facts: Facts, score: Score) -> EvalResult:
-    source, target = facts.languages
+    source, target = facts.languages_of_test(score.test_set)
     dataset = next(iter(hub_datasets(facts.data)), None)
     arguments: dict[str, Any] = {"signature": score.signature, "protocol": score.protocol}
     if score.interval:

@@ -66,7 +66,8 @@ class Scoring:
 
     Args:
         output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
-        language: the target language's two-letter code, for scores and names of files.
+        language: the target language's two-letter code, for scores and names of files; of a multilingual model each test
+            set has its own.
         tell: hears what is being done.
     """
 
@@ -79,14 +80,14 @@ class Scoring:
         before = read_results(file) if file.is_file() else None
         results = new_results(name, facts)
         for test in tests:
-            outputs = self._outputs(model, test)
+            outputs, language = self._outputs(model, test), test.target_language or self.language
             product = f"scores/{test.name}.{model.name}"
-            made_of = digest(outputs, test.references, self.language, versions())
+            made_of = digest(outputs, test.references, language, versions())
             if before is not None and self.made.same(product, made_of) and test.name in before.scores:
                 results.scores[test.name] = before.scores[test.name]
                 results.outputs[test.name] = before.outputs[test.name]
             else:
-                results.add_scores(test.name, score_protocols(outputs, test.references, language=self.language))
+                results.add_scores(test.name, score_protocols(outputs, test.references, language=language))
             results.write(file)
             self.made.note(product, made_of)
         return results
@@ -95,7 +96,8 @@ class Scoring:
         """The translations: those of before if nothing that they depend on changed."""
         from hf_mlnmt.generation import TranslationPipeline
 
-        kept = self.output / "translations" / f"{test.name}.{model.name}.{self.language}"
+        language = test.target_language or self.language
+        kept = self.output / "translations" / f"{test.name}.{model.name}.{language}"
         made_of = self.made.digests.get(f"model/{model.name}")
         made_of = digest(made_of, test.sources, test.target_language, self.language, versions())
         if kept.is_file():

@@ -139,6 +139,14 @@ def test_hub_datasets_are_named_and_folders_are_not():
     assert data["model-index"][0]["results"][0]["dataset"]["type"] == "bentrevett/multi30k"
 
 
+def test_a_multilingual_card_lists_all_languages_and_each_test_sets_own():
+    recipe = {"tokenizer": {"languages": ["de", "fr"]}}
+    recipe["data"] = {"test": {"test": {"languages": {"source": "en", "target": "fr"}}}}
+    data = yaml.safe_load(build_card(facts(some_results(recipe=recipe), codes=("de", "fr"))).split("---")[1])
+    assert data["language"] == ["en", "de", "fr"]
+    assert {each["task"]["name"] for each in data["model-index"][0]["results"]} == {"Translation English to French"}
+
+
 def test_length_normalisation_of_ours_is_explained():
     card = build_card(facts(some_results(), generation={"num_beams": 5, "length_normalization": "gnmt"}))
     assert "`gnmt`, which only the package's pipeline and command do" in section(card, "Decoding")

@@ -16,6 +16,8 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import PairedResult, paired_tests, read_results, score_protocols
 from hf_mlnmt.evaluation.report import p_values
+from hf_mlnmt.evaluation.results import languages_of_test
+from hf_mlnmt.evaluation.runs import read_run
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import add_runs, comparison_of, page_of, stale_comparisons
@@ -86,6 +88,19 @@ def compared(runs, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("results") / "toy"
     add_runs([runs / "base", runs / "a", runs / "b"], output, runs / "data", **FEW)
     return output
+
+
+def test_a_run_says_each_test_sets_own_language(tmp_path):
+    """Of a multilingual model; the file of its translations is named by it."""
+    languages = {"source": "en", "target": "fr"}
+    recipe = {"tokenizer": {"languages": ["de", "fr"]}, "data": {"test": {"test": {"languages": languages}}}}
+    folder = write_run(tmp_path / "base", "base", recipe=recipe)
+    with pytest.raises(UserError, match=r"test\.average\.fr"):
+        read_run(folder)
+    (folder / "translations" / "test.average.de").rename(folder / "translations" / "test.average.fr")
+    assert read_run(folder).outputs["test"] == OUTPUTS["base"]
+    recipe["tokenizer"]["languages"] = []
+    assert languages_of_test({"languages": {"target": "de"}, "recipe": recipe}, "test")["target"] == "de"
 
 
 def test_the_numbers_are_the_paired_tests(compared):

@@ -16,10 +16,12 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
+from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
-from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.preparation import Preparation, RawPairs
+from hf_mlnmt.training.scoring import MadeOf, Scoring
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -235,3 +237,19 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
         scores.append(dev.metrics[0]([line.upper() for line in dev.references], dev.references, None)["bleu"])
     assert scores[0] < 10
     assert scores[1] == pytest.approx(100)
+
+
+def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, monkeypatch):
+    """Of a model from English into German and French, the French one by the French tokeniser."""
+
+    class Echo:
+        def __call__(self, texts, target_language):
+            return [f"{text} ({target_language})" for text in texts]
+
+    monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name: Echo())
+    tests = [RawPairs(code, ["a"], ["l'un"], code) for code in ("de", "fr")]
+    scoring = Scoring(tmp_path, "de", MadeOf(tmp_path), print)
+    scores = scoring.score(tmp_path / "average", tests, "toy", {}).scores
+    for code in ("de", "fr"):
+        assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
+        assert (tmp_path / "translations" / f"{code}.average.{code}").read_text() == f"a ({code})\n"
