@@ -11,8 +11,7 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_json
-
-PROCESSING_FILE = "text_processing.json"
+from hf_mlnmt.model_folder import TEXT_PROCESSING
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class TextProcessing:
 
 def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing] | None) -> None:
     """Write text_processing.json into a model folder, or remove an old one when there is nothing to record."""
-    path = Path(folder) / PROCESSING_FILE
+    path = Path(folder) / TEXT_PROCESSING
     if all(side.identity for side in (processing or {}).values()):
         path.unlink(missing_ok=True)
     else:
@@ -87,7 +86,7 @@ def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing]
 
 def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
     """Read text_processing.json into {"source": ..., "target": ...}; without that file text is left alone."""
-    path = Path(folder) / PROCESSING_FILE
+    path = Path(folder) / TEXT_PROCESSING
     if not path.exists():
         return {"source": TextProcessing(), "target": TextProcessing()}
     try:

@@ -18,6 +18,7 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS, code_of, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
+from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 __all__ = [
     "SPECIAL_TOKENS",
@@ -32,7 +33,6 @@ __all__ = [
     "unknown_rate",
 ]
 
-TARGET_FOLDER = "target_tokenizer"
 _BATCH = 1000
 
 
@@ -125,9 +125,9 @@ def save_tokenizers(
     folder = Path(folder)
     _save(folder, source)
     if target is None or target is source:
-        shutil.rmtree(folder / TARGET_FOLDER, ignore_errors=True)
+        shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
     else:
-        _save(folder / TARGET_FOLDER, target)
+        _save(folder / TARGET_TOKENIZER, target)
     save_processing(folder, processing)
 
 
@@ -144,7 +144,7 @@ def load_tokenizers(folder: str | Path) -> Tokenizers:
 
     Raises UserError when there is none, or when a file is broken.
     """
-    source, other = _load(folder), Path(folder) / TARGET_FOLDER
+    source, other = _load(folder), Path(folder) / TARGET_TOKENIZER
     return Tokenizers(source, _load(other) if other.is_dir() else source, load_processing(folder))
 
 

@@ -19,6 +19,7 @@ from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
+from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
@@ -49,7 +50,7 @@ class FinishedRun:
 def read_run(folder: str | Path) -> FinishedRun | None:
     """A run; None while it has no results.json. UserError for what is no run, or lacks translations."""
     folder = Path(folder)
-    path = folder / "results.json"
+    path = folder / RESULTS
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder. Give folders that `hf-mlnmt train` has made, such as runs/NAME.")
     if not path.is_file():
@@ -62,7 +63,7 @@ def read_run(folder: str | Path) -> FinishedRun | None:
         raise UserError(f'{path}: has no "recipe" and "languages"; it was not written by `hf-mlnmt train`.')
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
     files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test, language in languages.items()}
-    config = folder / MODEL / "config.json"
+    config = folder / MODEL / CONFIG
     return FinishedRun(
         folder,
         results,

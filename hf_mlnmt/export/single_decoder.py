@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
-
-# What goes on as it is: tokenizers, and what is done to text before and after them.
-_COPIED = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "text_processing.json"]
-_COPIED += ["target_tokenizer"]
+from hf_mlnmt.model_folder import check_model_folder, copy_text_files
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
@@ -27,9 +23,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     from hf_mlnmt.generation.loading import load
     from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
 
-    folder = Path(model)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: no config.json there. Give a model folder, such as a run's average/ or best/.")
+    folder = check_model_folder(model)
     if folder.resolve() == Path(output).resolve():
         raise UserError(f"{output}: is the model itself. Choose another --output.")
     loaded = load(str(folder), device="cpu").model
@@ -42,9 +36,5 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
         raise UserError(f"{folder}: {error}.{hint}") from error
     with atomic_folder(output) as new:
         single.save_pretrained(new)
-        for name in _COPIED:
-            if (folder / name).is_dir():
-                shutil.copytree(folder / name, new / name)
-            elif (folder / name).is_file():
-                shutil.copyfile(folder / name, new / name)
+        copy_text_files(folder, new)
     return Path(output)

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-
-_TOKENIZER_FILES = ["*.json", "*.spm", "*.model", "*.txt", "target_tokenizer/*"]
+from hf_mlnmt.model_folder import fetch_small_files, load_model
 
 
 class Parts(NamedTuple):
@@ -35,8 +33,10 @@ def load(name: str, device: str | None = None, dtype: str = "auto", **options: A
     Raises UserError when it is not there, is not a translation model, or its vocabulary does not fit.
     """
     rounded = dtype == "int8"
-    model = _model(name, "float32" if rounded else dtype, options)
-    folder = _folder(name, options)
+    if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
+    model = load_model(name, dtype="float32" if rounded else dtype, **options)
+    folder = fetch_small_files(name, **options)
     source, target, processing = _tokenizers(name, folder, options)
     parts = Parts(model, source, target, processing.get("source"), processing.get("target"))
     _check_vocabulary(name, parts)
@@ -78,32 +78,6 @@ def choose_device(device: str | None) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r}: no CUDA device is usable here. Leave the option out or say cpu.")
     return chosen
-
-
-def _model(name: str, dtype: str, options: dict[str, Any]) -> Any:
-    from transformers import AutoModelForSeq2SeqLM
-
-    if Path(name).exists() and not (Path(name) / "config.json").is_file():
-        raise UserError(f"{name}: no config.json there. Give a model folder (a run's best/ or average/) or a Hub name.")
-    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
-    try:
-        return AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, **options)
-    except ValueError as error:
-        if "Unrecognized configuration class" in str(error):
-            raise UserError(f"{name}: not an encoder-decoder (translation) model.") from error
-        raise UserError(f"{name}: {error}") from error
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{name}: cannot be loaded. Give a model folder or a Hub name. {error}") from error
-
-
-def _folder(name: str, options: dict[str, Any]) -> Path:
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import snapshot_download
-
-    revision = {key: options[key] for key in ("revision", "token", "cache_dir") if key in options}
-    return Path(snapshot_download(name, allow_patterns=_TOKENIZER_FILES, **revision))
 
 
 def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Any, Any, dict[str, TextProcessing]]:

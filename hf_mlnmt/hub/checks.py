@@ -12,11 +12,12 @@ from safetensors import SafetensorError, safe_open
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.hub.cleaning import pollution
+from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 _PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".msgpack", ".joblib"}
 _TEXT_SUFFIXES = {".json", ".md", ".py", ".txt", ".yaml", ".yml", ".jsonl", ".toml", ".cfg", ""}
-_NEEDED = ("config.json", "generation_config.json", "README.md")
+_NEEDED = (CONFIG, GENERATION_CONFIG, CARD)
 
 
 def check_folder(folder: str | Path, *origins: str | Path) -> None:
@@ -58,14 +59,14 @@ def _missing(folder: Path) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> Iterator[str]:
-    config, generation = _json(folder / "config.json"), _json(folder / "generation_config.json")
+    config, generation = _json(folder / CONFIG), _json(folder / GENERATION_CONFIG)
     if config.get("use_cache") is False:
         yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
     if left := pollution(generation):
         yield f"generation_config.json: leftovers of training: {', '.join(left)}"
     if generation and generation.get("max_new_tokens") is None:
         yield "generation_config.json: no max_new_tokens, so translations would be cut after 20 tokens"
-    readme = folder / "README.md"
+    readme = folder / CARD
     if readme.is_file() and not _front_matter(readme.read_text(encoding="utf-8")):
         yield "README.md: no YAML metadata between two lines of --- at its top"
 

@@ -16,21 +16,27 @@ from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder
 from hf_mlnmt.hub.cleaning import clean_generation_config
 from hf_mlnmt.hub.licences import LICENCES
+from hf_mlnmt.model_folder import (
+    CARD,
+    CONFIG,
+    GENERATION_CONFIG,
+    RESULTS,
+    TARGET_TOKENIZER,
+    TEXT_PROCESSING,
+    check_model_folder,
+    needs_code,
+)
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
-    PROCESSING_FILE,
-    RESULTS_FILE,
-    TARGET_FOLDER,
     Facts,
     languages_of_results,
     load_results,
-    needs_code,
     read_json,
 )
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 
-_OURS = {"config.json", "generation_config.json", "README.md", RESULTS_FILE, PROCESSING_FILE, TARGET_FOLDER}
+_OURS = {CONFIG, GENERATION_CONFIG, CARD, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -68,7 +74,7 @@ def build_folder(
     Raises: UserError when the model is not complete, does not load again, or something in it must not go out.
     """
     source, target = Path(model), Path(target)
-    _check_source(source)
+    check_model_folder(source)
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
@@ -77,28 +83,13 @@ def build_folder(
         _write_model(network, new)
         tokenizers.save(new)
         if facts.results:
-            write_json(new / RESULTS_FILE, facts.results[0])
-        write_text(new / "README.md", build_card(facts))
+            write_json(new / RESULTS, facts.results[0])
+        write_text(new / CARD, build_card(facts))
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers.source, ways)
     return Published(target, warnings)
-
-
-def _check_source(source: Path) -> None:
-    if not source.is_dir():
-        raise UserError(f"{source}: no such folder. Give a model folder, as a run's average/ or best/.")
-    if not (source / "config.json").is_file():
-        inside = [name for name in ("average", "best") if (source / name / "config.json").is_file()]
-        hint = f"It is a run's folder; give {' or '.join(str(source / name) for name in inside)}." if inside else ""
-        raise UserError(
-            f"{source}: no config.json there. {hint or 'Give a model folder, as a run’s average/ or best/.'}"
-        )
-    if not list(source.glob("*.safetensors")):
-        pickles = sorted(path.name for path in source.glob("*.bin"))
-        found = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
-        raise UserError(f"{source}: {found}. Save the model again with Transformers 5, which writes safetensors.")
 
 
 def _check_target(source: Path, target: Path) -> None:
@@ -113,7 +104,7 @@ def _check_target(source: Path, target: Path) -> None:
             f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
             "empty folder for --to."
         )
-    if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
+    if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
         raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --to.")
 
 
@@ -125,7 +116,7 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     """The model, ready to be published, and its tokenizers; vocabularies are checked."""
     from hf_mlnmt.generation.loading import load
 
-    parts = load(str(source), device="cpu", use_safetensors=True)
+    parts = load(str(source), device="cpu")
     model = parts.model.eval()
     model.config.use_cache = True
     model.generation_config = clean_generation_config(model.generation_config, model.config)
@@ -141,7 +132,7 @@ def _facts(
     languages: tuple[str, str] | None,
     results: str | Path | None,
 ) -> tuple[Facts, list[str]]:
-    path = Path(results) if results else source / RESULTS_FILE
+    path = Path(results) if results else source / RESULTS
     found = load_results(path) if results or path.is_file() else {}
     parameters = parameters_by_part(model)
     facts = Facts(
@@ -154,7 +145,7 @@ def _facts(
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,
         separate_tokenizers=not tokenizers.joint,
-        processing=hide_paths(read_json(source / PROCESSING_FILE)),
+        processing=hide_paths(read_json(source / TEXT_PROCESSING)),
         parameters=parameters,
     )
     return facts, list(_warnings(facts, path, parameters["total"]))
@@ -191,7 +182,7 @@ def _write_model(model: Any, folder: Path) -> None:
     with _carrying_code(model):
         model.save_pretrained(folder)
     if needs_code(type(model)):
-        _name_base_model(model, folder / "config.json")
+        _name_base_model(model, folder / CONFIG)
 
 
 @contextmanager

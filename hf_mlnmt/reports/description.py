@@ -10,13 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.reports.facts import PROCESSING_FILE, RESULTS_FILE, TARGET_FOLDER, load_results, needs_code, read_json
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    GENERATION_CONFIG,
+    RESULTS,
+    TARGET_TOKENIZER,
+    TEXT_PROCESSING,
+    fetch_small_files,
+    needs_code,
+)
+from hf_mlnmt.reports.facts import load_results, read_json
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, parameters_by_part
 from hf_mlnmt.reports.record_cards import facts_of_record, record_config
 from hf_mlnmt.zoo.records import record_path, stems
 
-_FILES = ["*.json", "*.spm", "*.model", "*.txt", f"{TARGET_FOLDER}/*"]
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
 
 
@@ -34,16 +42,18 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
         path = record_path("modeling", target)
     if path.is_file() and path.suffix == ".json":
         return _describe_record(path)
-    folder = path if path.is_dir() else _from_hub(str(target), revision)
-    if not (folder / "config.json").is_file():
+    if path.name == str(target) and not path.exists() and (near := suggest(str(target), stems())):
+        raise UserError(f"{target}: no such folder or record{near}.")
+    folder = fetch_small_files(target, revision=revision)
+    if not (folder / CONFIG).is_file():
         raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or modeling/<stem>.json.")
-    results = load_results(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
+    results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
     return {
         "name": str(target),
-        **_architecture(record_config(folder / "config.json")),
+        **_architecture(record_config(folder / CONFIG)),
         "tokenizers": _tokenizers(folder),
-        "processing": read_json(folder / PROCESSING_FILE),
-        "generation": _without(read_json(folder / "generation_config.json")),
+        "processing": read_json(folder / TEXT_PROCESSING),
+        "generation": _without(read_json(folder / GENERATION_CONFIG)),
         **_training([results] if results else []),
     }
 
@@ -88,7 +98,7 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
     return {
         side: {
             "class": type(tokenizer).__name__,
-            "kind": _kind(folder / ("" if side != "target" else TARGET_FOLDER)),
+            "kind": _kind(folder / ("" if side != "target" else TARGET_TOKENIZER)),
             "entries": len(tokenizer),
             "special_tokens": {str(token): tokenizer.convert_tokens_to_ids(token) for token in _special(tokenizer)},
             "languages": languages_of(tokenizer),
@@ -108,23 +118,6 @@ def _kind(folder: Path) -> str | None:
     if not model:
         return None
     return f"{model.get('type', 'unknown kind')}{' with byte fallback' if model.get('byte_fallback') else ''}"
-
-
-def _from_hub(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_FILES, revision=revision))
-    except HFValidationError as error:
-        raise UserError(f"{name}: no such folder or record, and not a Hub name either.") from error
-    except LocalEntryNotFoundError as error:
-        raise UserError(
-            f"{name}: no such folder or record; as a Hub name it is not in the cache, and the Hub cannot be reached."
-        ) from error
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"{name}: no such folder or record, and not found on the Hub ({first}).") from error
 
 
 def _without(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,9 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
+from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.entry import Reported
-
-RESULTS_FILE = "results.json"
-PROCESSING_FILE = "text_processing.json"
-TARGET_FOLDER = "target_tokenizer"
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,6 @@ class Facts:
         """The training data: the results' word, before training the recipe's plan."""
         data = self.recorded("data") if self.results else self.recipe.get("data")
         return data if isinstance(data, Mapping) else {"name": data} if data else {}
-
-
-def needs_code(model_class: type) -> bool:
-    """Whether a class comes from outside Transformers."""
-    return model_class.__module__.split(".")[0] != "transformers"
 
 
 def read_json(path: Path) -> dict[str, Any]:

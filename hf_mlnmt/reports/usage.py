@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.reports.facts import TARGET_FOLDER, Facts
+from hf_mlnmt.model_folder import TARGET_TOKENIZER
+from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example
 
 
@@ -48,7 +49,7 @@ def _plain(facts: Facts, trust: bool = False) -> list[str]:
         f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
     ]
     if facts.separate_tokenizers:
-        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{TARGET_FOLDER}"{trusted})')
+        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{TARGET_TOKENIZER}"{trusted})')
     lines += [
         f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
         "",

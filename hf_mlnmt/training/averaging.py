@@ -16,9 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+from hf_mlnmt.model_folder import WEIGHTS, WEIGHTS_INDEX
 
 
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
@@ -42,8 +40,8 @@ def _open(folder: Path, stack: ExitStack) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give the folders of checkpoints or models.")
     files = [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    if (folder / WEIGHTS_INDEX).is_file():
+        index = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
         files = [folder / name for name in sorted(set(index["weight_map"].values()))]
     tensors: dict[str, Any] = {}
     for path in files:

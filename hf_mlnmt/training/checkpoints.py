@@ -17,6 +17,7 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import follow_umask, is_full_disk, size_and_crc, write_json
+from hf_mlnmt.model_folder import CONFIG
 
 MANIFEST = "complete.json"
 NAME = re.compile(r"checkpoint-(\d+)$")
@@ -117,9 +118,9 @@ def check_same_model(checkpoint: Path, config: Any) -> None:
     Raises: UserError naming the first differing field of config.json.
     """
     try:
-        theirs = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        theirs = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{checkpoint / 'config.json'}: cannot be read ({error}); it is not a checkpoint.") from error
+        raise UserError(f"{checkpoint / CONFIG}: cannot be read ({error}); it is not a checkpoint.") from error
     ours = json.loads(config.to_json_string(use_diff=False))
     for name in sorted(ours.keys() & theirs.keys() - NO_ARCHITECTURE, key=lambda name: (name != "model_type", name)):
         if ours[name] != theirs[name]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +11,13 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
+from hf_mlnmt.model_folder import WEIGHTS, copy_all_but_weights
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.averaging import WEIGHTS, average_checkpoints
+from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.scoring import MadeOf, digest_of_model
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.recipe import Recipe
-
-# Files of a checkpoint that a model folder has too.
-MODEL_FILES = ["config.json", "generation_config.json", "text_processing.json"]
-MODEL_FILES += ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "target_tokenizer"]
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
@@ -44,11 +40,7 @@ def write_model(
     `generation` replaces the checkpoint's generation_config.
     """
     with atomic_folder(folder) as new, checkpoints.explain_full_disk(new):
-        for name in MODEL_FILES:
-            if (checkpoint / name).is_dir():
-                shutil.copytree(checkpoint / name, new / name)
-            elif (checkpoint / name).is_file():
-                shutil.copyfile(checkpoint / name, new / name)
+        copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)

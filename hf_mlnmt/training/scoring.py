@@ -66,8 +66,8 @@ class Scoring:
 
     Args:
         output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
-        language: the target language's two-letter code, for scores and names of files; of a multilingual model each test
-            set has its own.
+        language: the target language's two-letter code, for scores and names of files; of a multilingual model each
+            test set has its own.
         tell: hears what is being done.
     """
 

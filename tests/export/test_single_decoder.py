@@ -94,7 +94,7 @@ def test_mistakes_are_named(supervised, tmp_path):
         ((fused, "-o", out), r"information_fusion.*cannot be dropped.*--auxiliary"),
         ((plain, "-o", out), "TransformerForConditionalGeneration has no auxiliary decoders"),
         ((supervised, "-a", 3, "-o", out), r"layer=3: there are auxiliary decoders on \[1, 2\]"),
-        ((tmp_path / "nothing", "-o", out), "no config.json there"),
+        ((tmp_path / "nothing", "-o", out), "nothing: no such folder"),
         ((supervised, "-o", supervised), "is there already"),
         ((supervised, "-o", supervised, "--force"), "is the model itself"),
     ]:

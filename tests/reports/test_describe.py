@@ -125,6 +125,8 @@ def test_bad_targets(root, tmp_path):
         describe("nobody/nothing-of-this-name")
     with pytest.raises(UserError, match="not a Hub name"):
         describe("no such thing")
+    with pytest.raises(UserError, match=r"did you mean 'transformer\.multi30k-ende'"):
+        describe("transfomer.multi30k-ende")
     (root / "empty").mkdir()
     with pytest.raises(UserError, match=r"no config\.json"):
         describe(root / "empty")

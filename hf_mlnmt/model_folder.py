@@ -1,0 +1,216 @@
+"""What a model folder is: the names of its files, how it is found, checked, loaded and copied.
+
+| file | what is in it |
+| --- | --- |
+| config.json, *.py | what the model is; its code, where config.json points to it (`auto_map`) |
+| model.safetensors | the weights; large ones in several files that model.safetensors.index.json lists |
+| generation_config.json | how it decodes unless told otherwise |
+| tokenizer.json and others | the tokenizer of both sides, or of the source |
+| target_tokenizer/ | the target's, where it has its own |
+| text_processing.json | what is done to text before the tokenizer; without it, nothing |
+| results.json, README.md | scores and how it was made; the model card |
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+TARGET_TOKENIZER = "target_tokenizer"
+TEXT_PROCESSING = "text_processing.json"
+RESULTS = "results.json"
+CARD = "README.md"
+MODELS_OF_A_RUN = ("average", "best")
+# Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
+TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING)
+# Everything but the weights:
+SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*")
+_HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
+
+
+# Finding and checking
+
+
+def check_model_folder(folder: str | Path) -> Path:
+    """The folder. Raises: UserError when it is not there, has no config.json, or no weights that may be loaded."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        kind = "a file, not a model folder" if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {kind}{_suggestion(folder)}. {_HINT}.")
+    if not (folder / CONFIG).is_file():
+        inside = [str(folder / name) for name in MODELS_OF_A_RUN if (folder / name / CONFIG).is_file()]
+        hint = f"It is a run's folder; give {' or '.join(inside)}." if inside else f"{_HINT}."
+        raise UserError(f"{folder}: no {CONFIG} there. {hint}")
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        found = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
+        raise UserError(f"{folder}: {found}. Save the model again with Transformers 5, which writes safetensors.")
+    return folder
+
+
+def check_name(name: str | Path) -> None:
+    """Refuse at once, without asking the network, what is no good model folder and cannot be a name on the Hub."""
+    if Path(name).exists():
+        check_model_folder(name)
+    elif is_path(str(name)):
+        raise UserError(f"{name}: no such folder{_suggestion(Path(name))}, and not a Hub name either. {_HINT}.")
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is meant as a path: no name on the Hub, or its first part is a folder here."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if name.startswith((".", "~", "/")) or name.count("/") > 1:
+        return True
+    if "/" in name and Path(name.split("/")[0]).is_dir():
+        return True
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return True
+    return False
+
+
+def _suggestion(path: Path) -> str:
+    """The text " (did you mean 'runs/demo/average'?)" with the folder of the most similar path, or nothing."""
+    current, changed = Path(path.anchor), False
+    for part in path.relative_to(path.anchor).parts:
+        if not (current / part).is_dir():
+            inside = [child.name for child in current.iterdir() if child.is_dir() and not child.name.startswith(".")]
+            near = difflib.get_close_matches(part, inside, n=1, cutoff=0.6)
+            if not near:
+                return ""
+            part, changed = near[0], True
+        current /= part
+    return f" (did you mean '{current}'?)" if changed else ""
+
+
+def fetch_small_files(name: str | Path, **options: Any) -> Path:
+    """The folder itself, or one with all that a name on the Hub has but the weights.
+
+    Args:
+        options: revision, token, cache_dir of the Hub; others are passed over.
+
+    Raises: UserError when it is neither.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    check_name(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    known = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
+    nothing = f"{name}: no such folder{_suggestion(Path(name))}"
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
+    except LocalEntryNotFoundError as error:
+        raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{nothing}, and not found on the Hub ({_first_line(error)}).") from error
+
+
+# Loading
+
+
+def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", strict: bool = True, **options: Any) -> Any:
+    """A model from a folder or a Hub name, from safetensors only, with the very weights that its config asks for.
+
+    Args:
+        head: the Auto class to load by; default: AutoModelForSeq2SeqLM.
+        strict: refuse weights that are missing, have another shape or are not numbers, and, of models that are not
+            Transformers' own (whose older files hold more than is read), weights that the model does not have.
+        options: from_pretrained's: revision, trust_remote_code and so on.
+
+    Raises: UserError when it is not there, not such a model, broken, or its config and weights do not fit.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+    from transformers import AutoModelForSeq2SeqLM
+
+    check_name(name)
+    how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    try:
+        model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
+    except SafetensorError as error:
+        raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        if "Unrecognized configuration class" in str(error):
+            kind = "an encoder-decoder (translation) model" if head is None else f"a model for {head.__name__}"
+            raise UserError(f"{name}: not {kind}.") from error
+        raise UserError(f"{name}: {error}") from error
+    except OSError as error:
+        where = "" if Path(name).exists() else _suggestion(Path(name))
+        raise UserError(f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {error}") from error
+    if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
+        raise UserError(f"{name}: {'; '.join(problems)}")
+    return model
+
+
+def _unfit_weights(model: Any, report: Mapping[str, Any]) -> Iterator[str]:
+    """What lacks to a fit of config and weights."""
+    found = {
+        "are missing": report["missing_keys"],
+        "have another shape": [key for key, *_ in report["mismatched_keys"]],
+        "are unknown to the model": report["unexpected_keys"] if needs_code(type(model)) else [],
+    }
+    unfit = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in found.items() if keys]
+    if unfit:
+        yield f"{CONFIG} and weights do not fit: of the weights {', '.join(unfit)}. Take both from one model folder."
+
+
+def _not_numbers(model: Any) -> Iterator[str]:
+    weights = [
+        (name, one.detach()) for name, one in model.named_parameters() if one.is_floating_point() and one.numel()
+    ]
+    if broken := [name for name, one in weights if not all(end.isfinite() for end in one.aminmax())]:
+        yield (
+            f"weights hold values that are not finite numbers ({_some(broken)}): the training that made them went "
+            "wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+# Copying
+
+
+def needs_code(model_class: type) -> bool:
+    """Whether a class comes from outside Transformers: then its code belongs into the folder."""
+    return model_class.__module__.split(".")[0] != "transformers"
+
+
+def copy_text_files(source: Path, target: Path) -> None:
+    """Copy tokenizers and text processing from a model folder into another."""
+    _copy(source, target, TEXT_FILES)
+
+
+def copy_all_but_weights(source: Path, target: Path) -> None:
+    """Copy config, generation config, the model's code, tokenizers and text processing."""
+    _copy(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
+
+
+def _copy(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)

@@ -1,0 +1,202 @@
+"""A model folder is found, checked, loaded with just the weights that its config asks for, and copied; bad ones not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import huggingface_hub
+import pytest
+import torch
+from helpers.model_folders import small_model, write_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+
+from hf_mlnmt import UserError
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    WEIGHTS,
+    check_model_folder,
+    copy_all_but_weights,
+    copy_text_files,
+    fetch_small_files,
+    is_path,
+    load_model,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_model(tmp_path / "runs" / "demo" / "average")
+
+
+def change_config(folder, **fields):
+    path = folder / CONFIG
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def change_weights(folder, change):
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+# Loading
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"encoder_layers": 3}, r"are missing \(model\.encoder\.layers\.1\.\S+ and \d+ more\)"),
+        ({"decoder_layers": 0}, "decoder_layers=0"),
+        (
+            {"encoder_ffn_dim": 24},
+            r"have another shape \(model\.encoder\.layers\.0\.feed_forward\.fc1\.bias and 2 more",
+        ),
+        ({"d_model": "wide"}, "d_model"),
+        ({"norm_position": "pre"}, r"4 are missing \(model\.decoder\.layer_norm\.bias and 3 more\)"),
+    ],
+)
+def test_a_config_that_disagrees_with_the_weights_is_refused(folder, fields, found):
+    change_config(folder, **fields)
+    with pytest.raises(UserError, match=found) as error:
+        load_model(folder)
+    assert str(folder) in str(error.value)
+    with pytest.raises(UserError, match=found):  # what `hf-mlnmt translate` does
+        TranslationPipeline.from_pretrained(str(folder))
+
+
+def test_weights_that_the_model_lacks_are_refused_unless_asked_for(folder):
+    change_weights(folder, lambda tensors: tensors.update({"model.encoder.layers.1.bias": torch.ones(2)}))
+    with pytest.raises(UserError, match=r"1 are unknown to the model \(model\.encoder\.layers\.1\.bias\)"):
+        load_model(folder)
+    assert load_model(folder, strict=False).config.encoder_layers == 1
+
+
+def test_old_files_of_transformers_own_models_may_hold_more(tmp_path):
+    sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    MarianMTModel(MarianConfig(vocab_size=9, d_model=4, pad_token_id=0, **sizes)).save_pretrained(tmp_path)
+    change_weights(tmp_path, lambda tensors: tensors.update({"model.old_buffer": torch.ones(2)}))
+    assert load_model(tmp_path).config.model_type == "marian"
+    change_weights(tmp_path, lambda tensors: tensors.pop("model.encoder.layers.0.fc1.bias"))
+    with pytest.raises(UserError, match=r"1 are missing \(model\.encoder\.layers\.0\.fc1\.bias\)"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_refused(folder, value):
+    def change(tensors):
+        tensors["model.encoder.layers.0.feed_forward.fc1.weight"][1, 2] = value
+
+    change_weights(folder, change)
+    with pytest.raises(UserError, match=r"not finite numbers \(model\.encoder\.layers\.0\.feed_forward\.fc1\.weight\)"):
+        load_model(folder)
+
+
+def test_other_heads_and_other_models(folder, tmp_path):
+    assert type(load_model(folder, AutoModel)).__name__ == "TransformerModel"
+    expected = AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in load_model(folder).state_dict().items())
+    (tmp_path / "gpt").mkdir()
+    shutil.copyfile(folder / WEIGHTS, tmp_path / "gpt" / WEIGHTS)
+    (tmp_path / "gpt" / CONFIG).write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match=r"not an encoder-decoder \(translation\) model"):
+        load_model(tmp_path / "gpt")
+
+
+def test_pickles_and_broken_files_are_refused(folder, tmp_path):
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+    with pytest.raises(UserError, match="broken or half-written"):
+        load_model(folder)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(UserError, match="no weights at all"):
+        load_model(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match=r"only pytorch_model\.bin, a pickle, which is never loaded here"):
+        load_model(folder)
+    with pytest.raises(UserError, match=r"run's folder; give \S+demo/average"):
+        check_model_folder(folder.parent)
+    with pytest.raises(UserError, match="a file, not a model folder"):
+        load_model(folder / CONFIG)
+
+
+# Finding
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("runs/demo/averag", "runs/demo/average"),
+        ("rums/demo/average", "runs/demo/average"),
+        ("runs/dem", "runs/demo"),
+        ("./runs/demo/best", None),
+        ("runs/demo/average/", None),  # it is there
+        ("no such model", None),
+    ],
+)
+def test_a_mistyped_path_is_refused_at_once(folder, monkeypatch, no_network, name, near):
+    monkeypatch.chdir(folder.parents[2])
+    if name.endswith("/"):
+        assert check_model_folder(name)
+        return
+    for find in (load_model, fetch_small_files):
+        with pytest.raises(UserError, match="no such folder") as error:
+            find(name)
+        assert (f"did you mean '{near}'?" in str(error.value)) == (near is not None)
+
+
+def test_names_on_the_hub_are_no_paths(folder, monkeypatch):
+    monkeypatch.chdir(folder.parents[2])
+    assert not any(map(is_path, ["t5-small", "facebook/nllb-200-distilled-600M", "demo/average"]))
+    assert all(map(is_path, ["runs/other", "../x", "/a", "~/models/x", "a/b/c", "a b", "x/"]))
+
+
+# Copying
+
+
+def test_everything_that_belongs_to_a_model_is_copied(folder, tmp_path):
+    extra = {"source.spm", "vocab.json", "text_processing.json", "transformer.py", "results.json", "optimizer.pt"}
+    for name in extra:
+        (folder / name).write_text("{}")
+    (folder / "target_tokenizer").mkdir()
+    (folder / "target_tokenizer" / "tokenizer.json").write_text("{}")
+    text = {"tokenizer.json", "tokenizer_config.json", "source.spm", "vocab.json", "text_processing.json"}
+    text.add("target_tokenizer/tokenizer.json")
+    for copy, expected in [
+        (copy_text_files, text),
+        (copy_all_but_weights, text | {CONFIG, "generation_config.json", "transformer.py"}),
+    ]:
+        target = tmp_path / copy.__name__
+        target.mkdir()
+        copy(folder, target)
+        found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+        assert found == expected
+
+
+def test_a_model_that_depends_on_its_weights():
+    """The tests above say something only if the toy's weights are its own."""
+    assert small_model(30).model.encoder.layers[0].feed_forward.fc1.weight.std() > 0.1
+
+
+def test_from_the_hub_too_only_safetensors_are_loaded(monkeypatch):
+    asked = {}
+
+    def note(name, **options):
+        asked.update(options)
+        raise OSError("no such file on the Hub")
+
+    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", note)
+    with pytest.raises(UserError, match="a Hub name"):
+        load_model("owner/name", revision="main")
+    assert asked["use_safetensors"] is True
+    assert asked["revision"] == "main"
