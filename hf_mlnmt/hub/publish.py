@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +22,6 @@ from hf_mlnmt.model_folder import (
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
     check_model_folder,
-    needs_code,
 )
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
@@ -35,6 +32,7 @@ from hf_mlnmt.reports.facts import (
 )
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
+from hf_mlnmt.zoo.systems import architecture_of
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
@@ -172,44 +170,17 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
 
 
 def _write_model(model: Any, folder: Path) -> None:
-    """Weights, config and generation config; the code too, when Transformers does not have it."""
+    """Weights, config and generation config; where Transformers lacks the model, its code too, which auto_map names."""
     from transformers.utils import logging
 
-    # Where a model of an earlier publication was loaded from would be kept as the place of its code.
-    if hasattr(model.config, "auto_map"):
-        del model.config.auto_map
+    if architecture := architecture_of(model.config):
+        classes = {
+            "AutoConfig": architecture.config_class,
+            "AutoModel": architecture.base_class,
+            "AutoModelForSeq2SeqLM": architecture.translation_class,
+        }
+        model.config.auto_map = {
+            auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for auto_class, cls in classes.items()
+        }
     logging.disable_progress_bar()
-    with _carrying_code(model):
-        model.save_pretrained(folder)
-    if needs_code(type(model)):
-        _name_base_model(model, folder / CONFIG)
-
-
-@contextmanager
-def _carrying_code(model: Any) -> Iterator[None]:
-    """Within, save_pretrained copies the model's and config's code and names it in auto_map.
-
-    `register_for_auto_class` marks the class for good; a training in the same process must not be changed by it.
-    """
-    if not needs_code(type(model)):
-        yield
-        return
-    classes = (type(model.config), type(model))
-    before = [cls.__dict__.get("_auto_class") for cls in classes]
-    classes[0].register_for_auto_class()
-    classes[1].register_for_auto_class("AutoModelForSeq2SeqLM")
-    try:
-        yield
-    finally:
-        for cls, value in zip(classes, before, strict=True):
-            cls._auto_class = value
-
-
-def _name_base_model(model: Any, path: Path) -> None:
-    """Let AutoModel find the model without its head, which save_pretrained does not name."""
-    base = type(model.base_model)
-    file = base.__module__.split(".")[-1]
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if base is not type(model) and (path.parent / f"{file}.py").is_file():
-        config["auto_map"]["AutoModel"] = f"{file}.{base.__name__}"
-        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    model.save_pretrained(folder)

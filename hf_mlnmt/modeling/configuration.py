@@ -3,10 +3,14 @@
 A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
 """
 
-from typing import Literal
+import os
+from pathlib import Path
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+
+from .saving import copy_code
 
 
 @strict
@@ -86,6 +90,15 @@ class TransformerConfig(PreTrainedConfig):
             config.layer_types = self.cache_slots()
             config.num_hidden_layers = len(config.layer_types)
         return config
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
+        """As Transformers'; where `auto_map` points to code, that code goes along, so that what is saved loads again.
+
+        A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
+        """
+        if pointers := getattr(self, "auto_map", None):
+            self.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_sizes(self):
         """Refuse sizes that cannot be built, naming the field."""
