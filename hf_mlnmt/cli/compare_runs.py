@@ -35,11 +35,10 @@ def compare_runs(
     the same command adds them later and keeps what is there. To compare translations of any origin use `compare`.
     """
     from rich.console import Console
-    from rich.table import Table
 
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.reports.comparison import PAGE, add_runs, comparison_of
-    from hf_mlnmt.reports.comparison_page import detail_rows
+    from hf_mlnmt.reports.comparison_page import narrow_tables
 
     folders = list({path.resolve(): path for path in runs}.values())  # `runs/*` holds the baseline too
     if len(folders) < 2:
@@ -51,15 +50,6 @@ def compare_runs(
         typer.echo(text, err=True)
 
     add_runs(folders, output, data, tell, bootstrap=bootstrap, trials=trials, seed=seed, jobs=jobs)
-    contents = comparison_of(output)
-    for test_set, protocols in next(iter(contents.values()))["scores"].items():
-        for protocol in protocols:
-            header, rows = detail_rows(contents, test_set, protocol)
-            table = Table(title=f"{test_set}, {protocol}", title_justify="left", show_lines=True)
-            for name in [header[0], *header[1::3]]:
-                table.add_column(name, overflow="fold", justify="left" if name == "system" else "right")
-            for system, *cells in rows:  # score, difference and p of each metric: one below the other
-                metrics = ["\n".join(filter(None, cells[i : i + 3])) for i in range(0, len(cells), 3)]
-                table.add_row(system.strip("`"), *metrics)
-            console.print(table)
+    for table in narrow_tables(comparison_of(output)):
+        console.print(table)
     typer.echo(f"written to {output / PAGE} and the JSON files beside it", err=True)

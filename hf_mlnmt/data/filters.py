@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.table import Number, Table
 
 Pair = tuple[str, str]
 _EXAMPLE_WIDTH = 60
@@ -33,16 +34,14 @@ class FilterReport:
             self.examples[reason] = _shorten(example)
         self.dropped[reason] += 1
 
-    def table(self) -> str:
-        """The report as lines of text: counts, shares, the first example of each reason."""
+    def table(self) -> Table:
+        """The report: counts, shares, the first example of each reason."""
         rows = [("pairs read", self.read, ""), ("pairs kept", self.kept, "")]
         rows += [(f"dropped: {reason}", count, self.examples[reason]) for reason, count in self.dropped.most_common()]
-        width = max(len(row[0]) for row in rows)
-        lines = []
-        for name, count, example in rows:
-            share = f"{count / max(self.read, 1):7.2%}"
-            lines.append(f"{name:<{width}} {count:>12,} {share}  {example}".rstrip())
-        return "\n".join(lines)
+        return Table(
+            ["pairs", Number("number"), Number("share"), "first example"],
+            [(name, f"{count:,}", f"{count / max(self.read, 1):.2%}", example) for name, count, example in rows],
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON records: counts without the examples' text."""

@@ -1,17 +1,14 @@
-"""Scores as tables for the terminal: one table per protocol, so that no row holds numbers of two."""
+"""Scores as tables: one table per protocol, so that no row holds numbers of two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from hf_mlnmt.evaluation.compare import Comparison
 from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
 from hf_mlnmt.evaluation.scores import Scores
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, PairedResult
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from hf_mlnmt.table import Number, Table
 
 TITLES: dict[ProtocolName, str] = {
     "cased": "cased: detokenised text as it is, sacreBLEU 13a",
@@ -21,46 +18,30 @@ TITLES: dict[ProtocolName, str] = {
 
 def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
     """One table per protocol: a row per metric with score, 95 % interval and signature."""
-    from rich.table import Table
-
+    columns = ["metric", Number("score"), Number("95 % interval"), "signature"]
     tables = []
     for protocol, value in scores.items():
-        table = Table(title=TITLES[protocol], title_justify="left", caption=_counts(value), caption_justify="left")
-        table.add_column("metric")
-        table.add_column("score", justify="right")
-        table.add_column("95 % interval", justify="right")
-        table.add_column("signature", overflow="fold")
+        rows = []
         for name, metric in value.metrics.items():
             interval = "" if metric.ci is None else f"{metric.ci[0]:.1f} to {metric.ci[1]:.1f}"
-            table.add_row(_arrow(name), f"{metric.score:.2f}", interval, metric.signature)
-        tables.append(table)
+            rows.append([with_arrow(name), f"{metric.score:.2f}", interval, metric.signature])
+        tables.append(Table(columns, rows, TITLES[protocol], _counts(value)))
     return tables
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """One table per protocol: a row per system, under each score its difference and both p-values."""
-    from rich.table import Table
-
     tables = []
     for protocol, systems in comparison.scores.items():
         first = next(iter(systems.values()))
-        table = Table(
-            title=TITLES[protocol],
-            title_justify="left",
-            caption=_legend(comparison, protocol),
-            caption_justify="left",
-            show_lines=True,
-        )
-        table.add_column("system", overflow="fold")
-        for name in first.metrics:
-            table.add_column(_arrow(name), justify="right")
-        table.add_column("length\nratio", justify="right")
-        table.add_column("empty", justify="right")
+        numbers = [*map(with_arrow, first.metrics), "length\nratio", "empty"]
         tested = comparison.tests[protocol].results
+        rows = []
         for system, scores in systems.items():
             cells = [_cell(scores, name, tested.get(system, {}).get(name)) for name in scores.metrics]
-            table.add_row(system, *cells, f"{scores.length_ratio:.3f}", str(scores.empty_outputs))
-        tables.append(table)
+            rows.append([system, *cells, f"{scores.length_ratio:.3f}", str(scores.empty_outputs)])
+        columns = ["system", *(Number(name) for name in numbers)]
+        tables.append(Table(columns, rows, TITLES[protocol], _legend(comparison, protocol), lines=True))
     return tables
 
 
@@ -100,8 +81,9 @@ def _p(value: float | None) -> str:
     return "" if value is None else "<.001" if value < 0.0005 else f"{value:.3f}".removeprefix("0")
 
 
-def _arrow(name: MetricName) -> str:
-    return name + (" ↓" if name == "TER" else " ↑")
+def with_arrow(metric: str) -> str:
+    """The metric's name and where better is."""
+    return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
 
 
 def _size(scores: Scores) -> str:

@@ -100,8 +100,8 @@ def _data(facts: Facts) -> str:
         **_corpora(data.get("train")),
     }
     if not facts.results:
-        return "Planned by the recipe:\n\n" + facts_table(rows)
-    return facts_table(rows)
+        return "Planned by the recipe:\n\n" + facts_table(rows).markdown()
+    return facts_table(rows).markdown()
 
 
 def _corpora(corpora: Any) -> dict[str, str]:
@@ -133,7 +133,7 @@ def _training(facts: Facts) -> str:
 
         plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
         plan["schedule"] = in_use(facts.recipe.get("schedule") or {}) or None
-        planned = f"\n\nPlanned by the recipe:\n\n{facts_table(plan)}" if facts.recipe else ""
+        planned = f"\n\nPlanned by the recipe:\n\n{facts_table(plan).markdown()}" if facts.recipe else ""
         return f"Training: {MISSING}." if facts.published else f"Not trained yet.{planned}"
     blocks = []
     for result in facts.results:
@@ -142,19 +142,20 @@ def _training(facts: Facts) -> str:
         if isinstance(rows["versions"], Mapping):
             rows["versions"] = ", ".join(f"{package} {version}" for package, version in rows["versions"].items())
         rows["seed"] = str(rows["seed"]) if rows["seed"] is not None else None
-        blocks.append(facts_table(rows))
+        blocks.append(facts_table(rows).markdown())
     return "\n\n".join(blocks)
 
 
 def _scores(facts: Facts) -> str:
-    tables = score_tables(facts.results)
+    tables = [f"### Protocol {table.title}\n\n{table.markdown()}" for table in score_tables(facts.results)]
     if not tables:
         return f"Scores: {MISSING}." if facts.results or facts.published else "No results yet."
     text = (
         "Each protocol is a measure of its own: numbers of one are not comparable with numbers of the other. "
-        "References are raw text in both; the signature says exactly what was computed.\n\n" + tables
+        "References are raw text in both; the signature says exactly what was computed.\n\n" + "\n\n".join(tables)
     )
-    significance = significance_tables(facts.results)
+    tested = [f"{table.title}\n\n{table.markdown()}" for table in significance_tables(facts.results)]
+    significance = "\n\n".join(tested)
     return f"{text}\n\n### Significance\n\n{significance}" if significance else text
 
 

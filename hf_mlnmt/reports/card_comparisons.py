@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.evaluation.report import p_values
+from hf_mlnmt.evaluation.report import p_values, with_arrow
 from hf_mlnmt.reports.comparison_page import paired, same_for_all
 from hf_mlnmt.reports.facts import Facts
-from hf_mlnmt.reports.tables import MISSING, table, with_arrow
+from hf_mlnmt.reports.tables import MISSING
+from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.entry import Reported
 
 
@@ -37,7 +38,7 @@ def _rows(results: Mapping[str, Any]) -> str:
                 score = f"{entry['score']:.2f}"
                 rows.append([test_set, protocol, with_arrow(metric), score, interval, *against])
     legend = "p: of the paired bootstrap / of approximate randomisation."
-    return table(header, rows) + ("\n\n" + legend if results.get("significance") else "")
+    return Table(header, rows).markdown() + ("\n\n" + legend if results.get("significance") else "")
 
 
 def in_the_papers(facts: Facts) -> dict[str, str]:
@@ -50,7 +51,7 @@ def in_the_papers(facts: Facts) -> dict[str, str]:
     return {
         "What the paper reports": (
             "These numbers are the paper's, made with its own code, data and scoring. They are not of this model and "
-            "not of this project.\n\n" + table(["in the paper", "this system", "its baseline"], rows)
+            "not of this project.\n\n" + Table(["in the paper", "this system", "its baseline"], rows).markdown()
         )
     }
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.evaluation.report import mark, p_values
+from hf_mlnmt.evaluation.report import mark, p_values, with_arrow
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, PairedResult
 from hf_mlnmt.reports.language_names import language_name
-from hf_mlnmt.reports.tables import MISSING, show, table, title, with_arrow
+from hf_mlnmt.reports.tables import MISSING, show, title
+from hf_mlnmt.table import Number, Table
 
 Contents = Mapping[str, Mapping[str, Any]]
 
@@ -25,7 +26,7 @@ def comparison_page(contents: Contents, own_budget: Mapping[str, Any] | None = N
     for test_set, protocols in contents[baseline]["scores"].items():
         for protocol in protocols:
             heading = f"## {test_set}, protocol {title(protocol)}"
-            blocks.append(f"{heading}\n\n{table(*detail_rows(contents, test_set, protocol))}")
+            blocks.append(f"{heading}\n\n{detail_table(contents, test_set, protocol).markdown()}")
     blocks += [_legend(contents[baseline], contents), _signatures(contents[baseline])]
     return "\n\n".join(blocks) + "\n"
 
@@ -61,7 +62,7 @@ def _overview(contents: Contents) -> str:
         cells = [_with_difference(results, *column) for column in columns]
         minutes = results["budget"].get("cpu_minutes")
         rows.append([f"`{name}`", show(results.get("parameters")), f"{minutes:.1f}" if minutes else MISSING, *cells])
-    return table(header, rows)
+    return Table(header, rows).markdown()
 
 
 def _with_difference(results: Mapping[str, Any], test_set: str, protocol: str) -> str:
@@ -70,22 +71,42 @@ def _with_difference(results: Mapping[str, Any], test_set: str, protocol: str) -
     return f"{score:.2f}" + (f" ({tested.difference:+.2f}{mark(tested)})" if tested else "")
 
 
-def detail_rows(contents: Contents, test_set: str, protocol: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one test set and protocol: each metric's score, difference and both p-values."""
-    first = next(iter(contents.values()))
-    metrics = list(first["scores"][test_set][protocol])
-    header = ["system"]
-    for metric in metrics:
-        header += [with_arrow(metric), "difference", "p"]
+def detail_table(contents: Contents, test_set: str, protocol: str) -> Table:
+    """Of one test set and protocol: each metric's score, difference and both p-values side by side."""
+    metrics = _metrics(contents, test_set, protocol)
+    names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
-    for name, results in contents.items():
-        row = [f"`{name}`"]
-        for metric in metrics:
-            tested = paired(results, test_set, protocol, metric)
-            row.append(f"{results['scores'][test_set][protocol][metric]['score']:.2f}")
-            row += [f"{tested.difference:+.2f}{mark(tested)}", p_values(tested)] if tested else ["", ""]
-        rows.append(row)
-    return header, rows
+    for system, results in contents.items():
+        cells = [_detail(results, test_set, protocol, metric) for metric in metrics]
+        rows.append([f"`{system}`", *(cell for three in cells for cell in three)])
+    return Table(["system", *(Number(name) for name in names)], rows)
+
+
+def narrow_tables(contents: Contents) -> list[Table]:
+    """The same of every test set and protocol for the terminal: score, difference and p one below the other."""
+    tables = []
+    for test_set, protocols in next(iter(contents.values()))["scores"].items():
+        for protocol in protocols:
+            metrics = _metrics(contents, test_set, protocol)
+            rows = [
+                [system, *("\n".join(filter(None, _detail(results, test_set, protocol, metric))) for metric in metrics)]
+                for system, results in contents.items()
+            ]
+            columns = ["system", *(Number(with_arrow(metric)) for metric in metrics)]
+            tables.append(Table(columns, rows, f"{test_set}, {protocol}", lines=True))
+    return tables
+
+
+def _metrics(contents: Contents, test_set: str, protocol: str) -> list[str]:
+    return list(next(iter(contents.values()))["scores"][test_set][protocol])
+
+
+def _detail(results: Mapping[str, Any], test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
+    """Score, difference and p-values of one system; the baseline has the score alone."""
+    score, tested = results["scores"][test_set][protocol][metric]["score"], paired(results, test_set, protocol, metric)
+    if tested is None:
+        return f"{score:.2f}", "", ""
+    return f"{score:.2f}", f"{tested.difference:+.2f}{mark(tested)}", p_values(tested)
 
 
 def paired(results: Mapping[str, Any], test_set: str, protocol: str, metric: str) -> PairedResult | None:

@@ -1,12 +1,13 @@
-"""Results as Markdown tables: what is recorded and nothing else; "not recorded" where a fact is missing."""
+"""Results as tables: what is recorded and nothing else; "not recorded" where a fact is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hf_mlnmt.evaluation.report import TITLES
+from hf_mlnmt.evaluation.report import TITLES, with_arrow
 from hf_mlnmt.evaluation.significance import TOO_FEW
+from hf_mlnmt.table import Number, Table
 
 MISSING = "not recorded"
 
@@ -37,13 +38,14 @@ def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
                         yield Score(test_set, protocol, metric, score, both, signature, result.get("seed"))
 
 
-def score_tables(results: Sequence[Mapping[str, Any]]) -> str:
+def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     """One table for each protocol, so that no table holds numbers of two; a column of seeds when there are several."""
     scores = list(scores_of(results))
     seeds = len(results) > 1
-    blocks = []
+    tables = []
     for protocol in dict.fromkeys(score.protocol for score in scores):
-        header = ["test set", *(["seed"] if seeds else []), "metric", "score", "95 % interval", "signature"]
+        score_column, interval_column = Number("score"), Number("95 % interval")
+        columns = ["test set", *(["seed"] if seeds else []), "metric", score_column, interval_column, "signature"]
         rows = []
         for score in scores:
             if score.protocol == protocol:
@@ -52,22 +54,23 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> str:
                 seed = [show(score.seed)] if seeds else []
                 number = f"{score.score:.2f}"
                 rows.append([score.test_set, *seed, with_arrow(score.metric), number, interval, signature])
-        blocks.append(f"### Protocol {title(protocol)}\n\n{table(header, rows)}")
-    return "\n\n".join(blocks)
+        tables.append(Table(columns, rows, title(protocol)))
+    return tables
 
 
-def significance_tables(results: Sequence[Mapping[str, Any]]) -> str:
-    """The paired tests that a results file holds, one table for each test set and protocol."""
-    blocks = []
+def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """The paired tests that a results file holds, one table for each test set and protocol, its title saying which."""
+    names = ("difference", "p (paired bootstrap)", "p (approximate randomisation)")
+    columns = ["system", "metric", *(Number(name) for name in names)]
+    tables = []
     for result in results:
         for test_set, protocols in _items(result.get("significance")):
             for protocol, tests in _items(protocols):
                 rows = list(_significance_rows(tests))
                 if rows:
-                    caption = f"{test_set}, protocol {protocol}, against `{tests.get('baseline', MISSING)}`:"
-                    header = ["system", "metric", "difference", "p (paired bootstrap)", "p (approximate randomisation)"]
-                    blocks.append(f"{caption}\n\n{table(header, rows)}")
-    return "\n\n".join(blocks)
+                    against = f"against `{tests.get('baseline', MISSING)}`:"
+                    tables.append(Table(columns, rows, f"{test_set}, protocol {protocol}, {against}"))
+    return tables
 
 
 def _significance_rows(tests: Any) -> Iterator[list[str]]:
@@ -81,15 +84,9 @@ def _significance_rows(tests: Any) -> Iterator[list[str]]:
             yield [system, metric, number, *shown]
 
 
-def facts_table(facts: Mapping[str, Any]) -> str:
-    """Two columns, a row for each fact; nested mappings become "key: value" lists."""
-    return table(["", ""], [[name, show(value)] for name, value in facts.items()])
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+def facts_table(facts: Mapping[str, Any], title: str = "") -> Table:
+    """Two columns without a head, a row for each fact; nested mappings become "key value" lists."""
+    return Table(["", ""], [[name, show(value)] for name, value in facts.items()], title)
 
 
 def show(value: Any) -> str:
@@ -115,18 +112,8 @@ def title(protocol: str) -> str:
     return TITLES.get(protocol, protocol)  # type: ignore[call-overload, no-any-return]
 
 
-def with_arrow(metric: str) -> str:
-    """The metric's name and where better is."""
-    return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
-
-
 def _plain(value: Any) -> str:
     return f"({show(value)})" if isinstance(value, Mapping) else show(value)
-
-
-def _cell(text: str) -> str:
-    # A "|" in a signature would end the cell, in code too; sacreBLEU separates its parts by it.
-    return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 def _items(value: Any) -> Iterable[tuple[str, Any]]:

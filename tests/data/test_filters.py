@@ -77,15 +77,15 @@ def test_filtering_is_lazy_and_starts_anew_each_time():
 def test_the_report_names_counts_shares_and_the_first_example():
     report = FilterReport()
     list(PairFilter(max_length=2)([("a", "b"), ("a b\x07 c", "d"), ("x y z w", "d"), ("", "b")], report))
-    table = report.table().splitlines()
+    table = str(report.table()).splitlines()
     assert table[0].split() == ["pairs", "read", "4", "100.00%"]
     assert table[1].split() == ["pairs", "kept", "1", "25.00%"]
-    assert table[2].endswith("2  50.00%  a b\\x07 c ||| d")
+    assert table[2].endswith("2  50.00% a b\\x07 c ||| d")
     assert "empty side" in table[3]
     again = FilterReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert (again.read, again.kept, again.dropped) == (report.read, report.kept, report.dropped)
-    assert again.table()
-    assert FilterReport().table()
+    assert str(again.table()).splitlines()[1] == table[1]
+    assert str(FilterReport().table())
 
 
 def test_bad_settings():

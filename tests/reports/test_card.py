@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt.reports import Facts, build_card
-from hf_mlnmt.reports.tables import MISSING, scores_of, table
+from hf_mlnmt.reports.tables import MISSING, scores_of
 
 
 def facts(*results: dict[str, Any], **changes: Any) -> Facts:
@@ -170,7 +170,3 @@ def test_odd_or_missing_keys_never_break_a_card(changes):
 def test_scores_that_are_no_numbers_are_passed_over():
     broken = {"test": {"cased": {"BLEU": {"score": None}, "chrF": 3, "TER": {"score": True}}, "classic": None}}
     assert list(scores_of([{"scores": broken}])) == []
-
-
-def test_a_bar_in_a_cell_does_not_end_it():
-    assert table(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"

@@ -1,0 +1,127 @@
+"""A table, made once and written as what its readers have: terminal (rich), plain text, Markdown, HTML, CSV.
+
+It lies below all rooms: data, training and evaluation print tables as reports do, and no arrow runs up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+class Number(str):
+    """The name of a column of numbers, which stand on the right."""
+
+    __slots__ = ()
+
+
+class Table:
+    """Cells are text as it is to be read; a line break in one stays where the form of writing has such a thing.
+
+    Args:
+        columns: names, those of numbers as Number(name); without any name at all there is no head.
+        rows: as many cells in each as there are columns.
+        title: what stands over it. caption: what stands under it; may have several lines.
+        lines: draw a line between rows, on the terminal.
+        bold: the numbers of rows that stand out, on the terminal and in HTML.
+    """
+
+    def __init__(
+        self,
+        columns: Iterable[str],
+        rows: Iterable[Sequence[str]],
+        title: str = "",
+        caption: str = "",
+        *,
+        lines: bool = False,
+        bold: Iterable[int] = (),
+    ) -> None:
+        self.columns = list(columns)
+        self.rows = [[str(cell) for cell in row] for row in rows]
+        self.title, self.caption, self.lines, self.bold = title, caption, lines, set(bold)
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{len(self.columns)} columns, but {len(row)} cells in {row}")
+
+    @property
+    def head(self) -> list[str]:
+        """The columns' names; none if all are empty."""
+        return self.columns if any(self.columns) else []
+
+    def __rich__(self) -> RichTable:
+        """For rich's Console.print(table)."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        made = RichTable(
+            title=Text(self.title, style="bold") if self.title else None,
+            caption=Text(self.caption) if self.caption else None,
+            title_justify="left",
+            caption_justify="left",
+            show_header=bool(self.head),
+            show_lines=self.lines,
+        )
+        for column in self.columns:
+            made.add_column(Text(column), justify="right" if isinstance(column, Number) else "left", overflow="fold")
+        for number, row in enumerate(self.rows):
+            made.add_row(*map(Text, row), style="bold" if number in self.bold else "")
+        return made
+
+    def __str__(self) -> str:
+        """Plain text: the rows alone, columns below one another, for a log."""
+        rows = [[cell.replace("\n", " ") for cell in row] for row in self.rows]
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            sides = zip(row, widths, self.columns, strict=True)
+            cells = [
+                cell.rjust(width) if isinstance(column, Number) else cell.ljust(width) for cell, width, column in sides
+            ]
+            lines.append(" ".join(cells).rstrip())
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """A table of Markdown, without title and caption, whose place is the page's affair."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
+
+    def html(self) -> str:
+        """A <table>, title and caption in its <caption>; classes `number` and `strong` for a style sheet."""
+        caption = "<br>".join(_html_text(text) for text in (self.title, self.caption) if text)
+        lines = ["<table>", *([f"<caption>{caption}</caption>"] if caption else [])]
+        if self.head:
+            cells = "".join(f'<th scope="col">{_html_text(name)}</th>' for name in self.head)
+            lines.append(f"<thead><tr>{cells}</tr></thead>")
+        lines.append("<tbody>")
+        for number, row in enumerate(self.rows):
+            pairs = zip(row, self.columns, strict=True)
+            cells = "".join(
+                _element("td", "number" if isinstance(column, Number) else "", cell) for cell, column in pairs
+            )
+            lines.append(f'<tr class="strong">{cells}</tr>' if number in self.bold else f"<tr>{cells}</tr>")
+        return "\n".join([*lines, "</tbody>", "</table>"])
+
+    def csv(self) -> str:
+        """Comma-separated values (RFC 4180), the names first."""
+        text = io.StringIO()
+        csv.writer(text).writerows([*([self.head] if self.head else []), *self.rows])
+        return text.getvalue()
+
+
+def _markdown_cell(text: str) -> str:
+    # A "|" in a signature would end the cell, in code too; sacreBLEU separates its parts by it.
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _element(tag: str, kind: str, text: str) -> str:
+    return f'<{tag} class="{kind}">{_html_text(text)}</{tag}>' if kind else f"<{tag}>{_html_text(text)}</{tag}>"
+
+
+def _html_text(text: str) -> str:
+    return escape(text).replace("\n", "<br>")
