@@ -1,17 +1,23 @@
-"""The model card, README.md: made of Facts alone. Every number in it stands in results.json or in a config."""
+"""The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.reports.card_comparisons import in_the_papers, side_by_side
+import jinja2
+
+from hf_mlnmt.reports.card_comparisons import papers_table, side_by_side
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.metadata import hub_datasets, metadata
 from hf_mlnmt.reports.tables import MISSING, facts_table, score_tables, show, significance_tables
 from hf_mlnmt.reports.usage import how_to_use
+from hf_mlnmt.table import Table
 
+TEMPLATE = "card.md.jinja"
 _RUN = {
     "command": "command",
     "seed": "seed",
@@ -25,29 +31,36 @@ _RUN = {
 
 def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
-    sections = {
-        "Paper": _paper(facts),
-        "How to use": how_to_use(facts) if facts.published else _to_come(facts),
-        "Training data": _data(facts),
-        "Training": _training(facts),
-        "Scores": _scores(facts),
-        **side_by_side(facts),
-        **in_the_papers(facts),
-        "Decoding": _decoding(facts),
-        "Limitations": _limitations(facts),
-    }
-    body = "\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections.items())
-    return f"---\n{metadata(facts).to_yaml()}\n---\n\n# {facts.name}\n\n{_what(facts)}\n\n{body}\n"
+    return _template().render(
+        facts=facts,
+        missing=MISSING,
+        metadata=metadata(facts).to_yaml(),
+        direction=_direction(facts),
+        shape=_shape(facts.config),
+        use=how_to_use(facts) if facts.published else None,
+        data_table=_data(facts),
+        training_tables=[_training(result) for result in facts.results],
+        plan_table=_plan(facts),
+        score_tables=score_tables(facts.results),
+        significance_tables=significance_tables(facts.results),
+        comparisons=side_by_side(facts),
+        papers_table=papers_table(facts),
+        decoding=_decoding(facts),
+        lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
+    )
 
 
-def _what(facts: Facts) -> str:
-    config = facts.config
-    kind = facts.model_class.__name__
-    text = f"Translates {_direction(facts)}. Architecture: `{kind}` (`{config.model_type}`), {_shape(config)}."
-    if facts.carries_code:
-        text += " A model of the [Transformers](https://github.com/huggingface/transformers)-compatible zoo `hf_mlnmt`."
-    licence = f"Licence of the weights: {facts.licence}." if facts.licence else f"Licence of the weights: {MISSING}."
-    return f"{text}\n\n{licence}"
+@cache
+def _template() -> jinja2.Template:
+    """The template beside this file; a name in it that it is not given is an error."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(TEMPLATE)
 
 
 def _direction(facts: Facts) -> str:
@@ -73,35 +86,18 @@ def _vocabulary(config: Any) -> str:
     return f"{source:,}" if target in (None, source) else f"{source:,} (source) and {target:,} (target)"
 
 
-def _paper(facts: Facts) -> str:
-    if facts.citation is None:
-        return f"Citation: {MISSING} by the model's class."
-    return f"If you use this architecture, cite the paper that it is from:\n\n```bibtex\n{facts.citation}\n```"
-
-
-def _to_come(facts: Facts) -> str:
-    stem = facts.name
-    return (
-        f"This is the card of a record: `modeling/{stem}.json` says what the model is, `training/{stem}.yaml` how it "
-        "is trained. Train and publish it:\n\n```shell\n"
-        f"hf-mlnmt train training/{stem}.yaml --data DIR\n"
-        f"hf-mlnmt publish runs/{stem}/average --to published/{stem}\n```"
-    )
-
-
-def _data(facts: Facts) -> str:
+def _data(facts: Facts) -> Table | None:
     data = facts.data
     if not data:
-        return f"Training data: {MISSING}. Its licence: {MISSING}."
-    rows: dict[str, Any] = {
-        "name": data.get("name"),
-        "licence of the data": data.get("licence") or data.get("license"),
-        **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
-        **_corpora(data.get("train")),
-    }
-    if not facts.results:
-        return "Planned by the recipe:\n\n" + facts_table(rows).markdown()
-    return facts_table(rows).markdown()
+        return None
+    return facts_table(
+        {
+            "name": data.get("name"),
+            "licence of the data": data.get("licence") or data.get("license"),
+            **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
+            **_corpora(data.get("train")),
+        }
+    )
 
 
 def _corpora(corpora: Any) -> dict[str, str]:
@@ -127,39 +123,28 @@ def _files(corpus: Mapping[str, Any]) -> str:
     return f"`{corpus.get('path') or corpus.get('dataset') or MISSING}`"
 
 
-def _training(facts: Facts) -> str:
-    if not facts.results:
-        from hf_mlnmt.training.schedules import in_use
-
-        plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
-        plan["schedule"] = in_use(facts.recipe.get("schedule") or {}) or None
-        planned = f"\n\nPlanned by the recipe:\n\n{facts_table(plan).markdown()}" if facts.recipe else ""
-        return f"Training: {MISSING}." if facts.published else f"Not trained yet.{planned}"
-    blocks = []
-    for result in facts.results:
-        rows = {label: result.get(key) for key, label in _RUN.items() if key != "checkpoints" or key in result}
-        rows["command"] = f"`{rows['command']}`" if rows["command"] else None
-        if isinstance(rows["versions"], Mapping):
-            rows["versions"] = ", ".join(f"{package} {version}" for package, version in rows["versions"].items())
-        rows["seed"] = str(rows["seed"]) if rows["seed"] is not None else None
-        blocks.append(facts_table(rows).markdown())
-    return "\n\n".join(blocks)
+def _training(result: Mapping[str, Any]) -> Table:
+    """How one seed was trained."""
+    rows = {label: result.get(key) for key, label in _RUN.items() if key != "checkpoints" or key in result}
+    rows["command"] = f"`{rows['command']}`" if rows["command"] else None
+    if isinstance(rows["versions"], Mapping):
+        rows["versions"] = ", ".join(f"{package} {version}" for package, version in rows["versions"].items())
+    rows["seed"] = str(rows["seed"]) if rows["seed"] is not None else None
+    return facts_table(rows)
 
 
-def _scores(facts: Facts) -> str:
-    tables = [f"### Protocol {table.title}\n\n{table.markdown()}" for table in score_tables(facts.results)]
-    if not tables:
-        return f"Scores: {MISSING}." if facts.results or facts.published else "No results yet."
-    text = (
-        "Each protocol is a measure of its own: numbers of one are not comparable with numbers of the other. "
-        "References are raw text in both; the signature says exactly what was computed.\n\n" + "\n\n".join(tables)
-    )
-    tested = [f"{table.title}\n\n{table.markdown()}" for table in significance_tables(facts.results)]
-    significance = "\n\n".join(tested)
-    return f"{text}\n\n### Significance\n\n{significance}" if significance else text
+def _plan(facts: Facts) -> Table | None:
+    """How the recipe means it to be trained."""
+    from hf_mlnmt.training.schedules import in_use
+
+    if not facts.recipe:
+        return None
+    plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
+    return facts_table({**plan, "schedule": in_use(facts.recipe.get("schedule") or {}) or None})
 
 
-def _decoding(facts: Facts) -> str:
+def _decoding(facts: Facts) -> list[str]:
+    """A paragraph for each thing that is known of it."""
     scored = facts.recorded("decoding")
     blocks = []
     if facts.results:
@@ -175,34 +160,8 @@ def _decoding(facts: Facts) -> str:
             f"The scores' length normalisation is `{formula}`, which only the package's pipeline and command do; "
             "`generate()` by itself divides by the length to the power of `length_penalty`."
         )
-    return "\n\n".join(blocks) or f"Decoding settings: {MISSING}."
+    return blocks
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"`{key}={value!r}`" for key, value in settings.items()) + "."
-
-
-def _limitations(facts: Facts) -> str:
-    name = facts.data.get("name")
-    domain = f"text like its training data ({name})" if name else "text like its training data"
-    points = [
-        f"It was made for {domain}; other domains, registers and spellings are translated worse, and no other was "
-        "measured unless a table above says so."
-        if facts.published
-        else f"It is meant for {domain}.",
-        "It translates sentence by sentence and knows no context beyond the one it is given.",
-        "Automatic scores do not show whether a translation is faithful: it may omit, add or invent, and it may repeat "
-        "biases of its data. Have somebody check what matters.",
-    ]
-    positions = getattr(facts.config, "max_position_embeddings", None)
-    if positions:
-        points.append(f"Source and translation hold at most {positions:,} subwords each.")
-    if facts.processing:
-        lossy = [side for side, steps in facts.processing.items() if steps.get("lowercase")]
-        points.append(
-            "Text is prepared as `text_processing.json` says"
-            + (f"; upper case is lost ({' and '.join(lossy)})." if lossy else ".")
-        )
-    if len(facts.results) == 1:
-        points.append("The scores are of one seed; other seeds differ.")
-    return "\n".join(f"- {point}" for point in points)

@@ -13,20 +13,24 @@ from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.entry import Reported
 
 
-def side_by_side(facts: Facts) -> dict[str, str]:
-    """{heading: text} of the comparisons that the system is part of; {} without any."""
-    blocks = []
+def side_by_side(facts: Facts) -> list[dict[str, Any]]:
+    """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
+    found = []
     for name, results in facts.comparisons.items():
         baseline = results["compared"]["baseline"]
-        role = "the baseline" if baseline == results["system"] else f"compared with `{baseline}`"
-        blocks.append(
-            f"In the comparison [{name}](../results/{name}/README.md), {role}. "
-            f"{same_for_all(results, facts.recipe.get('budget'))}\n\n{_rows(results)}"
+        found.append(
+            {
+                "name": name,
+                "role": "the baseline" if baseline == results["system"] else f"compared with `{baseline}`",
+                "what_is_the_same": same_for_all(results, facts.recipe.get("budget")),
+                "table": _rows(results),
+                "tested": bool(results.get("significance")),
+            }
         )
-    return {"Side by side with other systems": "\n\n".join(blocks)} if blocks else {}
+    return found
 
 
-def _rows(results: Mapping[str, Any]) -> str:
+def _rows(results: Mapping[str, Any]) -> Table:
     header = ["test set", "protocol", "metric", "score", "95 % interval", "difference", "p"]
     rows = []
     for test_set, protocols in results["scores"].items():
@@ -37,23 +41,17 @@ def _rows(results: Mapping[str, Any]) -> str:
                 against = [f"{tested.difference:+.2f}", p_values(tested)] if tested else ["", ""]
                 score = f"{entry['score']:.2f}"
                 rows.append([test_set, protocol, with_arrow(metric), score, interval, *against])
-    legend = "p: of the paired bootstrap / of approximate randomisation."
-    return Table(header, rows).markdown() + ("\n\n" + legend if results.get("significance") else "")
+    return Table(header, rows)
 
 
-def in_the_papers(facts: Facts) -> dict[str, str]:
-    """{heading: text} of what the papers report, said to be theirs; {} where they report nothing."""
+def papers_table(facts: Facts) -> Table | None:
+    """What the papers report; None where they report nothing."""
     if facts.papers is None:
-        return {}
+        return None
     names = {"BLEU": "bleu", "parameters (million)": "parameters", "training steps a second": "steps_per_second"}
     own, baseline = facts.papers
     rows = [[name, _number(own, key), _number(baseline, key)] for name, key in names.items() if getattr(own, key)]
-    return {
-        "What the paper reports": (
-            "These numbers are the paper's, made with its own code, data and scoring. They are not of this model and "
-            "not of this project.\n\n" + Table(["in the paper", "this system", "its baseline"], rows).markdown()
-        )
-    }
+    return Table(["in the paper", "this system", "its baseline"], rows)
 
 
 def _number(row: Reported, key: str) -> str:

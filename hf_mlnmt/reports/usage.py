@@ -10,29 +10,14 @@ from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example
 
 
-def how_to_use(facts: Facts) -> str:
-    """The section's text: with the package, without it, and by the pipeline."""
-    blocks = []
-    if facts.carries_code:
-        blocks.append("With the package `hf_mlnmt` installed, no remote code is run:")
-        blocks.append(python("import hf_mlnmt  # registers the architecture", *_plain(facts)))
-        blocks.append("Without it, the code beside the weights is used; read it first, then say that you trust it:")
-        blocks.append(python(*_plain(facts, trust=True)))
-    else:
-        blocks.append(python(*_plain(facts)))
-    blocks.append(
-        "Or by the package's pipeline, which makes batches, splits long texts and puts them back together"
-        + (", does the text processing above" if facts.processing else "")
-        + ":"
-    )
-    blocks.append(python(*_pipeline(facts)))
-    blocks.append("```shell\n" + _shell(facts) + "\n```")
-    return "\n\n".join(blocks)
-
-
-def python(*lines: str) -> str:
-    """A block of Python."""
-    return "```python\n" + "\n".join(lines) + "\n```"
+def how_to_use(facts: Facts) -> dict[str, str]:
+    """The blocks of code: `plain` with the package, `trusting` without it, by the `pipeline`, and by the `shell`."""
+    return {
+        "plain": "\n".join(_plain(facts)),
+        "trusting": "\n".join(_plain(facts, trust=True)),
+        "pipeline": "\n".join(_pipeline(facts)),
+        "shell": _shell(facts),
+    }
 
 
 def _plain(facts: Facts, trust: bool = False) -> list[str]:
