@@ -15,6 +15,7 @@ Speed is real target tokens (padding not counted) a second, from the second step
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import statistics
 import tempfile
@@ -36,8 +37,9 @@ from transformers import (
 
 import hf_mlnmt
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
+from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.encoded import EncodedPairs
-from hf_mlnmt.training import Batches, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
+from hf_mlnmt.training import Batches, Task, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
 
 IGNORED = -100
 
@@ -105,7 +107,10 @@ class Race:
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder:
             trainer = trainer_class(model, args=kwargs.pop("args")(folder), callbacks=[clock], **kwargs)
-            trainer.data_collator = counted(collate_owner, counts)
+            if trainer_class is TranslationTrainer:
+                trainer.tasks[0].objective.collate = counted(collate_owner, counts)
+            else:
+                trainer.data_collator = counted(collate_owner, counts)
             trainer.train()
         return Measure(sum(counts[1 : self.steps]), clock.times[-1] - clock.times[0])
 
@@ -116,9 +121,10 @@ class Race:
         return self.by_our_trainer(self.exact, bf16=False)
 
     def by_our_trainer(self, model: nn.Module, **more: Any) -> Measure:
+        objective = copy.copy(self.objective)
         return self.trainer(
-            TranslationTrainer, model, self.objective.collate, objective=self.objective,
-            args=lambda folder: self.arguments(folder, **more), train_dataset=self.data, batches=Batches(self.tokens),
+            TranslationTrainer, model, self.objective.collate, batches=Batches(self.tokens),
+            args=lambda folder: self.arguments(folder, **more), tasks=Task(Corpora([self.data]), objective),
         )  # fmt: skip
 
     def run_stock(self) -> Measure:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from hf_mlnmt.data.corpora import Corpora
+from hf_mlnmt.data.training_set import TrainingSet
 
 
-class BothDirections:
+class BothDirections(TrainingSet):
     """The pairs of `corpora`, then the same pairs turned round, with what training asks of a data set.
 
-    Item i + pairs is item i with source and target exchanged. `choose` (epoch -> indices) turns half of an epoch's
+    Item i + distinct is item i with source and target exchanged. `choose` (epoch -> indices) turns half of an epoch's
     pairs round, by fair draws, as long as epoch < `epochs`, and the others in the epoch after; later epochs are those
     of `corpora`.
 
@@ -29,23 +30,33 @@ class BothDirections:
 
     def __init__(self, corpora: Corpora, epochs: int, seed: int = 1) -> None:
         self.corpora, self.epochs, self.seed = corpora, epochs, seed
-        self.parts, self.pairs = corpora.parts, corpora.pairs
+        self.parts = corpora.parts
         self.source_lengths = np.concatenate([corpora.source_lengths, corpora.target_lengths])
         self.target_lengths = np.concatenate([corpora.target_lengths, corpora.source_lengths])
 
     def __len__(self) -> int:
-        return 2 * self.pairs
+        return 2 * self.distinct
+
+    @property
+    def distinct(self) -> int:
+        """Pairs, either way round."""
+        return len(self.corpora)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        if index < self.pairs:
+        if index < self.distinct:
             return self.corpora[index]
-        pair = self.corpora[index - self.pairs]
+        pair = self.corpora[index - self.distinct]
         return {"input_ids": pair["labels"], "labels": pair["input_ids"]}
 
     def choose(self, epoch: int) -> np.ndarray:
         """Indices that make up an epoch: int64, as many as `corpora` has in it."""
-        chosen = np.arange(self.pairs) if self.corpora.choose is None else self.corpora.choose(epoch)
+        drawn = self.corpora.choose(epoch)
+        chosen = np.arange(self.distinct) if drawn is None else drawn
         if epoch >= self.epochs:
             return chosen
-        turned = np.random.default_rng([self.seed, epoch // 2, 2]).random(self.pairs) < 0.5
-        return chosen + self.pairs * (turned[chosen] ^ (epoch % 2 == 1))
+        turned = np.random.default_rng([self.seed, epoch // 2, 2]).random(self.distinct) < 0.5
+        return chosen + self.distinct * (turned[chosen] ^ (epoch % 2 == 1))
+
+    def describe(self) -> str:
+        """The pairs, and how long they are turned round."""
+        return f"{self.corpora.describe()}, the first {self.epochs} epoch(s) in both directions"

@@ -76,6 +76,10 @@ class CorpusSpec:
             return self.path
         return " ".join(filter(None, [self.dataset, self.config, self.split]))
 
+    def reading(self) -> tuple[Any, ...]:
+        """What decides how the text is read, but for the files themselves."""
+        return (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
+
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """The files that are read; none for a data set."""
         names = self.files.values() if self.files else [self.path] if self.path else []

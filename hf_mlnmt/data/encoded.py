@@ -1,20 +1,22 @@
-"""Encoded sentence pairs on disk, memory-mapped: corpora larger than memory, encoded once and used again."""
+"""Encoded text on disk, pairs or one language, memory-mapped: larger than memory, encoded once and used again."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.filters import FilterReport, Pair
+from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, size_and_crc, write_json
@@ -22,19 +24,20 @@ from hf_mlnmt.files import atomic_folder, size_and_crc, write_json
 log = logging.getLogger(__name__)
 _CHUNK = 2000
 _FORMAT = 2  # 2: with checksums
-_FILES = [f"{side}{ending}" for side in ("source", "target") for ending in (".bin", "_offsets.npy")]
+Sentences = list[np.ndarray]
+T = TypeVar("T")
 
 
-class EncodedPairs:
-    """Pairs of int32 ids in a folder: source.bin and target.bin, their offsets, meta.json. Make it with `build`.
+class Encoded:
+    """Sentences of int32 ids in a folder: <side>.bin and <side>_offsets.npy of each side, meta.json.
 
     Opening it reads every byte once, to compare the files with the checksums in meta.json: a disk's or a copy's damage
-    would be trained on without a word.
-
-    Item i is {"input_ids": (source,), "labels": (target,)}, arrays of their own, both ending with </s>.
-    `source_lengths` and `target_lengths` are int32 arrays (pairs,). `report` says what was dropped. Safe to send to
-    worker processes.
+    would be trained on without a word. `report` says what was dropped. Safe to send to worker processes.
     """
+
+    sides: ClassVar[tuple[str, ...]]
+    unit: ClassVar[str]  # what one item is, in the plural
+    _ids: dict[str, np.ndarray]
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -42,14 +45,14 @@ class EncodedPairs:
             self.meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
             self.report = FilterReport.from_dict(self.meta["report"])
             self._check_files()
-            self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in ("source", "target")}
+            self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in self.sides}
             self._open()
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
-                f"{folder}: no intact encoded pairs ({error}). Delete this folder and run again."
+                f"{folder}: no intact encoded {self.unit} ({error}). Delete this folder and run again."
             ) from error
-        self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
-        self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
+        lengths = [np.diff(self._offsets[side]).astype(np.int32) for side in self.sides]
+        self.source_lengths, self.target_lengths = lengths[0], lengths[-1]
 
     def _check_files(self) -> None:
         for name, expected in self.meta["checksums"].items():
@@ -70,9 +73,9 @@ class EncodedPairs:
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"pair {index} of {len(self)}")
+            raise IndexError(f"item {index} of {len(self)} {self.unit}")
         index = int(index) % len(self)
-        return {"input_ids": self._side("source", index), "labels": self._side("target", index)}
+        return {name: self._side(side, index) for name, side in zip(("input_ids", "labels"), self.sides)}
 
     def _side(self, side: str, index: int) -> np.ndarray:
         start, end = self._offsets[side][index : index + 2]
@@ -85,6 +88,51 @@ class EncodedPairs:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+
+    @classmethod
+    def _build(
+        cls,
+        folder: str | Path,
+        chunks: Iterable[Sequence[Sentences]],
+        fingerprint: str | None,
+        report: FilterReport,
+        progress: Callable[[int], Any] | None,
+    ) -> Self:
+        """Write chunks of encoded sentences, one list a side; `report` is complete after the last of them."""
+        if fingerprint is not None and (found := cls._reuse(folder, fingerprint)):
+            return found
+        with atomic_folder(folder) as temporary:
+            _write(chunks, cls.sides, temporary, progress)
+            files = sorted(path.name for path in temporary.iterdir())
+            meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
+            meta["checksums"] = {name: size_and_crc(temporary / name) for name in files}
+            write_json(temporary / "meta.json", meta)
+        return cls(folder)
+
+    @classmethod
+    def _reuse(cls, folder: str | Path, fingerprint: str) -> Self | None:
+        path = Path(folder) / "meta.json"
+        if not path.is_file():
+            return None
+        try:
+            meta = json.loads(path.read_text(encoding="utf-8"))
+            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
+                return None
+            return cls(folder)
+        except (OSError, ValueError, TypeError, KeyError) as error:  # a UserError is a ValueError
+            log.warning("%s Encoding again.", error)
+            return None
+
+
+class EncodedPairs(Encoded):
+    """Sentence pairs. Make it with `build`.
+
+    Item i is {"input_ids": (source,), "labels": (target,)}, arrays of their own, both ending with </s>.
+    `source_lengths` and `target_lengths` are int32 arrays (pairs,).
+    """
+
+    sides = ("source", "target")
+    unit = "pairs"
 
     @classmethod
     def build(
@@ -108,64 +156,78 @@ class EncodedPairs:
         progress: called with the number of pairs done.
         Nothing is left behind by an interrupted build: the folder appears when it is complete.
         """
-        if fingerprint is not None and (found := cls._reuse(folder, fingerprint)):
-            return found
+
+        def encode(chunk: list[Pair]) -> list[Sentences]:
+            sources = tokenizers.encode_source([source for source, _ in chunk], language)
+            return [sources, tokenizers.encode_target([target for _, target in chunk])]
+
         report = report if report is not None else FilterReport()
-        with atomic_folder(folder) as temporary:
-            chunks = _encode(pairs, tokenizers, max_length, language, report)
-            _write(chunks, temporary, progress)
-            meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
-            meta["checksums"] = {name: size_and_crc(temporary / name) for name in _FILES}
-            write_json(temporary / "meta.json", meta)
-        return cls(folder)
+        return cls._build(
+            folder, _chunks(pairs, encode, " ||| ".join, max_length, report), fingerprint, report, progress
+        )
+
+
+class EncodedText(Encoded):
+    """Sentences of one language. Make it with `build`.
+
+    Item i is {"input_ids": (length,)}, ending with </s>; `source_lengths` and `target_lengths` are both its length.
+    """
+
+    sides = ("text",)
+    unit = "sentences"
 
     @classmethod
-    def _reuse(cls, folder: str | Path, fingerprint: str) -> EncodedPairs | None:
-        path = Path(folder) / "meta.json"
-        if not path.is_file():
-            return None
-        try:
-            meta = json.loads(path.read_text(encoding="utf-8"))
-            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
-                return None
-            return cls(folder)
-        except (OSError, ValueError, TypeError, KeyError) as error:  # a UserError is a ValueError
-            log.warning("%s Encoding again.", error)
-            return None
+    def build(
+        cls,
+        texts: Iterable[str],
+        tokenizers: Tokenizers,
+        folder: str | Path,
+        side: TextSide,
+        max_length: int | None = None,
+        fingerprint: str | None = None,
+        report: FilterReport | None = None,
+    ) -> EncodedText:
+        """As `EncodedPairs.build`; `side` says whose vocabulary and text processing it gets."""
+        to_ids = tokenizers.encode_source if side == "source" else tokenizers.encode_target
+
+        def encode(chunk: list[str]) -> list[Sentences]:
+            return [to_ids(chunk)]
+
+        report = report if report is not None else FilterReport()
+        return cls._build(folder, _chunks(texts, encode, str, max_length, report), fingerprint, report, None)
 
 
-Sentences = list[np.ndarray]
-
-
-def _encode(
-    pairs: Iterable[Pair],
-    tokenizers: Tokenizers,
+def _chunks(
+    items: Iterable[T],
+    encode: Callable[[list[T]], list[Sentences]],
+    show: Callable[[T], str],
     max_length: int | None,
-    language: str | None,
     report: FilterReport,
-) -> Iterator[tuple[Sentences, Sentences]]:
-    """Chunks of encoded sources and targets; completes the report."""
-    iterator, kept = iter(pairs), 0
+) -> Iterator[list[Sentences]]:
+    """Chunks of encoded items, a list of sentences for each side; completes the report."""
+    iterator, kept = iter(items), 0
     while chunk := list(islice(iterator, _CHUNK)):
-        sources = tokenizers.encode_source([source for source, _ in chunk], language)
-        targets = tokenizers.encode_target([target for _, target in chunk])
-        longest = [max(len(source), len(target)) for source, target in zip(sources, targets)]
+        sides = encode(chunk)
+        longest = [max(map(len, sentences)) for sentences in zip(*sides)]
         stays = [max_length is None or length <= max_length for length in longest]
-        for pair, stay in zip(chunk, stays):
+        for item, stay in zip(chunk, stays):
             if not stay:
-                report.drop(f"longer than {max_length} subwords", " ||| ".join(pair))
+                report.drop(f"longer than {max_length} subwords", show(item))
         kept += sum(stays)
-        yield [ids for ids, stay in zip(sources, stays) if stay], [ids for ids, stay in zip(targets, stays) if stay]
+        yield [[ids for ids, stay in zip(side, stays) if stay] for side in sides]
     report.kept = kept
 
 
-def _write(chunks: Iterable[tuple[Sentences, Sentences]], folder: Path, progress: Callable[[int], Any] | None) -> None:
+def _write(
+    chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: Path, progress: Callable[[int], Any] | None
+) -> None:
     """The ids of each side in one file, and where each sentence begins and the last one ends."""
-    sides, done = ("source", "target"), 0
+    done = 0
     lengths: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.int64)] for side in sides}
-    with (folder / "source.bin").open("wb") as source, (folder / "target.bin").open("wb") as target:
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / f"{side}.bin").open("wb")) for side in sides]
         for chunk in chunks:
-            for side, file, sentences in zip(sides, (source, target), chunk):
+            for side, file, sentences in zip(sides, files, chunk):
                 lengths[side].append(np.array([len(ids) for ids in sentences], np.int64))
                 if sentences:
                     file.write(np.concatenate(sentences).astype(np.int32).tobytes())
@@ -176,7 +238,7 @@ def _write(chunks: Iterable[tuple[Sentences, Sentences]], folder: Path, progress
         np.save(folder / f"{side}_offsets.npy", np.cumsum(np.concatenate(lengths[side])))
 
 
-def fingerprint_of(spec: CorpusSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
+def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
     """A hash of what encoded data depends on: the files' content, how they are read, tokenizers, processing, settings.
 
     A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
@@ -188,14 +250,14 @@ def fingerprint_of(spec: CorpusSpec, root: str | Path, tokenizers: Tokenizers, *
                 while block := file.read(1 << 20):
                     digest.update(block)
         digest.update(b"\0")
-    reading = (spec.dataset, spec.config, spec.split, spec.columns, spec.languages, spec.bad_lines)
     processing = {side: value.to_dict() for side, value in tokenizers.processing.items()}
-    parts = [reading, processing, settings, _identity(tokenizers.source), _identity(tokenizers.target)]
+    parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
     digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 
 
-def _identity(tokenizer: Any) -> str:
+def identity_of(tokenizer: Any) -> str:
+    """Text that is the same for two tokenizers if they give the same ids."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer.backend_tokenizer.to_str()
     return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)

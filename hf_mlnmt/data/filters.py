@@ -1,4 +1,4 @@
-"""Filters for sentence pairs: length, ratio, duplicates, empty and copied sides, each counted and reported."""
+"""Filters for pairs and for text of one language: length, ratio, duplicates, empty sides; counted and reported."""
 
 from __future__ import annotations
 
@@ -92,6 +92,10 @@ class PairFilter:
             report.kept += 1
             yield pair
 
+    def of_text(self) -> TextFilter:
+        """What of it holds for sentences of one language."""
+        return TextFilter(self.min_length, self.max_length, self.max_word, self.drop_empty, self.drop_duplicates)
+
     def reason(self, source: str, target: str) -> str | None:
         """Why this pair goes, or None; duplicates apart."""
         lengths = sorted((len(source.split()), len(target.split())))
@@ -106,6 +110,42 @@ class PairFilter:
         if self.max_word is not None and max(map(len, (source + " " + target).split()), default=0) > self.max_word:
             return f"a word above {self.max_word} characters"
         return "target is a copy of the source" if self.drop_identical and source.strip() == target.strip() else None
+
+
+@dataclass(frozen=True)
+class TextFilter:
+    """The same for sentences of one language: those fields of `PairFilter` that look at one sentence."""
+
+    min_length: int = 1
+    max_length: int | None = None
+    max_word: int | None = None
+    drop_empty: bool = True
+    drop_duplicates: bool = False
+
+    def __call__(self, texts: Iterable[str], report: FilterReport | None = None) -> Iterator[str]:
+        """As `PairFilter`'s."""
+        report = report if report is not None else FilterReport()
+        seen: set[bytes] = set()
+        for text in texts:
+            reason = self.reason(text) or (self.drop_duplicates and _again((text, ""), seen) and "duplicate")
+            if reason:
+                report.drop(reason, text)
+                continue
+            report.kept += 1
+            yield text
+
+    def reason(self, text: str) -> str | None:
+        """Why this sentence goes, or None; duplicates apart."""
+        words = text.split()
+        if not words:
+            return "empty" if self.drop_empty else None
+        if len(words) < self.min_length:
+            return f"shorter than {self.min_length} words"
+        if self.max_length is not None and len(words) > self.max_length:
+            return f"longer than {self.max_length} words"
+        if self.max_word is not None and max(map(len, words)) > self.max_word:
+            return f"a word above {self.max_word} characters"
+        return None
 
 
 def _again(pair: Pair, seen: set[bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""From a recipe's corpora to encoded pairs on disk: reading, filtering, encoding, in one call that is done once."""
+"""From a recipe's corpora to encoded data on disk: reading, filtering, encoding, in one call that is done once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
-from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
+from hf_mlnmt.data.encoded import Encoded, EncodedPairs, EncodedText, fingerprint_of
+from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, TextFilter
+from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.errors import UserError
 
@@ -31,11 +32,9 @@ def encode_corpus(
     language = (spec.languages or {}).get("target") if _has_codes(tokenizers) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
     report = FilterReport()
-    encoded = EncodedPairs.build(
-        filtered_pairs(spec, root, pair_filter, report), tokenizers, folder, max_length, language, key, report, progress
-    )
-    if len(encoded) == 0:
-        raise UserError(f"{spec}: no pair is left. Relax the filters.\n{encoded.report.table()}")
+    pairs = filtered_pairs(spec, root, pair_filter, report)
+    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, progress)
+    _check_something_left(encoded, spec)
     return encoded
 
 
@@ -46,6 +45,39 @@ def filtered_pairs(
     report = report if report is not None else FilterReport()
     pairs = read_pairs(spec, root, report)
     yield from pair_filter(pairs, report) if pair_filter else pairs
+
+
+def encode_text(
+    spec: TextSpec,
+    root: str | Path,
+    tokenizers: Tokenizers,
+    folder: str | Path,
+    text_filter: TextFilter | None = None,
+    max_length: int | None = None,
+) -> EncodedText:
+    """As `encode_corpus`, for text of one language; `spec.side` must say whose vocabulary it gets."""
+    assert spec.side is not None
+    key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
+    report = FilterReport()
+    texts = filtered_text(spec, root, text_filter, report)
+    encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
+    _check_something_left(encoded, spec)
+    return encoded
+
+
+def filtered_text(
+    spec: TextSpec, root: str | Path, text_filter: TextFilter | None = None, report: FilterReport | None = None
+) -> Iterator[str]:
+    """The sentences of one language that pass the filter, as a stream."""
+    report = report if report is not None else FilterReport()
+    texts = read_text(spec, root, report)
+    yield from text_filter(texts, report) if text_filter else texts
+
+
+def _check_something_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
+    if len(encoded) == 0:
+        one = encoded.unit.removesuffix("s")
+        raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table()}")
 
 
 def _has_codes(tokenizers: Tokenizers) -> bool:

@@ -10,12 +10,13 @@ import numpy as np
 from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.bpe_dropout import BPEDropout
 from hf_mlnmt.data.corpora import Corpora
+from hf_mlnmt.data.training_set import TrainingSet
 
 CUTS = 16  # segmentations drawn of every distinct word; an epoch picks one of them for each place the word stands at
 VARIANTS = 32  # of the whole corpus; epochs beyond see the first again
 
 
-class Resegmented:
+class Resegmented(TrainingSet):
     """The pairs of `corpora` as they are, then again in so many other segmentations, as training asks of a data set.
 
     Item i + k * len(corpora), k from 1, is item i in its k-th segmentation. `choose` (epoch -> indices) takes what
@@ -44,7 +45,7 @@ class Resegmented:
         variants: int = VARIANTS,
     ) -> None:
         self.corpora, self.epochs, self.max_length = corpora, epochs, max_length
-        self.parts, self.pairs = corpora.parts, corpora.pairs
+        self.parts, self.rate = corpora.parts, source.rate
         self.variants = variants if epochs is None else max(1, min(variants, epochs))
         tables: dict[int, _Words] = {}
         self._sides = {}
@@ -61,6 +62,11 @@ class Resegmented:
     def __len__(self) -> int:
         return len(self.corpora) * (1 + self.variants)
 
+    @property
+    def distinct(self) -> int:
+        """Pairs, however they are cut and whichever way round."""
+        return self.corpora.distinct
+
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         variant, index = divmod(int(index), len(self.corpora))
         if not variant:
@@ -69,8 +75,8 @@ class Resegmented:
 
     def choose(self, epoch: int) -> np.ndarray:
         """Indices that make up an epoch: int64, as many as `corpora` has in it."""
-        choose = self.corpora.choose
-        chosen = np.arange(len(self.corpora)) if choose is None else choose(epoch)
+        drawn = self.corpora.choose(epoch)
+        chosen = np.arange(len(self.corpora)) if drawn is None else drawn
         if self.epochs is not None and epoch >= self.epochs:
             return chosen
         cut = chosen + len(self.corpora) * (1 + epoch % self.variants)
@@ -78,6 +84,11 @@ class Resegmented:
             return cut
         longest = np.maximum(self.source_lengths[cut], self.target_lengths[cut])
         return np.where(longest > self.max_length, chosen, cut)
+
+    def describe(self) -> str:
+        """The pairs, and how often merges are left out."""
+        first = "" if self.epochs is None else f" in the first {self.epochs} epoch(s)"
+        return f"{self.corpora.describe()}, BPE-dropout {self.rate:g}{first}"
 
 
 class _Words:

@@ -8,6 +8,7 @@ from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.training.schedules import Schedule
+from hf_mlnmt.training.tasks import Task
 from hf_mlnmt.training.trainer import Batches, TranslationTrainer
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Objective",
     "Recipe",
     "Schedule",
+    "Task",
     "TokenBatchSampler",
     "Translation",
     "TranslationTrainer",

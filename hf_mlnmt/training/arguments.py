@@ -1,4 +1,4 @@
-"""From a recipe to what Transformers' trainer takes."""
+"""From a recipe to what Transformers takes: the trainer's arguments, the schedule, the generation_config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training.recipe import Recipe
@@ -20,7 +20,8 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 def higher_is_better(recipe: Recipe) -> bool:
     """Whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
-    return recipe.evaluation.best not in ("loss", "perplexity", "ter") if told is None else told
+    metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # before it, the name of a development set
+    return metric not in ("loss", "perplexity", "ter") if told is None else told
 
 
 def schedule(recipe: Recipe) -> Schedule:
@@ -81,7 +82,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "seed": recipe.seed,
         "use_cache": True,
         "remove_unused_columns": False,
-        "ddp_find_unused_parameters": False,
     }
     budget = recipe.budget
     settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
@@ -98,6 +98,18 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         return Seq2SeqTrainingArguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(f"{recipe.path}: precision or arguments: {error}") from error
+
+
+def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
+    """A clean generation_config: token ids and the recipe's decoding, nothing else."""
+    decoding = recipe.decoding
+    settings: dict[str, Any] = {"num_beams": decoding.beams, "max_new_tokens": decoding.max_new_tokens}
+    if decoding.beams > 1:
+        settings["length_penalty"] = decoding.length_penalty
+    if decoding.length_normalization != "generate":
+        settings["length_normalization"] = decoding.length_normalization
+    ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+    return GenerationConfig(**{name: getattr(config, name) for name in ids}, **settings)
 
 
 def _trackers(recipe: Recipe, output: Path) -> list[str] | str:

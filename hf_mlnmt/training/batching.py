@@ -34,7 +34,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         max_sentences: upper limit of sentences per batch.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
-            epoch. Without it: all of them, once each.
+            epoch. Without it, or when it gives None: all of them, once each.
 
     Raises:
         UserError: no sentences, fewer sentences than processes times accumulation, or a senseless argument.
@@ -52,7 +52,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         accumulation: int = 1,
         max_sentences: int | None = None,
         noise: float = 1.0,
-        choose: Callable[[int], np.ndarray] | None = None,
+        choose: Callable[[int], np.ndarray | None] | None = None,
     ) -> None:
         if side not in get_args(Side):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
@@ -65,8 +65,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.lengths = {"source": source, "target": target, "both": self.longer}[side]
         self.max_tokens, self.max_sentences, self.noise = max_tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
-        self.choose, self.epoch = choose, 0
+        self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = world_size * accumulation
+        self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches
         self.total = self._count()
 
     def __len__(self) -> int:
@@ -88,18 +89,25 @@ class TokenBatchSampler(Sampler[list[int]]):
         shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))
         return [batches[i] for i in shuffled]
 
+    def at(self, place: int) -> list[list[int]]:
+        """Sentence indices of the batches that the processes see at the same time, `place` batches after the start."""
+        epoch, place = divmod(place, len(self))
+        if self._latest[0] != epoch:
+            self._latest = epoch, self.batches(epoch)
+        first = place * self.world_size
+        return [batch.tolist() for batch in self._latest[1][first : first + self.world_size]]
+
     def members(self, step: int) -> list[list[int]]:
         """Sentence indices of the batches that make up optimizer step `step` (from 0), over all processes."""
-        epoch, step_in_epoch = divmod(step, self.total // self.group)
-        first = step_in_epoch * self.group
-        return [batch.tolist() for batch in self.batches(epoch)[first : first + self.group]]
+        first = step * self.accumulation
+        return [batch for place in range(first, first + self.accumulation) for batch in self.at(place)]
 
     def _count(self) -> int:
         """How many batches every epoch has, over all processes."""
-        chosen = self._chosen(0)
+        chosen, varies = self._chosen(0), self.choose(0) is not None
         counts = [len(self._cut(self._sort(0, noise), self.max_tokens)) - 1 for noise in {0.0, self.noise}]
         # A mixture draws other lengths every epoch: a little room above the first epoch's count, filled by splitting.
-        total = math.ceil(max(counts) * (1.02 if self.choose else 1.0) / self.group) * self.group
+        total = math.ceil(max(counts) * (1.02 if varies else 1.0) / self.group) * self.group
         total = min(total, len(chosen) // self.group * self.group)
         if not total:
             raise UserError(
@@ -110,7 +118,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         return total
 
     def _chosen(self, epoch: int) -> np.ndarray:
-        return np.arange(len(self.lengths)) if self.choose is None else np.asarray(self.choose(epoch), np.int64)
+        chosen = self.choose(epoch)
+        return np.arange(len(self.lengths)) if chosen is None else np.asarray(chosen, np.int64)
 
     def _sort(self, epoch: int, noise: float) -> np.ndarray:
         """Indices of an epoch so that neighbours are of similar length on both sides."""

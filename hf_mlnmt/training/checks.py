@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
@@ -12,6 +14,7 @@ from hf_mlnmt.training.data_checks import check_corpora
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.recipe_checks import doubts
+from hf_mlnmt.training.task_checks import MAIN_DEV
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import Preparation
@@ -32,8 +35,14 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     own = recipe.tokenizer.path is None
     tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)
-    train = {f"data.train {spec}": spec for spec in preparation.train_specs}
-    scored = {"data.dev": preparation.dev_spec}
+    train: dict[str, CorpusSpec | TextSpec] = {
+        f"{'data.train' if recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
+        for task in preparation.corpora.tasks
+        for spec in task.specs
+    }
+    scored: dict[str, CorpusSpec | TextSpec] = {
+        "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in preparation.dev_specs.items()
+    }
     scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
     seen, warnings = check_corpora(train, scored, preparation.root)
     subwords = sum(seen[key].subwords for key in train)

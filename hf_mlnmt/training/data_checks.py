@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.errors import UserError
 
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
@@ -30,7 +31,7 @@ class Seen:
 
 
 def check_corpora(
-    train: Mapping[str, CorpusSpec], scored: Mapping[str, CorpusSpec], root: Path
+    train: Mapping[str, CorpusSpec | TextSpec], scored: Mapping[str, CorpusSpec | TextSpec], root: Path
 ) -> tuple[dict[str, Seen], list[str]]:
     """Read what is cheap to read of the training corpora, and the dev and test sets whole.
 
@@ -56,7 +57,23 @@ def check_corpora(
     return seen, warnings
 
 
-def _look(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
+def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
+    return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
+
+
+def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
+    try:
+        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
+        sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+    if not any(sentence.strip() for sentence in sentences):
+        raise UserError(f"{key}: {spec}: there is no text at its beginning.")
+    identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
+    return Seen(identity, sum(lines + size // 10 for lines, _, size in files))
+
+
+def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
     try:
         files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
         pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))

@@ -1,21 +1,20 @@
-"""The development set: loss, translations and metrics during training."""
+"""Development sets: loss, translations and metrics during training."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
+from transformers import PreTrainedModel
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objectives import IGNORED, Translation
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.trainer import TranslationTrainer
+from hf_mlnmt.training.objectives import Objective, Translation
 
 # (outputs, references, sources) -> named numbers
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
@@ -34,6 +33,8 @@ class DevSet:
         num_beams: 1 is greedy.
         batch_tokens: source tokens per batch, padding included.
         max_length: no output is longer than this, nor than twice the source plus 10.
+        objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
+        name: before the names of what is measured, where a training has several development sets.
     """
 
     dataset: Any
@@ -44,20 +45,24 @@ class DevSet:
     num_beams: int = 1
     batch_tokens: int = 4096
     max_length: int = 200
+    objective: Objective | None = None
+    name: str = "dev"
     translations: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         if self.metrics and len(self.references) != len(self.dataset):
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
-    def evaluate(self, trainer: TranslationTrainer, **generation: Any) -> dict[str, float]:
-        """loss per target token (no smoothing), perplexity, and the metrics; the same on every process."""
-        model = trainer.model
+    def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
+        """loss per item (of translation: per target token), perplexity, and the metrics; the same on every process.
+
+        `accelerator` says which processes there are and what this one's device is.
+        """
         was_training = model.training
         model.eval()
         with torch.no_grad():
-            loss = self._loss(trainer)
-            outputs = self._translate(trainer, generation) if self.metrics else []
+            loss = self._loss(model, accelerator)
+            outputs = self._translate(model, accelerator, generation) if self.metrics else []
         model.train(was_training)
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
         if self.metrics and self.decode:
@@ -66,42 +71,45 @@ class DevSet:
                 scores.update(metric(self.translations, self.references, self.sources))
         return scores
 
-    def _batches(self, trainer: TranslationTrainer) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+    def _batches(
+        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator
+    ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process's share of the sentences in batches of similar lengths, with their indices."""
-        args = trainer.args
-        collate = Translation(trainer.model.config.pad_token_id).collate
         lengths = np.asarray(self.dataset.source_lengths)
-        order = np.argsort(-lengths, kind="stable")[args.process_index :: args.world_size]
+        order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
         while len(order):
             size = max(1, self.batch_tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([self.dataset[i] for i in indices])
-            yield indices, {name: tensor.to(args.device) for name, tensor in batch.items()}
+            yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
 
-    def _loss(self, trainer: TranslationTrainer) -> float:
-        objective = Translation(trainer.model.config.pad_token_id)
-        totals = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
-        for _, batch in self._batches(trainer):
-            with trainer.compute_loss_context_manager():
-                loss, parts = objective.loss(trainer.model, batch, num_items_in_batch=1)
-            # Auxiliary losses are no part of the translation's perplexity.
-            loss = parts.get("translation", loss)
-            totals += torch.stack([loss.double(), (batch["labels"] != IGNORED).sum()])
-        total, tokens = trainer.accelerator.reduce(totals, "sum").tolist()
-        return total / max(1.0, tokens)
+    def _loss(self, model: PreTrainedModel, accelerator: Accelerator) -> float:
+        objective = self.objective or Translation(model.config.pad_token_id)
+        totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+        for _, batch in self._batches(objective.collate, accelerator):
+            with accelerator.autocast():
+                loss, parts = objective.loss(model, batch, num_items_in_batch=1)
+            if self.objective is None:  # auxiliary losses are no part of the translation's perplexity
+                loss = parts.get("translation", loss)
+            totals += torch.stack([loss.double(), objective.items(batch).double()])
+        total, items = accelerator.reduce(totals, "sum").tolist()
+        return total / max(1.0, items)
 
-    def _translate(self, trainer: TranslationTrainer, generation: dict[str, Any]) -> list[list[int]]:
+    def _translate(
+        self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]
+    ) -> list[list[int]]:
         """Token ids of every sentence, in order. Generates with a copy of the config: generate() must not change it."""
-        generate: Any = trainer.model.generate
-        config = copy.deepcopy(trainer.model.generation_config)
+        generate: Any = model.generate
+        config = copy.deepcopy(model.generation_config)
         config.update(**{"num_beams": self.num_beams, "max_length": None, "use_cache": True, **generation})
         mine: list[tuple[int, list[int]]] = []
-        for indices, batch in self._batches(trainer):
+        collate = Translation(model.config.pad_token_id).collate
+        for indices, batch in self._batches(collate, accelerator):
             config.max_new_tokens = min(self.max_length, 2 * batch["input_ids"].shape[1] + 10)
             source, mask = batch["input_ids"], batch["attention_mask"]
             outputs = generate(source, attention_mask=mask, generation_config=config)
             mine.extend(zip(indices, outputs.tolist()))
-        everything = gather_object(mine) if trainer.args.world_size > 1 else mine
+        everything = gather_object(mine) if accelerator.num_processes > 1 else mine
         return [tokens for _, tokens in sorted(everything)]
 
 

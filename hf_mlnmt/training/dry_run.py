@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import resource
 import sys
 import time
@@ -11,7 +12,9 @@ import numpy as np
 import torch
 
 from hf_mlnmt.training.arguments import precision, schedule
-from hf_mlnmt.training.batching import batch_statistics
+from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
+from hf_mlnmt.training.rotation import TaskBatchSampler
+from hf_mlnmt.training.tasks import Task, lasting_parameters
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.recipe import Recipe
@@ -21,82 +24,103 @@ STEPS = 6
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
-    """Lines of text: data, parameters, steps, batches and padding, estimated time and memory."""
-    data, args, sampler = trainer.train_dataset, trainer.args, trainer.sampler()
-    figures = batch_statistics(sampler, data.source_lengths, data.target_lengths)
+    """Lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
+    args, sampler = trainer.args, trainer.sampler()
     steps, steps_per_epoch = trainer.steps()
-    tokens_per_step = figures.target_tokens / steps_per_epoch
+    figures = [_figures(task, one) for task, one in zip(trainer.tasks, sampler.samplers)]
     seconds_per_token, memory = _measure(trainer)
-    seconds = steps * tokens_per_step * seconds_per_token
-    parameters = trainer.model.num_parameters()
+    # An average step has of each task as many average batches as its share says.
+    batches = args.gradient_accumulation_steps * args.world_size
+    counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
+    tokens = [count * one.target_tokens_per_batch for count, one in zip(counts, figures)]
+    seconds = sum(map(operator.mul, tokens, seconds_per_token))
     cycles = schedule(recipe).ends(steps)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
-    state = parameters * 16 / 2**20  # weights, gradients and Adam's two moments, float32
+    state = trainer.model.num_parameters() * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
-        "training pairs": f"{data.pairs:,}{_changes(recipe)}",
-        "tokens per epoch": f"{figures.source_tokens:,} source, {figures.target_tokens:,} target (subwords with </s>)",
-        "development pairs": f"{len(trainer.dev_set.dataset):,}" if trainer.dev_set else "none",
-        "parameters": f"{parameters:,} ({type(trainer.model).__name__})",
-        "batches per epoch": f"{figures.batches:,} of {figures.target_tokens_per_batch:,.0f} target tokens on average, "
-        f"{figures.sentences / figures.batches:.1f} sentences",
-        "padding": f"{figures.source_padding:.1%} source, {figures.target_padding:.1%} target",
+        **_tasks(trainer, sampler, figures, steps),
+        "development sets": ", ".join(f"{one.name} {len(one.dataset):,}" for one in trainer.dev_sets) or "none",
+        "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)"
         + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),
-        "speed": f"{1 / seconds_per_token:,.0f} target tokens/s, {1 / seconds_per_token / tokens_per_step:.2f} steps/s "
+        "speed": f"{sum(tokens) / seconds:,.0f} target tokens/s, {1 / seconds:.2f} steps/s "
         f"(measured: {STEPS} batches on {args.device} in {precision(args)})",
-        "time": f"about {_duration(seconds)} of training, and {evaluations} evaluations of the development set",
+        "time": f"about {_duration(steps * seconds)} of training, and {evaluations} evaluations on development sets",
         "memory": f"about {memory:,.0f} MiB in all, of which {state:,.0f} MiB weights, gradients and optimizer state",
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
 
 
-def _changes(recipe: Recipe) -> str:
-    """What is done to the pairs as they are trained on."""
-    turning, rate, first = recipe.data.bidirectional_epochs, recipe.data.bpe_dropout, recipe.data.bpe_dropout_epochs
-    text = f", the first {turning} epoch(s) in both directions" if turning else ""
-    if rate:
-        text += f", BPE-dropout {rate:g}" + (f" in the first {first} epoch(s)" if first else "")
-    return text
+def _figures(task: Task, sampler: TokenBatchSampler) -> BatchStatistics:
+    return batch_statistics(sampler, task.data.source_lengths, task.data.target_lengths)
 
 
-def _measure(trainer: TranslationTrainer) -> tuple[float, float]:
-    """Seconds per target token over a few batches, and peak memory in MiB. The weights stay as they are."""
-    sampler, model, device = trainer.sampler(), trainer.model, trainer.args.device
-    batches = sampler.batches(0)
-    cells = [len(batch) * int(trainer.train_dataset.target_lengths[batch].max()) for batch in batches]
-    largest = batches[int(np.argmax(cells))]
-    model.train()
+def _tasks(
+    trainer: TranslationTrainer, sampler: TaskBatchSampler, figures: list[BatchStatistics], steps: int
+) -> dict[str, str]:
+    """The training set, its tokens, batches and padding; of several tasks a line each, with shares and epochs."""
+    epochs = sampler.epochs(steps * trainer.args.gradient_accumulation_steps)
+    lines = [_task(task, one) for task, one in zip(trainer.tasks, figures)]
+    if len(lines) == 1:
+        return lines[0]
+    rows = zip(trainer.tasks, lines, sampler.rotation.counts, epochs)
+    return {
+        f"task {task.name}": f"{type(task.objective).__name__}, {line.pop('training set')}; share {count} of "
+        f"{sampler.rotation.length}, {own:.2f} epochs of its own; "
+        + "; ".join(f"{name} {text}" for name, text in line.items())
+        for task, line, count, own in rows
+    }
+
+
+def _task(task: Task, figures: BatchStatistics) -> dict[str, str]:
+    return {
+        "training set": task.describe(),
+        "tokens per epoch": f"{figures.source_tokens:,} source, {figures.target_tokens:,} target (subwords with </s>)",
+        "batches per epoch": f"{figures.batches:,} of {figures.target_tokens_per_batch:,.0f} target tokens on average, "
+        f"{figures.sentences / figures.batches:.1f} sentences",
+        "padding": f"{figures.source_padding:.1%} source, {figures.target_padding:.1%} target",
+    }
+
+
+def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
+    """Seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
+    trainer.model.train()
     trainer.create_optimizer()
     assert trainer.optimizer is not None
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0
-    _step(trainer, largest)  # memory is at its peak here, and everything is warm
-    before, tokens = time.perf_counter(), 0
-    for batch in batches[:STEPS]:
-        tokens += _step(trainer, batch)
-    if device.type == "cuda":
+    samplers = trainer.sampler().samplers
+    seconds = [_seconds_per_token(trainer, task, one) for task, one in zip(trainer.tasks, samplers)]
+    if trainer.args.device.type == "cuda":
+        return seconds, torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return seconds, peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler) -> float:
+    batches = sampler.batches(0)
+    cells = [len(batch) * int(task.data.target_lengths[batch].max()) for batch in batches]
+    _step(trainer, task, batches[int(np.argmax(cells))])  # memory is at its peak here, and everything is warm
+    before = time.perf_counter()
+    tokens = sum(_step(trainer, task, batch) for batch in batches[:STEPS])
+    if trainer.args.device.type == "cuda":
         torch.cuda.synchronize()
-        memory = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        memory = peak / (2**20 if sys.platform == "darwin" else 2**10)
-    return (time.perf_counter() - before) / tokens / trainer.args.world_size, memory
+    return (time.perf_counter() - before) / tokens / trainer.args.world_size
 
 
-def _step(trainer: TranslationTrainer, batch: np.ndarray) -> int:
+def _step(trainer: TranslationTrainer, task: Task, batch: np.ndarray) -> int:
     """One forward, backward and update of rate 0; the number of target tokens."""
     assert trainer.optimizer is not None
-    examples = [trainer.train_dataset[i] for i in batch.tolist()]
-    inputs = trainer._prepare_inputs(trainer.objective.collate(examples))
+    inputs = trainer._prepare_inputs(task.objective.collate([task.data[i] for i in batch.tolist()]))
     with trainer.accelerator.autocast():
-        loss, _ = trainer.objective.loss(trainer.model, inputs)
+        loss, _ = task.objective.loss(trainer.model, inputs)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
-    return int(trainer.train_dataset.target_lengths[batch].sum())
+    return int(task.data.target_lengths[batch].sum())
 
 
 def _duration(seconds: float) -> str:

@@ -6,17 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.tasks import lasting_parameters
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.trainer import TranslationTrainer
 
 
-def facts_of(recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer, command: str) -> dict[str, Any]:
-    """Fields of Results and more. `state` is of the last checkpoint, see finishing.read_state."""
+def facts_of(
+    recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
+) -> dict[str, Any]:
+    """Fields of Results and more.
+
+    Args:
+        state: of the last checkpoint, see finishing.read_state.
+        train: what was read of each training corpus, see Preparation.reports.
+    """
     meter, steps, content = state["meter"], state["global_step"], recipe.to_dict()
     seconds = max(meter["seconds"], 1e-9)
     return {
-        "data": {"name": recipe.data.name, "licence": recipe.data.licence, **_data_sizes(recipe, trainer)},
+        "data": {"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
         "seed": recipe.seed,
         "budget": {
             "steps": steps,
@@ -30,7 +38,7 @@ def facts_of(recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer,
             "precision": precision(trainer.args),
         },
         "command": command,
-        "parameters": trainer.model.num_parameters(),
+        "parameters": lasting_parameters(trainer.model),
         "steps_per_second": round(steps / seconds, 3),
         "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
         "decoding": content["decoding"],
@@ -38,9 +46,3 @@ def facts_of(recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer,
         "dev": [entry for entry in state["log_history"] if "eval_loss" in entry],
         "recipe": content,
     }
-
-
-def _data_sizes(recipe: Recipe, trainer: TranslationTrainer) -> dict[str, Any]:
-    reports = [part.report.to_dict() for part in trainer.train_dataset.parts]
-    corpora = recipe.data.train if isinstance(recipe.data.train, list) else [recipe.data.train]
-    return {"train": [{"corpus": corpus, **report} for corpus, report in zip(corpora, reports)]}

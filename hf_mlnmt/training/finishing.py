@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
@@ -15,21 +15,7 @@ from hf_mlnmt.model_folder import WEIGHTS, copy_all_but_weights
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.scoring import MadeOf, digest_of_model
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe import Recipe
-
-
-def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """A clean generation_config: token ids and the recipe's decoding, nothing else."""
-    decoding = recipe.decoding
-    settings: dict[str, Any] = {"num_beams": decoding.beams, "max_new_tokens": decoding.max_new_tokens}
-    if decoding.beams > 1:
-        settings["length_penalty"] = decoding.length_penalty
-    if decoding.length_normalization != "generate":
-        settings["length_normalization"] = decoding.length_normalization
-    ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
-    return GenerationConfig(**{name: getattr(config, name) for name in ids}, **settings)
+from hf_mlnmt.training.tasks import is_head
 
 
 def write_model(
@@ -37,13 +23,14 @@ def write_model(
 ) -> Path:
     """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    `generation` replaces the checkpoint's generation_config.
+    Heads of objectives stay behind. `generation` replaces the checkpoint's generation_config.
     """
     with atomic_folder(folder) as new, checkpoints.explain_full_disk(new):
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
+        weights = {name: tensor for name, tensor in weights.items() if not is_head(name)}
         save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
     return folder
 

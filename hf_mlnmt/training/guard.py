@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.trainer import TranslationTrainer
 
 
 class NonFiniteLoss(UserError):
@@ -19,16 +16,26 @@ class NonFiniteLoss(UserError):
 
 
 class FiniteGuard:
-    """Checks each loss at once on a CPU, where reading it costs nothing; elsewhere at each log, evaluation and save."""
+    """Checks each loss at once on a CPU, where reading it costs nothing; elsewhere at each log, evaluation and save.
 
-    def __init__(self, trainer: TranslationTrainer) -> None:
-        self.trainer = trainer
+    Args:
+        weights: gives the model's parameters.
+        show: (step, batch within the step) -> which batch that was, and its sentences, in words.
+        save: writes a checkpoint of `step` completed steps and returns its name; None where that cannot be.
+    """
+
+    def __init__(
+        self,
+        weights: Callable[[], Iterable[Tensor]],
+        show: Callable[[int, int], tuple[str, str]],
+        save: Callable[[int], str | None],
+    ) -> None:
+        self.weights, self.show, self.save = weights, show, save
         self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
         self._last = (-1, 0)
 
-    def watch(self, loss: Tensor) -> None:
-        """Note the loss of a batch; raises NonFiniteLoss on a CPU when it is not finite."""
-        step = self.trainer.state.global_step
+    def watch(self, step: int, loss: Tensor) -> None:
+        """Note the loss of the next batch after `step` completed steps; raises NonFiniteLoss on a CPU if not finite."""
         batch = self._last[1] + 1 if self._last[0] == step else 0
         self._last = step, batch
         if loss.device.type != "cpu":
@@ -52,21 +59,17 @@ class FiniteGuard:
             self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it", False)
 
     def _weights_are_finite(self) -> bool:
-        sums = torch.stack([parameter.detach().sum().float() for parameter in self.trainer.model.parameters()])
+        sums = torch.stack([parameter.detach().sum().float() for parameter in self.weights()])
         return bool(torch.isfinite(sums).all())
 
     def _stop(self, step: int, batch: int, what: str, weights_are_good: bool) -> None:
-        trainer = self.trainer
-        args, kept = trainer.args, "the last checkpoint is good and is kept"
-        if weights_are_good and args.world_size == 1 and step and args.save_strategy != "no":
+        kept = "the last checkpoint is good and is kept"
+        if weights_are_good and step:
             self._last = (-1, 0)
-            trainer._save_checkpoint(trainer.model, None)
-            kept = f"the good state before it is kept in checkpoint-{step}"
-        group, data = trainer.sampler().members(step), trainer.train_dataset
-        sentences = group[batch * args.world_size + args.process_index]
-        sentences = [index % getattr(data, "pairs", len(data)) for index in sentences]  # also of pairs turned round
+            if checkpoint := self.save(step):
+                kept = f"the good state before it is kept in {checkpoint}"
+        place, sentences = self.show(step, batch)
         raise NonFiniteLoss(
-            f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
-            f"(positions in the training set, from 0): {sentences}. Training stopped; {kept}. Look at these sentences; "
+            f"{place}: {what}. Sentences of the batch {sentences}. Training stopped; {kept}. Look at these sentences; "
             "if nothing is wrong with them, lower the learning rate, lengthen the warm-up or lower the gradient limit."
         )

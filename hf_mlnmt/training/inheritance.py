@@ -16,6 +16,7 @@ from hf_mlnmt.zoo.records import record_path, stems
 KEY = "extends"
 # Laid over one another these would be neither corpus: files of the one, data set of the other.
 CORPORA = {("data", "train"), ("data", "dev"), ("data", "test")}
+OF_TASKS = ("data", "dev", "objective")  # the same holds for these of a task
 
 
 def load(path: Path, kind: type, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
@@ -60,7 +61,8 @@ def _over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...] = 
     merged = dict(below)
     for key, value in content.items():
         inner, here = merged.get(key), (*at, key)
-        if isinstance(inner, dict) and isinstance(value, dict) and here not in CORPORA:
+        whole = here in CORPORA or (here[0] == "tasks" and len(here) == 3 and key in OF_TASKS)
+        if isinstance(inner, dict) and isinstance(value, dict) and not whole:
             merged[key] = _over(inner, value, here)
         else:
             merged[key] = value

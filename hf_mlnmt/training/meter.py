@@ -51,14 +51,14 @@ class Meter:
         """Count target tokens: an int or a scalar tensor."""
         self._pending.append(tokens)
 
-    def interval(self, step: int) -> tuple[int, dict[str, float]]:
-        """Steps since the last call, and the speeds over them."""
+    def interval(self, step: int) -> dict[str, float]:
+        """The speeds since the last call."""
         self._read()
         seconds, tokens, steps = (now - then for now, then in zip(self._now(step), self._last))
         self._last = self._now(step)
         if seconds <= 0:
-            return int(steps), {}
-        return int(steps), {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
+            return {}
+        return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
     def save(self, folder: Path, processes: int = 1) -> None:
         """Write the totals, and by how many processes, into a checkpoint folder."""

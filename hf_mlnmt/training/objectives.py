@@ -3,13 +3,17 @@
 | objective | batch | loss |
 | --- | --- | --- |
 | Translation | source, target | label-smoothed cross-entropy of the target, plus whatever the model adds by itself |
+
+One that is made of others collates their batches, adds up their losses, and has their needs and heads; its `items` may
+be a tensor with a number for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,26 +25,58 @@ Example = Mapping[str, np.ndarray]
 Batch = dict[str, Tensor]
 
 
-class Objective(Protocol):
-    """What the trainer asks of an objective."""
+@dataclass(frozen=True)
+class Need:
+    """Something that an objective asks of a model: in words that go on "the objective needs ...", and as a question."""
 
+    what: str
+    met: Callable[[nn.Module], bool]
+
+
+def _is_encoder_decoder(model: nn.Module) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _is_encoder_decoder)
+
+
+class Objective(ABC):
+    """What the trainer asks of an objective.
+
+    reads: what its training set holds: pairs of sentences, or text of one language.
+    translates: whether a model that is trained so translates, so that a development set of it can be scored.
+    needs: what a model must have; asked before training.
+    head: a module that the objective trains beside the model and that the finished model is without; None for none.
+        It is made before the trainer, which puts it where the model is.
+    """
+
+    reads: ClassVar[Literal["pairs", "text"]] = "pairs"
+    translates: ClassVar[bool] = False
+    needs: Sequence[Need] = ()
+    head: nn.Module | None = None
+
+    @abstractmethod
     def collate(self, examples: Sequence[Example]) -> Batch:
         """Pad examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state."""
-        ...
 
+    def items(self, batch: Batch) -> Tensor:
+        """What the sum of a batch's losses is divided by, once added up over the step: the target tokens."""
+        return (batch["labels"] != IGNORED).sum()
+
+    @abstractmethod
     def loss(
         self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise and its named parts (for logging; empty when there is only one).
 
-        `num_items_in_batch` is the number of target tokens of the whole optimizer step, over all accumulated batches
-        and all processes: the loss is a sum over tokens divided by it. None: those of this batch.
+        It may call the model or any part of it. `num_items_in_batch` is what `items` counts in this task's batches of
+        the whole optimizer step, over accumulation and processes: the loss is a sum over the batch divided by it.
+        None: those of this batch.
         """
-        ...
 
 
 @dataclass
-class Translation:
+class Translation(Objective):
     """Cross-entropy of the target given the source.
 
     Inputs: examples {"input_ids": (source,), "labels": (target,)}, both ending with </s>, integers.
@@ -53,6 +89,9 @@ class Translation:
         label_smoothing: eps above; 0 is plain cross-entropy.
         pad_to_multiple_of: round lengths up (fewer shapes for torch.compile and tensor cores).
     """
+
+    translates: ClassVar[bool] = True
+    needs = (ENCODER_DECODER,)
 
     pad_token_id: int
     label_smoothing: float = 0.0
@@ -79,8 +118,7 @@ class Translation:
         labels = batch["labels"]
         logits = model(**_with_decoder_inputs(model, batch), use_cache=False).logits
         total = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        items = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-        return total / items, {}
+        return total / (self.items(batch) if num_items_in_batch is None else num_items_in_batch), {}
 
 
 def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, set_seed
 
-from hf_mlnmt.data.bidirectional import BothDirections
-from hf_mlnmt.data.bpe_dropout import BPEDropout
-from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.encoded import EncodedPairs
-from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.resegmented import Resegmented
+from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder
 from hf_mlnmt.training import dev
-from hf_mlnmt.training.finishing import generation_config
+from hf_mlnmt.training.arguments import generation_config
+from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora
+from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.task_checks import MAIN_DEV, translates
+from hf_mlnmt.training.tasks import Task
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import config_for
 
@@ -40,7 +38,8 @@ class RawPairs:
     name: str
     sources: list[str]
     references: list[str]
-    target_language: str | None = None  # only of multilingual models
+    language: str  # of the references
+    target_language: str | None = None  # what a multilingual model is asked for
 
 
 class Preparation:
@@ -48,16 +47,26 @@ class Preparation:
 
     def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Tell) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
-        many = recipe.data.train if isinstance(recipe.data.train, list) else [recipe.data.train]
-        self.train_specs = [self._spec(spec, "data.train") for spec in many]
-        self.dev_spec = self._spec(recipe.data.dev, "data.dev")
-        self.test_specs = {name: self._spec(spec, f"data.test.{name}") for name, spec in recipe.data.test.items()}
-        self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
+        self.corpora = RecipeCorpora(recipe, data, output, tell)
+        self.dev_specs = self._dev_specs()
+        languages = dataclasses.asdict(recipe.languages)
+        self.test_specs = {
+            name: self.corpora.pair_spec(fields, ("data", "test", name), languages)
+            for name, fields in recipe.data.test.items()
+        }
 
-    def _spec(self, fields: dict[str, Any], at: str) -> CorpusSpec:
-        spec = build(CorpusSpec, fields, str(self.recipe.path), tuple(at.split(".")))
-        # A corpus that names no languages is of the recipe's.
-        return dataclasses.replace(spec, languages=spec.languages or dataclasses.asdict(self.recipe.languages))
+    def _dev_specs(self) -> dict[str, CorpusSpec | TextSpec]:
+        """Name -> development set, the most important first."""
+        specs: dict[str, CorpusSpec | TextSpec] = {}
+        if self.recipe.data.dev is not None:
+            languages = dataclasses.asdict(self.recipe.languages)
+            specs[MAIN_DEV] = self.corpora.pair_spec(self.recipe.data.dev, ("data", "dev"), languages)
+        for task in self.corpora.tasks:
+            if task.section.dev is not None:
+                read = self.corpora.text_spec if task.texts else self.corpora.pair_spec
+                languages = dataclasses.asdict(task.section.languages or self.recipe.languages)
+                specs[task.name] = read(task.section.dev, ("tasks", task.name, "dev"), languages)
+        return specs
 
     # Tokenizers
 
@@ -85,14 +94,8 @@ class Preparation:
             for side, language in languages.items()
         }
 
-        def texts(side: str) -> Iterator[str]:
-            column = ("source", "target").index(side)
-            for spec in self.train_specs:
-                report = FilterReport()
-                for pair in filtered_pairs(spec, self.root, self.filter, report):
-                    yield processing[side].apply(pair[column])
-                if not report.kept:
-                    raise UserError(f"{spec}: no pair is left. Relax data.filters.\n{report.table()}")
+        def texts(side: TextSide) -> Iterator[str]:
+            return map(processing[side].apply, self.corpora.texts(side))
 
         def train(lines: Iterator[str]) -> Any:
             codes = settings.languages
@@ -104,49 +107,63 @@ class Preparation:
 
     # Data
 
-    def training_data(self, tokenizers: Tokenizers) -> Corpora | BothDirections | Resegmented:
-        """The filtered and encoded training corpora, with a report of what was dropped; ready for their epochs."""
-        corpora = self._directions(tokenizers)
-        data, seed = self.recipe.data, self.recipe.seed
-        if not data.bpe_dropout:
-            return corpora
-        source = BPEDropout(tokenizers.source, data.bpe_dropout)
-        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
-        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
-        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)
+    def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
+        """Task -> its training set."""
+        return self.corpora.training_sets(tokenizers)
 
-    def _directions(self, tokenizers: Tokenizers) -> Corpora | BothDirections:
-        data, parts = self.recipe.data, []
-        for number, spec in enumerate(self.train_specs):
-            part = self._encode(f"train{number}", spec, tokenizers, self.filter, data.max_length)
-            self.tell(f"{spec}\n{part.report.table()}")
-            parts.append(part)
-        weights = [spec.weight for spec in self.train_specs]
-        corpora = Corpora(parts, weights, data.temperature, self.recipe.seed)
-        if not data.bidirectional_epochs:
-            return corpora
-        if not tokenizers.joint:
-            raise UserError(
-                f"{self.recipe.path}: data.bidirectional_epochs needs one vocabulary for both sides: set "
-                "tokenizer.joint to true (or take a joint tokenizer.path)."
-            )
-        return BothDirections(corpora, data.bidirectional_epochs, self.recipe.seed)
+    def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
+        """Of all encoded training corpora in order; of several tasks with the tasks' names."""
+        prefix = "" if self.recipe.tasks is None else "{}: "
+        return [prefix.format(name) + part.meta["fingerprint"] for name, one in sets.items() for part in one.parts]
 
-    def dev_set(self, tokenizers: Tokenizers) -> dev.DevSet:
-        """The development set, whole, with the recipe's metrics."""
-        settings = self.recipe.evaluation
+    def reports(self, sets: Mapping[str, EncodedSet]) -> list[dict[str, Any]]:
+        """Of each training corpus what the recipe says, what was read, kept and dropped; and whose of several tasks."""
+        found = []
+        for task in self.corpora.tasks:
+            fields = task.section.data if isinstance(task.section.data, list) else [task.section.data]
+            named = {} if self.recipe.tasks is None else {"task": task.name}
+            for corpus, part in zip(fields, sets[task.name].parts):
+                found.append({**named, "corpus": corpus, **part.report.to_dict()})
+        return found
+
+    def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:
+        """The tasks, their objectives made for this model."""
+        found = []
+        for task in self.corpora.tasks:
+            given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing)
+            objective = task.objective.make(given)
+            found.append(Task(sets[task.name], objective, task.section.share, task.name, task.languages))
+        return found
+
+    @staticmethod
+    def name_losses(dev_sets: list[dev.DevSet], tasks: list[Task]) -> None:
+        """Give each development set of a task that does not translate its task's objective to measure."""
+        objectives = {task.name: task.objective for task in tasks if not task.objective.translates}
+        for one in dev_sets:
+            one.objective = objectives.get(one.name)
+
+    def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
+        """The development sets, whole, with the recipe's metrics where they are translated."""
         lowercase = tokenizers.processing["target"].lowercase
-        metrics = [dev.metric(name, lowercase) for name in settings.metrics]
-        raw = self.raw("dev", self.dev_spec)
-        encoded = self._encode("dev", self.dev_spec, tokenizers)
+        metrics = [dev.metric(name, lowercase) for name in self.recipe.evaluation.metrics]
+        return [self._dev_set(name, spec, tokenizers, metrics) for name, spec in self.dev_specs.items()]
+
+    def _dev_set(
+        self, name: str, spec: CorpusSpec | TextSpec, tokenizers: Tokenizers, metrics: list[dev.Metric]
+    ) -> dev.DevSet:
+        encoded = self.corpora.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
+        if isinstance(spec, TextSpec) or not translates(self.recipe, name):
+            return dev.DevSet(encoded, name=name)
+        raw = self.raw(name, spec)
         return dev.DevSet(
             encoded,
             raw.references,
             tokenizers.decode_target,
             metrics,
             sources=raw.sources,
-            num_beams=settings.beams,
+            num_beams=self.recipe.evaluation.beams,
             max_length=self.recipe.decoding.max_new_tokens,
+            name=name,
         )
 
     def raw(self, name: str, spec: CorpusSpec) -> RawPairs:
@@ -154,22 +171,19 @@ class Preparation:
         pairs = list(read_pairs(spec, self.root))
         if not pairs:
             raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
-        language = spec.languages["target"] if self.recipe.tokenizer.languages and spec.languages else None
-        return RawPairs(name, [pair[0] for pair in pairs], [pair[1] for pair in pairs], language)
+        assert spec.languages is not None
+        language = spec.languages["target"]
+        return RawPairs(
+            name,
+            [pair[0] for pair in pairs],
+            [pair[1] for pair in pairs],
+            language,
+            language if self.recipe.tokenizer.languages else None,
+        )
 
     def test_sets(self) -> list[RawPairs]:
         """All test sets."""
         return [self.raw(name, spec) for name, spec in self.test_specs.items()]
-
-    def _encode(
-        self,
-        name: str,
-        spec: CorpusSpec,
-        tokenizers: Tokenizers,
-        pair_filter: PairFilter | None = None,
-        max_length: int | None = None,
-    ) -> EncodedPairs:
-        return encode_corpus(spec, self.root, tokenizers, self.output / "data" / name, pair_filter, max_length)
 
     # Model
 

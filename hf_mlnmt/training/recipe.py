@@ -15,6 +15,7 @@ from hf_mlnmt.training.inheritance import load
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe_checks import check
 from hf_mlnmt.training.schedules import ScheduleName
+from hf_mlnmt.training.task_checks import check_tasks
 
 
 @dataclass
@@ -39,8 +40,8 @@ class Languages:
 class Data:
     """Corpora, each a mapping of CorpusSpec's fields (data/corpus.py); paths are relative to --data."""
 
-    train: dict[str, Any] | list[dict[str, Any]]
-    dev: dict[str, Any]
+    train: dict[str, Any] | list[dict[str, Any]] | None = None  # or `tasks`
+    dev: dict[str, Any] | None = None
     test: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> corpus
     filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
     max_length: int = 256  # subwords; longer training pairs are dropped, and counted
@@ -50,6 +51,17 @@ class Data:
     bpe_dropout_epochs: int | None = None  # in so many first epochs only
     name: str | None = None  # for the model card
     licence: str | None = None
+
+
+@dataclass
+class TaskSection:
+    """A task (tasks.py): what is trained on what, and how often."""
+
+    data: dict[str, Any] | list[dict[str, Any]]  # corpora as in data.train; for objectives on text, TextSpec's fields
+    objective: str | dict[str, Any] = "translation"  # a name, or {name: ..., its settings} (objective_names.py)
+    share: float = 1.0  # of the batches, in relation to the other tasks'; 0 leaves the task out
+    languages: Languages | None = None  # unless told, the recipe's
+    dev: dict[str, Any] | None = None  # a development set of its own
 
 
 @dataclass
@@ -165,7 +177,9 @@ class Recipe:
 
     languages: Languages
     data: Data
+    tasks: dict[str, TaskSection] | None = None  # instead of data.train
     model: Model = field(default_factory=Model)
+    init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     batch: Batch = field(default_factory=Batch)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -185,6 +199,13 @@ class Recipe:
     def stem(self) -> str:
         """The name that recipe, model record and model card share."""
         return self.path.stem if self.path else "recipe"
+
+    def sections(self) -> dict[str, TaskSection]:
+        """The tasks that have a share; data.train is one task, named translation."""
+        if self.tasks is None:
+            assert self.data.train is not None
+            return {"translation": TaskSection(self.data.train)}
+        return {name: section for name, section in self.tasks.items() if section.share}
 
     def to_dict(self) -> dict[str, Any]:
         """Every key with its value, as the YAML could say it."""
@@ -215,6 +236,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
     recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
     recipe.path = path
     check(recipe)
+    check_tasks(recipe)
     return recipe
 
 

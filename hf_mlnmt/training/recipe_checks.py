@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training.schedules import Schedule
+from hf_mlnmt.training.task_checks import measured
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.recipe import Recipe
@@ -183,7 +184,7 @@ def _check_choices(recipe: Recipe) -> None:
         raise UserError(f"{where}: budget: give either steps or epochs.")
     if model.record and model.system:
         raise UserError(f"{where}: model: give either record or system with shape, not both.")
-    known = {"loss", "perplexity", *recipe.evaluation.metrics}
+    known = measured(recipe)
     if recipe.evaluation.best not in known:
         raise UserError(
             f"{where}: evaluation.best is '{recipe.evaluation.best}', which is not measured: use one of "

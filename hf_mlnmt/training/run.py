@@ -22,13 +22,14 @@ from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
 from hf_mlnmt.training.checks import check_before, check_budget
+from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
-from hf_mlnmt.training.objectives import Translation
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, table_of
+from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import Batches, TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
 
@@ -168,10 +169,11 @@ class Run:
         """Tokenizers and data are made by one process while the others wait, then read by all."""
         with self.processes.main_process_first():
             self.tokenizers = preparation.tokenizers()
-            self.training_data = preparation.training_data(self.tokenizers)
-            self.dev_set = preparation.dev_set(self.tokenizers)
+            self.training_sets = preparation.training_sets(self.tokenizers)
+            self.dev_sets = preparation.dev_sets(self.tokenizers)
+        self.reports = preparation.reports(self.training_sets)
         if self.processes.is_main_process:
-            folder.check_data(self.output, [part.meta["fingerprint"] for part in self.training_data.parts])
+            folder.check_data(self.output, preparation.fingerprints(self.training_sets))
 
     def _trainer(self, preparation: Preparation) -> TranslationTrainer:
         recipe, batch = self.recipe, self.recipe.batch
@@ -182,14 +184,15 @@ class Run:
                 "Set precision.dtype to float32, or to auto, which chooses."
             )
         model = preparation.model(self.tokenizers)
+        tasks = preparation.tasks(model, self.tokenizers, self.training_sets)
+        preparation.name_losses(self.dev_sets, tasks)
         trainer = TranslationTrainer(
             model,
             arguments,
-            self.training_data,
-            Translation(model.config.pad_token_id, recipe.label_smoothing),
-            Batches(batch.tokens, batch.side, batch.max_sentences, self.training_data.choose),
+            tasks,
+            Batches(batch.tokens, batch.side, batch.max_sentences),
             schedule(recipe),
-            self.dev_set,
+            self.dev_sets,
             save_extras=self.tokenizers.save,
             callbacks=self._callbacks(),
         )
@@ -200,11 +203,15 @@ class Run:
             self.warn(warning)
         return trainer
 
+    def _shown(self) -> DevSet:
+        """The development set whose translations are shown: the first that is translated, if any is."""
+        return next((one for one in self.dev_sets if one.references), self.dev_sets[0])
+
     def _callbacks(self) -> list[Any]:
         settings = self.recipe.evaluation
         self.progress, self.stop, self.early = ShowProgress(self.console), StopOnSignal(), None
         self.curves = DrawCurves(self.output, self.warn)
-        metrics = WriteMetrics(self.output, self.dev_set, self.recipe.seed, self.tell)
+        metrics = WriteMetrics(self.output, self._shown(), self.recipe.seed, self.tell)
         found: list[Any] = [self.progress, self.stop, metrics, self.curves]
         if settings.patience:
             self.early = EarlyStopping(settings.best, higher_is_better(self.recipe), settings.patience)
@@ -231,7 +238,7 @@ class Run:
             if resuming.is_done(checkpoint, trainer, self.early):
                 return
             self.tell(f"going on from {checkpoint}")
-        parameters = trainer.model.num_parameters()
+        parameters = lasting_parameters(trainer.model)
         self.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -259,9 +266,9 @@ class Run:
         self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
     ) -> Results:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-        facts, made = facts_of(self.recipe, self.state, trainer, self.command), MadeOf(self.output)
+        facts, made = facts_of(self.recipe, self.state, trainer, self.reports, self.command), MadeOf(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
-        scoring = Scoring(self.output, self.recipe.languages.target, made, self.tell)
+        scoring = Scoring(self.output, made, self.tell)
         results = {
             name: scoring.score(model, tests, self.recipe.stem, {**facts, "checkpoints": made_of[name]})
             for name, model in folders.items()

@@ -66,13 +66,11 @@ class Scoring:
 
     Args:
         output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
-        language: the target language's two-letter code, for scores and names of files; of a multilingual model each
-            test set has its own.
         tell: hears what is being done.
     """
 
-    def __init__(self, output: Path, language: str, made: MadeOf, tell: Callable[[str], None]) -> None:
-        self.output, self.language, self.made, self.tell = output, language, made, tell
+    def __init__(self, output: Path, made: MadeOf, tell: Callable[[str], None]) -> None:
+        self.output, self.made, self.tell = output, made, tell
 
     def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
         """Write model/results.json: every test set under both protocols. `facts`: the other fields of Results."""
@@ -80,14 +78,14 @@ class Scoring:
         before = read_results(file) if file.is_file() else None
         results = new_results(name, facts)
         for test in tests:
-            outputs, language = self._outputs(model, test), test.target_language or self.language
+            outputs = self._outputs(model, test)
             product = f"scores/{test.name}.{model.name}"
-            made_of = digest(outputs, test.references, language, versions())
+            made_of = digest(outputs, test.references, test.language, versions())
             if before is not None and self.made.same(product, made_of) and test.name in before.scores:
                 results.scores[test.name] = before.scores[test.name]
                 results.outputs[test.name] = before.outputs[test.name]
             else:
-                results.add_scores(test.name, score_protocols(outputs, test.references, language=language))
+                results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
             results.write(file)
             self.made.note(product, made_of)
         return results
@@ -96,10 +94,9 @@ class Scoring:
         """The translations: those of before if nothing that they depend on changed."""
         from hf_mlnmt.generation import TranslationPipeline
 
-        language = test.target_language or self.language
-        kept = self.output / "translations" / f"{test.name}.{model.name}.{language}"
+        kept = self.output / "translations" / f"{test.name}.{model.name}.{test.language}"
         made_of = self.made.digests.get(f"model/{model.name}")
-        made_of = digest(made_of, test.sources, test.target_language, self.language, versions())
+        made_of = digest(made_of, test.sources, test.target_language, test.language, versions())
         if kept.is_file():
             outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
             if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):

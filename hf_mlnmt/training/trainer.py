@@ -9,11 +9,10 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
@@ -26,8 +25,21 @@ from hf_mlnmt.training.batching import Side, TokenBatchSampler
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.guard import FiniteGuard
 from hf_mlnmt.training.meter import Meter
-from hf_mlnmt.training.objectives import Batch, Objective
+from hf_mlnmt.training.objectives import Batch
+from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
 from hf_mlnmt.training.schedules import Schedule
+from hf_mlnmt.training.tasks import (
+    Collator,
+    NamedLosses,
+    Task,
+    TaskExamples,
+    TaskLosses,
+    active,
+    attach_heads,
+    check_needs,
+    items_of_step,
+    split,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +51,6 @@ class Batches:
     tokens: int = 1024
     side: Side = "target"
     max_sentences: int | None = None
-    choose: Callable[[int], np.ndarray] | None = field(default=None, repr=False)
 
 
 class EpochLoader(DataLoader):
@@ -51,27 +62,33 @@ class EpochLoader(DataLoader):
 
 
 class TranslationTrainer(Seq2SeqTrainer):
-    """Trains by an `Objective` on batches of a token budget.
+    """Trains one task, or several in turn (see tasks.py and rotation.py), on batches of a token budget.
 
     Differs from Seq2SeqTrainer in this: the loss is the objective's, a sum over target tokens divided by the target
-    tokens of the whole optimizer step (accumulated batches and all processes); batches hold a number of tokens, not of
-    sentences; `evaluate` translates and scores a `DevSet` without touching the model's generation_config, and
-    config.use_cache stays as it was; checkpoints are written aside, checked by checksums, and kept by step (the last
-    `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
+    tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
+    batches of several tasks, their losses are added up; a parameter that no task of a step uses is not updated by it;
+    batches hold a number of tokens, not of sentences; `evaluate` translates and scores `DevSet`s without touching the
+    model's generation_config, and config.use_cache stays as it was; checkpoints are written aside, checked by
+    checksums, and kept by step (the last `save_total_limit` scheduled ones, the best one and the newest); a loss that
+    is not a number stops the training.
 
     Args:
-        model, args, train_dataset: as in Trainer. `train_dataset` also has int arrays source_lengths, target_lengths;
-            where it shows a pair more than once, items i and i + `pairs` are the same one.
-        objective: what to minimise.
+        model, args: as in Trainer. What objectives own is made part of the model, see `attach_heads`. Of several
+            processes each waits for the gradients of the same parameters; with several tasks
+            args.ddp_find_unused_parameters is therefore on, unless it is set: tasks that use all parameters do not
+            need it.
+        tasks: what to train: a `Task`, or several.
         batches: the token budget.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
-        dev_set: what `evaluate` translates and scores; None leaves evaluation to Seq2SeqTrainer.
+        dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
+            is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
+
+    Raises:
+        UserError: for tasks that do not go together, or a model that lacks what an objective needs.
     """
 
     model: PreTrainedModel
-    objective: Objective
-    dev_set: dev.DevSet | None
     train_dataset: Any
     optimizer: Any
     lr_scheduler: Any
@@ -80,11 +97,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self,
         model: PreTrainedModel,
         args: Seq2SeqTrainingArguments,
-        train_dataset: Any,
-        objective: Objective,
+        tasks: Task | Sequence[Task],
         batches: Batches = Batches(),
         schedule: Schedule | None = None,
-        dev_set: dev.DevSet | None = None,
+        dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -99,41 +115,56 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
+        self.tasks, self.batches, self.schedule, self.save_extras = active(tasks), batches, schedule, save_extras
+        self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
+        check_needs(self.tasks, model)
+        attach_heads(model, self.tasks)
+        if args.ddp_find_unused_parameters is None:
+            args.ddp_find_unused_parameters = len(self.tasks) > 1
+        if args.eval_strategy != "no" and self.dev_sets:
+            kwargs.setdefault("eval_dataset", self.dev_sets[0].dataset)
         use_cache = getattr(model.config, "use_cache", None)
-        if args.eval_strategy != "no" and dev_set is not None:
-            kwargs.setdefault("eval_dataset", dev_set.dataset)
-        super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=objective.collate, **kwargs)
+        examples, collate = TaskExamples(self.tasks), self.tasks[0].objective.collate
+        super().__init__(model=model, args=args, train_dataset=examples, data_collator=collate, **kwargs)
         if use_cache is not None:
             self.model.config.use_cache = use_cache
-        self.objective, self.batches, self.schedule, self.dev_set = objective, batches, schedule, dev_set
-        self.save_extras = save_extras
         if schedule is not None and schedule.restarts:
             self.add_callback(SaveEndsOfCycles(schedule))
-        # The objective divides by the target tokens of the whole step, whatever the model's forward accepts.
+        # An objective divides by its task's items of the whole step, whatever the model's forward accepts.
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
         self.meter = Meter()
-        self.guard = FiniteGuard(self)
+        self.guard = FiniteGuard(self.model.parameters, self._show_batch, self._save_good_state)
+        self.losses = NamedLosses(self.tasks)
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self._parts: dict[str, Tensor] = {}
 
     # Data
 
-    def sampler(self) -> TokenBatchSampler:
+    def sampler(self) -> TaskBatchSampler:
         """The batches of this process."""
-        data, batches = self.train_dataset, self.batches
-        return TokenBatchSampler(
-            data.source_lengths,
-            data.target_lengths,
-            batches.tokens,
-            batches.side,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-            world_size=self.args.world_size,
-            rank=self.args.process_index,
-            accumulation=self.args.gradient_accumulation_steps,
-            max_sentences=batches.max_sentences,
-            choose=batches.choose,
-        )
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        samplers = [self._sampler(task, seed_of(seed, number)) for number, task in enumerate(self.tasks)]
+        return TaskBatchSampler(samplers, Rotation([task.share for task in self.tasks], seed))
+
+    def _sampler(self, task: Task, seed: int) -> TokenBatchSampler:
+        batches = self.batches
+        try:
+            return TokenBatchSampler(
+                task.data.source_lengths,
+                task.data.target_lengths,
+                batches.tokens,
+                batches.side,
+                seed=seed,
+                world_size=self.args.world_size,
+                rank=self.args.process_index,
+                accumulation=self.args.gradient_accumulation_steps,
+                max_sentences=batches.max_sentences,
+                choose=task.data.choose,
+            )
+        except UserError as error:
+            if len(self.tasks) == 1:
+                raise
+            raise UserError(f"task '{task.name}': {error}") from error
 
     def get_train_dataloader(self) -> DataLoader:
         """Not prepared by Accelerate: the sampler already gives each process its own batches."""
@@ -141,7 +172,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return EpochLoader(
             self.train_dataset,
             batch_sampler=self.sampler(),
-            collate_fn=self.data_collator,
+            collate_fn=Collator([task.name for task in self.tasks], [task.objective.collate for task in self.tasks]),
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type == "cuda",
@@ -159,34 +190,51 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: nn.Module,
         inputs: Batch,
         return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """The objective's loss. Gradients are averaged over processes, so each one's part is multiplied back."""
+        """The task's loss. Gradients are averaged over processes, so each one's part is multiplied back.
+
+        `num_items_in_batch`, task -> items, is what `_get_num_items_in_batch` counted in the step.
+        """
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
-        loss, parts = self.objective.loss(model, inputs, num_items_in_batch)
-        for name, value in parts.items():
-            self._parts[name] = self._parts.get(name, 0) + value.detach()
-        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+        task, batch = split(inputs)
+        loss, parts = model(task, batch, num_items_in_batch[task])
+        self.losses.add(task, self.state.global_step, loss, parts)
+        if self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes
         return loss
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward; the loss is watched."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.guard.watch(loss)
+        self.guard.watch(self.state.global_step, loss)
         return loss
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Counts the target tokens on the way."""
-        samples, items = super().get_batch_samples(*args, **kwargs)
-        if items is not None:
-            self.meter.add(items)
-        return samples, items
+    def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
+        """Each task's items of the step, which are counted on the way: of all processes, or of this one alone."""
+
+        def gather(items: Tensor) -> Tensor:
+            items = items.to(device)
+            together = self.args.average_tokens_across_devices and self.args.world_size > 1
+            return self.accelerator.reduce(items, "sum") if together else items
+
+        items = items_of_step(self.tasks, batch_samples, gather)
+        for count in items.values():
+            self.meter.add(count.sum())
+        return items
 
     def floating_point_ops(self, inputs: Batch) -> int:
         """6 x parameters x source tokens; the stock one counts the parameters anew at every step."""
-        return 6 * self._parameters * inputs["input_ids"].numel()
+        return 6 * self._parameters * inputs["input_ids"].numel() if "input_ids" in inputs else 0
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """The objectives around the model, and around them what several processes and mixed precision need."""
+        if not training or isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
+            return super()._wrap_model(model, training, dataloader) if not training else model
+        # Evaluation calls the model itself, and computes in the same precision.
+        self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        return self.accelerator.prepare_model(TaskLosses(self.model, self.tasks))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The recipe's schedule instead of lr_scheduler_type."""
@@ -215,11 +263,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Adds speed and the named parts of the loss."""
         if "loss" in logs:
             self.guard.check()
-            steps, speed = self.meter.interval(self.state.global_step)
-            logs.update(speed)
-            for name in sorted(self._parts):
-                mean = self.accelerator.reduce(self._parts.pop(name), "mean").item()
-                logs[f"loss_{name}"] = mean * self.accelerator.num_processes / max(1, steps)
+            logs.update(self.meter.interval(self.state.global_step))
+            logs.update(self.losses.take(lambda loss: self.accelerator.reduce(loss, "sum")))
         super().log(logs, start_time)
 
     # Evaluation
@@ -227,19 +272,22 @@ class TranslationTrainer(Seq2SeqTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen: Any
     ) -> dict[str, float]:
-        """Loss per target token (not smoothed), perplexity and the metrics of `dev_set` on its translations.
+        """Loss per target token (not smoothed), perplexity and metrics on translations, of each of `dev_sets`.
 
-        Without a `dev_set`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the
-        generation_config.
+        The numbers of the first are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
+        `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
         """
         self.guard.check()
         with self.meter.paused(), kept_generation_config(self.model):
-            if self.dev_set is None or eval_dataset is not None:
+            if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
-            scores = self.dev_set.evaluate(self, **gen)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+            metrics: dict[str, float] = {}
+            for number, dev_set in enumerate(self.dev_sets):
+                prefix = f"{metric_key_prefix}_{dev_set.name}" if number else metric_key_prefix
+                scores = dev_set.evaluate(self.model, self.accelerator, **gen)
+                metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         if self.schedule is not None and self.is_in_train:
-            self.schedule.observe(scores["loss"])
+            self.schedule.observe(metrics[f"{metric_key_prefix}_loss"])
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -278,6 +326,23 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
+
+    def _show_batch(self, step: int, batch: int) -> tuple[str, str]:
+        """A batch of this process, for the guard: its place, and its sentences."""
+        args = self.args
+        number, indices = self.sampler().members(step)[batch * args.world_size + args.process_index]
+        task = self.tasks[number]
+        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
+        which = f" of task '{task.name}'" if len(self.tasks) > 1 else ""
+        place = f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}"
+        return place, f"(positions in the training set{which}, from 0): {sentences}"
+
+    def _save_good_state(self, step: int) -> str | None:
+        """A checkpoint, for the guard; several processes may not all come here."""
+        if self.args.world_size > 1 or self.args.save_strategy == "no":
+            return None
+        self._save_checkpoint(self.model, None)
+        return f"checkpoint-{step}"
 
     def _save_state(self, folder: Path) -> None:
         saved: Any = self.state.stateful_callbacks

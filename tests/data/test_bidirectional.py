@@ -12,7 +12,7 @@ from helpers.training_helpers import Pairs
 from hf_mlnmt import UserError
 from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.corpora import Corpora
-from hf_mlnmt.training import preparation
+from hf_mlnmt.training import corpora as recipe_corpora
 from hf_mlnmt.training.batching import TokenBatchSampler
 
 PAIRS = 60
@@ -56,8 +56,8 @@ def test_of_a_mixture_what_the_epoch_shows_is_turned():
     mixture = Corpora([Pairs(40, seed=1), Pairs(20, seed=2)], weights=[1, 3])
     both = BothDirections(mixture, epochs=2)
     for epoch in (0, 1):
-        assert sorted(both.choose(epoch) % both.pairs) == sorted(mixture.choose(epoch))
-        assert (both.choose(epoch) >= both.pairs).any()
+        assert sorted(both.choose(epoch) % both.distinct) == sorted(mixture.choose(epoch))
+        assert (both.choose(epoch) >= both.distinct).any()
     assert both.choose(2).tolist() == mixture.choose(2).tolist()
 
 
@@ -77,7 +77,7 @@ def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
             shown.append(index)
             return super().__getitem__(index)
 
-    monkeypatch.setattr(preparation, "BothDirections", Watched)
+    monkeypatch.setattr(recipe_corpora, "BothDirections", Watched)
     run_in(tmp_path, budget={"epochs": 2}, data={"bidirectional_epochs": 1})
     first, second, pairs = shown[:120], shown[120:], list(range(120))
     assert [index % 120 for index in sorted(first, key=lambda index: index % 120)] == pairs
@@ -88,7 +88,7 @@ def test_a_run_learns_both_ways_and_then_its_own(tmp_path: Path, monkeypatch):
 
 def test_a_dry_run_says_so(tmp_path: Path):
     text = run_in(tmp_path, budget={"epochs": 3}, data={"bidirectional_epochs": 1}, dry_run=True)
-    assert "120, the first 1 epoch(s) in both directions" in text
+    assert "120 pairs, the first 1 epoch(s) in both directions" in text
 
 
 @pytest.mark.parametrize(

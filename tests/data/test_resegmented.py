@@ -19,7 +19,7 @@ from hf_mlnmt.data.encoded import EncodedPairs
 from hf_mlnmt.data.resegmented import CUTS, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.demo.grammar import sample_demo_corpus
-from hf_mlnmt.training import preparation
+from hf_mlnmt.training import corpora as recipe_corpora
 from hf_mlnmt.training.batching import TokenBatchSampler
 
 PAIRS = 200
@@ -53,7 +53,7 @@ def resegmented(corpora, tokenizers: Tokenizers, rate: float = 0.3, **settings) 
 def test_every_variant_is_the_same_text_cut_otherwise(corpora, tokenizers, joint):
     pairs, both = corpora[joint], tokenizers[joint]
     data = resegmented(pairs, both)
-    assert (len(data), data.pairs) == (4 * PAIRS, PAIRS)
+    assert (len(data), data.distinct) == (4 * PAIRS, PAIRS)
     assert data.source_lengths.dtype == data.target_lengths.dtype == np.int32
     seen = {side: [[] for _ in range(4)] for side in ("input_ids", "labels")}
     for index in range(len(data)):
@@ -124,7 +124,7 @@ def test_of_mixtures_and_of_both_directions(corpora, tokenizers):
     mixture = Corpora([part, part], weights=[1, 2])
     both = BothDirections(mixture, epochs=1)
     data = resegmented(both, tokenizers[True], epochs=2)
-    assert (len(both), data.pairs) == (4 * PAIRS, 2 * PAIRS)
+    assert (len(both), data.distinct) == (4 * PAIRS, 2 * PAIRS)
     for epoch in range(3):
         assert sorted(data.choose(epoch) % len(both)) == sorted(both.choose(epoch))
         assert {index // len(both) for index in data.choose(epoch)} == {1 + epoch if epoch < 2 else 0}
@@ -143,7 +143,7 @@ def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypat
             assert self.max_length == 40
             return super().__getitem__(index)
 
-    monkeypatch.setattr(preparation, "Resegmented", Watched)
+    monkeypatch.setattr(recipe_corpora, "Resegmented", Watched)
     text = run_in(tmp_path, data={"bpe_dropout": 0.2, "bpe_dropout_epochs": 1}, budget={"epochs": 2})
     assert "cutting words for BPE-dropout 0.2" in text
     assert sorted(shown[:120]) == list(range(120, 240))
@@ -166,7 +166,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path):
 
 def test_a_dry_run_says_so(tmp_path: Path):
     text = run_in(tmp_path, data={"bpe_dropout": 0.1, "bpe_dropout_epochs": 2}, dry_run=True)
-    assert "120, BPE-dropout 0.1 in the first 2 epoch(s)" in text
+    assert "120 pairs, BPE-dropout 0.1 in the first 2 epoch(s)" in text
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_config
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import config_for
-from hf_mlnmt.training import Batches, Translation, TranslationTrainer
+from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer
 
 FAMILIES = ["iter-c-agg", "m-10", "ms-12-aif", "full-dc", "ms-1+enc-dc"]
 _SIZES = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 1, "vocab_size": VOCABULARY}
@@ -36,7 +36,7 @@ def build(system: str, seed: int = 0, **fields: Any) -> Any:
 def trainer(system: str, folder: Path, seed: int = 0, dropout: float = 0.1, **settings: Any) -> TranslationTrainer:
     """Its trainer on 60 random pairs."""
     model = build(system, seed, dropout=dropout)
-    return TranslationTrainer(model, arguments(folder, **settings), Pairs(), Translation(0, 0.1), Batches(60))
+    return TranslationTrainer(model, arguments(folder, **settings), Task(Pairs(), Translation(0, 0.1)), Batches(60))
 
 
 def main(folder: Path) -> None:

@@ -10,13 +10,14 @@ import torch
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.training import Batches, DevSet, Translation, TranslationTrainer
+from hf_mlnmt.data.training_set import TrainingSet
+from hf_mlnmt.training import Batches, DevSet, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.dev import metric
 
 VOCABULARY = 40
 
 
-class Pairs:
+class Pairs(TrainingSet):
     """Random sentence pairs in memory, with what training asks of a data set; the target is the source reversed."""
 
     def __init__(self, count: int = 60, seed: int = 0, longest: int = 12):
@@ -75,7 +76,7 @@ def make(folder: Path, model=None, dev=None, schedule=None, objective=None, toke
     settings = arguments(folder, **overrides)
     objective = objective or Translation(0, 0.1)
     model = model if model is not None else tiny_model()
-    return TranslationTrainer(model, settings, Pairs(), objective, Batches(tokens), schedule, dev)
+    return TranslationTrainer(model, settings, Task(Pairs(), objective), Batches(tokens), schedule, dev or ())
 
 
 def dev_set(metrics=("bleu",)) -> DevSet:

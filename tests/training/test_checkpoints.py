@@ -36,7 +36,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
         dataset = dev_set().dataset
         scores = iter([1.0, 9.0, 5.0, 5.0, 5.0])
 
-        def evaluate(self, trainer):
+        def evaluate(self, model, accelerator):
             return {"loss": 1.0, "bleu": next(self.scores)}
 
     best = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "bleu", "greater_is_better": True}

@@ -58,7 +58,7 @@ def test_our_dev_loss_is_the_main_decoders(tmp_path, system):
     model = supervised(system)
     trainer = make(tmp_path, model, dev_set())
     scores = trainer.evaluate()
-    batch = trainer.objective.collate(trainer.dev_set.dataset.examples)
+    batch = trainer.tasks[0].objective.collate(trainer.dev_sets[0].dataset.examples)
     assert scores["eval_loss"] == pytest.approx(main_loss(model, batch), rel=1e-5)
 
 

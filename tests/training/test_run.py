@@ -79,7 +79,14 @@ def test_another_recipe_in_the_same_folder_is_refused(whole, data):
 def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
     recipe = write_recipe(tmp_path / "recipe.yaml")
     text = run(recipe, data, tmp_path / "run", dry_run=True)
-    for part in ("training pairs     120", "parameters", "padding", "steps              20", "memory", "time"):
+    for part in (
+        "training set       en-de: 120 pairs",
+        "parameters",
+        "padding",
+        "steps              20",
+        "memory",
+        "time",
+    ):
         assert part in text
     assert not (tmp_path / "run").exists()
 
@@ -233,7 +240,7 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
         tokenizer = {"vocab_size": 120, "byte_fallback": False, "processing": {"target": {"lowercase": lowercase}}}
         recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer=tokenizer)
         preparation = Preparation(read_recipe(recipe), data, tmp_path / str(lowercase), lambda text: None)
-        dev = preparation.dev_set(preparation.tokenizers())
+        (dev,) = preparation.dev_sets(preparation.tokenizers())
         scores.append(dev.metrics[0]([line.upper() for line in dev.references], dev.references, None)["bleu"])
     assert scores[0] < 10
     assert scores[1] == pytest.approx(100)

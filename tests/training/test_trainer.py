@@ -15,7 +15,7 @@ from transformers import Seq2SeqTrainingArguments
 from hf_mlnmt import UserError
 from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.corpora import Corpora
-from hf_mlnmt.training import Batches, Schedule, TokenBatchSampler, Translation, TranslationTrainer
+from hf_mlnmt.training import Batches, Schedule, Task, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.dev import metric
 from hf_mlnmt.training.guard import NonFiniteLoss
@@ -45,8 +45,9 @@ def test_a_step_is_the_gradient_of_the_mean_over_all_its_target_tokens(tmp_path,
     expected = build(dropout=0.0)
     trainer.train()
 
-    members = [index for batch in trainer.sampler().members(0) for index in batch]
-    everything = trainer.objective.collate([trainer.train_dataset[index] for index in members])
+    task = trainer.tasks[0]
+    members = [index for _, batch in trainer.sampler().members(0) for index in batch]
+    everything = task.objective.collate([task.data[index] for index in members])
     loss, _ = Translation(0, 0.1).loss(expected.train(), everything)
     loss.backward()
     for (name, parameter), trained in zip(expected.named_parameters(), trainer.model.parameters()):
@@ -66,10 +67,10 @@ def test_logged_loss_does_not_depend_on_how_a_step_is_cut(tmp_path):
     for accumulation in (1, 2, 3):
         trainer = make(tmp_path, tiny_model(dropout=0.0), gradient_accumulation_steps=accumulation, **settings)
         trainer.train()
-        group = trainer.sampler().members(0)
-        batch = trainer.objective.collate([trainer.train_dataset[i] for members in group for i in members])
+        task, group = trainer.tasks[0], trainer.sampler().members(0)
+        batch = task.objective.collate([task.data[i] for _, members in group for i in members])
         assert trainer.state.log_history[0]["loss"] == pytest.approx(
-            trainer.objective.loss(trainer.model, batch)[0].item(), rel=1e-4
+            task.objective.loss(trainer.model, batch)[0].item(), rel=1e-4
         )
 
 
@@ -100,7 +101,7 @@ def test_newbob_hears_the_dev_loss(tmp_path):
     class Stalled:
         dataset = Pairs(5)
 
-        def evaluate(self, trainer):
+        def evaluate(self, model, accelerator):
             return {"loss": 1.0}
 
     settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1, "learning_rate": 0.008, "max_steps": 8}
@@ -119,16 +120,17 @@ def test_evaluation_scores_translations_and_leaves_no_trace(tmp_path):
     assert {"eval_loss", "eval_perplexity", "eval_bleu", "eval_chrf"} <= scores.keys()
     assert model.generation_config.to_dict() == before
     assert model.config.use_cache is True
-    batch = trainer.objective.collate(trainer.dev_set.dataset.examples)
+    dev = trainer.dev_sets[0]
+    batch = trainer.tasks[0].objective.collate(dev.dataset.examples)
     assert scores["eval_loss"] == pytest.approx(model.eval()(**batch).loss.item(), rel=1e-5)
     assert scores["eval_perplexity"] == pytest.approx(np.exp(scores["eval_loss"]))
     # every sentence's own output, in order
     outputs = []
-    for example in trainer.dev_set.dataset.examples:
+    for example in dev.dataset.examples:
         source = torch.from_numpy(example["input_ids"]).long()[None]
         limit = min(12, 2 * source.shape[1] + 10)
-        outputs += trainer.dev_set.decode(model.generate(source, num_beams=2, max_new_tokens=limit).tolist())
-    assert trainer.dev_set.translations == outputs
+        outputs += dev.decode(model.generate(source, num_beams=2, max_new_tokens=limit).tolist())
+    assert dev.translations == outputs
 
 
 def test_stock_evaluation_does_not_touch_the_generation_config(tmp_path):
@@ -138,8 +140,7 @@ def test_stock_evaluation_does_not_touch_the_generation_config(tmp_path):
     trainer = TranslationTrainer(
         model,
         settings,
-        Pairs(),
-        Translation(0),
+        Task(Pairs(), Translation(0)),
         eval_dataset=Pairs(7),
         compute_metrics=lambda p: {"n": len(p.predictions)},
     )
@@ -195,7 +196,7 @@ def test_nan_stops_names_step_and_sentences_and_keeps_the_state(tmp_path):
     )  # the fifth batch is the first of the third step
     with pytest.raises(NonFiniteLoss) as caught:
         trainer.train()
-    sentences = trainer.sampler().members(2)[0]
+    _, sentences = trainer.sampler().members(2)[0]
     assert "step 3, batch 1 of 2: the loss is nan" in str(caught.value)
     assert f"(positions in the training set, from 0): {sentences}." in str(caught.value)
     assert "kept in checkpoint-2" in str(caught.value)
@@ -205,13 +206,12 @@ def test_nan_stops_names_step_and_sentences_and_keeps_the_state(tmp_path):
 
 def test_nan_among_pairs_turned_round_names_the_pairs(tmp_path):
     both = BothDirections(Corpora([Pairs()]), epochs=9)
-    trainer = make(tmp_path, objective=NanAt(0, 0.1))
-    trainer.train_dataset, trainer.batches = both, Batches(60, choose=both.choose)
+    trainer = TranslationTrainer(tiny_model(), arguments(tmp_path), Task(both, NanAt(0, 0.1)), Batches(60))
     with pytest.raises(NonFiniteLoss) as caught:
         trainer.train()
-    (members,) = trainer.sampler().members(4)
-    assert max(members) >= both.pairs
-    assert f"from 0): {[index % both.pairs for index in members]}." in str(caught.value)
+    ((_, members),) = trainer.sampler().members(4)
+    assert max(members) >= both.distinct
+    assert f"from 0): {[index % both.distinct for index in members]}." in str(caught.value)
 
 
 def test_broken_weights_are_never_saved(tmp_path):
@@ -228,15 +228,16 @@ def test_batches_follow_the_sampler(tmp_path):
     trainer = make(tmp_path)
     sampler = TokenBatchSampler(Pairs().source_lengths, Pairs().target_lengths, 60, seed=3)
     seen = []
-    collate = trainer.data_collator
-    for number, example in enumerate(trainer.train_dataset.examples):
+    objective = trainer.tasks[0].objective
+    collate = objective.collate
+    for number, example in enumerate(trainer.tasks[0].data.examples):
         example["number"] = number
 
     def spy(examples):
         seen.append([example["number"] for example in examples])
         return collate(examples)
 
-    trainer.data_collator = spy
+    objective.collate = spy
     trainer.args.max_steps = 11
     trainer.train()
     expected = [members for step in range(11) for members in sampler.members(step)]

@@ -1,0 +1,80 @@
+"""What a recipe says of tasks, development sets and where weights come from: checked before anything is read."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.training.objective_names import OBJECTIVES, read_objective
+from hf_mlnmt.training.rotation import Rotation
+from hf_mlnmt.training.tasks import NAME
+
+if TYPE_CHECKING:
+    from hf_mlnmt.training.recipe import Recipe, TaskSection
+
+MAIN_DEV = "dev"  # the name of the development set data.dev
+PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from
+
+
+def check_tasks(recipe: Recipe) -> None:
+    """The keys `tasks`, `data.train`, `data.dev` and `init_from`.
+
+    Raises: UserError naming the field.
+    """
+    where = recipe.path
+    if (recipe.data.train is None) == (recipe.tasks is None):
+        raise UserError(f"{where}: give either data.train, for one task, or tasks (tasks: {{name: {{data: ...}}}}).")
+    for name, section in (recipe.tasks or {}).items():
+        _check_section(recipe, name, section)
+    active = recipe.sections()
+    if not active:
+        raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
+    try:
+        Rotation([section.share for section in active.values()], recipe.seed)
+    except UserError as error:
+        raise UserError(f"{where}: tasks: {error}") from error
+    if not dev_names(recipe):
+        raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
+    if isinstance(recipe.init_from, dict):
+        for part in recipe.init_from:
+            if part not in PARTS:
+                raise UserError(f"{where}: init_from.{part}: not one of {', '.join(PARTS)}{suggest(part, PARTS)}.")
+        if not recipe.init_from:
+            raise UserError(f"{where}: init_from: give a folder or a Hub name, or {{part: folder}}.")
+
+
+def _check_section(recipe: Recipe, name: str, section: TaskSection) -> None:
+    where = f"{recipe.path}: tasks.{name}"
+    if not NAME.fullmatch(name) or name == MAIN_DEV:
+        raise UserError(
+            f"{where}: a task's name has letters, digits and single '-' between them, as en-de; "
+            f"and '{MAIN_DEV}' is the name of data.dev."
+        )
+    if not 0 <= section.share < math.inf:
+        raise UserError(f"{where}.share must be a number from 0, not {section.share}; 0 leaves the task out.")
+    read_objective(section.objective, str(recipe.path), ("tasks", name, "objective"))
+    if section.data == []:
+        raise UserError(f"{where}.data: give a corpus, or a list of them.")
+
+
+def dev_names(recipe: Recipe) -> list[str]:
+    """The development sets in order; the first one's numbers stand without its name."""
+    own = [name for name, section in (recipe.tasks or {}).items() if section.share and section.dev is not None]
+    return [MAIN_DEV] * (recipe.data.dev is not None) + own
+
+
+def measured(recipe: Recipe) -> set[str]:
+    """What evaluation.best can name: loss, bleu, ..., and of further development sets <name>_loss, ..."""
+    found: set[str] = set()
+    for number, name in enumerate(dev_names(recipe)):
+        metrics = ["loss", "perplexity", *(recipe.evaluation.metrics if translates(recipe, name) else [])]
+        found |= {f"{name}_{metric}" if number else metric for metric in metrics}
+    return found
+
+
+def translates(recipe: Recipe, dev_name: str) -> bool:
+    """Whether a development set is translated and scored."""
+    objective = (recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else "translation"
+    name = objective if isinstance(objective, str) else objective.get("name")
+    return name in OBJECTIVES and OBJECTIVES[name].kind.translates
