@@ -1,0 +1,106 @@
+"""The order of tasks: shares hold exactly, everything follows from seed and step, each task has its own epochs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
+
+SHARES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+
+def samplers(sizes, world=1, rank=0, accumulation=1, tokens=30):
+    """Samplers of tasks with so many sentences of three tokens."""
+    lengths = [np.full(size, 3) for size in sizes]
+    options = {"world_size": world, "rank": rank, "accumulation": accumulation}
+    return [TokenBatchSampler(one, one, tokens, seed=seed_of(1, i), **options) for i, one in enumerate(lengths)]
+
+
+@given(SHARES, st.integers(0, 20), st.integers(0, 5))
+def test_shares_hold_exactly_in_every_cycle(shares, number, seed):
+    rotation = Rotation(shares, seed)
+    counts = Counter(rotation.cycle(number).tolist())
+    assert [counts[task] * sum(shares) for task in range(len(shares))] == [share * rotation.length for share in shares]
+
+
+@given(SHARES, st.integers(0, 5))
+def test_a_place_is_known_without_those_before_it(shares, seed):
+    rotation, seen = Rotation(shares, seed), Counter()
+    for place in range(3 * rotation.length + 1):
+        task, before = Rotation(shares, seed).at(place)
+        assert (task, before) == rotation.at(place)
+        assert before == seen[task]
+        seen[task] += 1
+
+
+def test_fractions_and_their_ratio():
+    assert Rotation([1, 0.5], 1).counts == [2, 1]
+    assert Rotation([0.1, 0.2, 0.7], 1).counts == [1, 2, 7]
+    assert Rotation([4, 4], 1).counts == [1, 1]
+    assert Rotation([3], 1).counts == [1]
+    with pytest.raises(UserError, match=r"shares 1, 0.3333 hold exactly only over 13,333 batches: round them"):
+        Rotation([1, 0.3333], 1)
+
+
+def test_cycles_and_seeds_differ():
+    rotation = Rotation([5, 4], 1)
+    orders = {tuple(rotation.cycle(number).tolist()) for number in range(9)}
+    assert len(orders) > 5
+    assert rotation.cycle(0).tolist() != Rotation([5, 4], 2).cycle(0).tolist()
+
+
+@settings(max_examples=30, deadline=None)
+@given(SHARES, st.integers(1, 3), st.integers(1, 3), st.integers(0, 2))
+def test_counts_are_equal_and_processes_are_at_the_same_task(shares, world, accumulation, epoch):
+    sizes = [30 + 17 * number for number in range(len(shares))]
+    ranks = [TaskBatchSampler(samplers(sizes, world, rank, accumulation), Rotation(shares, 1)) for rank in range(world)]
+    for sampler in ranks:
+        sampler.set_epoch(epoch)
+    batches = [list(sampler) for sampler in ranks]
+    assert {len(one) for one in batches} == {len(ranks[0])}
+    assert len(ranks[0]) % accumulation == len(ranks[0]) % ranks[0].rotation.length == 0
+    for together in zip(*batches):
+        assert len({task for batch in together for task, _ in batch}) == 1
+    first = epoch * len(ranks[0]) // accumulation
+    for step in (0, len(ranks[0]) // accumulation - 1):
+        places = range(step * accumulation, (step + 1) * accumulation)
+        expected = [(one[place][0][0], [i for _, i in one[place]]) for place in places for one in batches]
+        assert ranks[0].members(first + step) == expected
+
+
+def test_each_task_has_epochs_of_its_own():
+    sampler = TaskBatchSampler(samplers([40, 90]), Rotation([1, 3], 1))  # 4 and 9 batches of ten
+    shown: list[list[int]] = [[], []]
+    for _ in range(9):
+        for batch in sampler:
+            shown[batch[0][0]] += [index for _, index in batch]
+        sampler.set_epoch(sampler.epoch + 1)
+    assert len(sampler) == 16, "four cycles of four: the first task's data once"
+    for task, size in enumerate((40, 90)):
+        for epoch in range(len(shown[task]) // size):
+            assert sorted(shown[task][epoch * size : (epoch + 1) * size]) == list(range(size))
+    assert sampler.epochs(9 * 16) == [9.0, 9 * 12 / 9]
+    assert sampler.epochs(0) == [0.0, 0.0]
+    partial = sampler.rotation.cycle(4)[:3].tolist()
+    assert sampler.epochs(4 * 4 + 3) == [(4 + partial.count(0)) / 4, (12 + partial.count(1)) / 9]
+
+
+def test_an_epoch_ends_with_a_cycle_and_a_step():
+    one = TaskBatchSampler(samplers([50], accumulation=2), Rotation([1], 1))
+    assert len(one) == len(one.samplers[0]) == 6
+    sampler = TaskBatchSampler(samplers([50, 50], accumulation=2), Rotation([2, 1], 1))
+    assert len(sampler) == 12, "three cycles of three would be four steps and a half"
+
+
+def test_tasks_on_the_same_data_have_other_batches():
+    first, second = samplers([60, 60])
+    assert first.batches(0)[0].tolist() != second.batches(0)[0].tolist()
+    assert seed_of(5, 0) == 5
+    assert len({seed_of(5, number) for number in range(50)}) == 50

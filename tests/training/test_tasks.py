@@ -1,0 +1,262 @@
+"""Several tasks in one training: the loss of a step, what it changes, logs, resuming, heads, what models must have."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from helpers.toy_tasks import Changed, Probe, Text, Tokens, by_hand, toy_tasks, toy_trainer
+from helpers.training_helpers import Pairs, arguments, dev_set, tiny_model
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
+from hf_mlnmt.training.finishing import write_model
+from hf_mlnmt.training.tasks import lasting_parameters
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = ["translation", "tokens", "probe"]
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_training_is_the_definition(tmp_path, accumulation):
+    """Each task's losses are divided by that task's items of the step, and added up."""
+    settings = {"gradient_accumulation_steps": accumulation, "max_grad_norm": 0.0, "max_steps": 7}
+    trained = []
+    for hand in (False, True):
+        tasks = toy_tasks()
+        for task in tasks[1:]:
+            task.objective.head.double()
+        trainer = toy_trainer(tmp_path, tasks, tiny_model(dropout=0.0).double(), **settings)
+        if hand:
+            by_hand(trainer, trainer.sampler(), 7)
+        else:
+            trainer.train()
+        trained.append(weights(trainer.model))
+    mixed = [len({number for number, _ in trainer.sampler().members(step)}) for step in range(7)]
+    assert (max(mixed) > 1) == (accumulation > 1)
+    for name in trained[0]:
+        torch.testing.assert_close(trained[0][name], trained[1][name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_a_step_moves_what_its_task_uses_alone(tmp_path):
+    """No weight decay either, and none of the momentum of Adam."""
+    trainer = toy_trainer(tmp_path, toy_tasks(), max_steps=12)
+    trainer.add_callback(changed := Changed(trainer.model))
+    trainer.train()
+    used = {"translation": lambda name: "heads" not in name, "probe": lambda name: "probe-head" in name}
+    used["tokens"] = lambda name: "tokens-head" in name or "encoder" in name or "embed_tokens" in name
+    for step, names in enumerate(changed.steps):
+        ((number, _),) = trainer.sampler().members(step)
+        assert names == sorted(filter(used[NAMES[number]], weights(trainer.model))), f"{step}: {NAMES[number]}"
+    assert len({number for step in range(12) for number, _ in trainer.sampler().members(step)}) == 3
+
+
+@pytest.mark.parametrize("stop", [5, 7])
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, stop):
+    settings = {"gradient_accumulation_steps": 3, "save_strategy": "steps", "save_steps": stop, "max_steps": 13}
+    whole = toy_trainer(tmp_path / "whole", toy_tasks(), **settings)
+    assert stop * 3 % whole.sampler().rotation.length != 0, "inside a cycle"
+    whole.train()
+    again = toy_trainer(tmp_path / "again", [
+        Task(task.data, objective, task.share, task.name)
+        for task, objective in zip(toy_tasks(), [Translation(0, 0.1), Tokens(50), Probe(60)])
+    ], tiny_model(seed=9), **settings)  # fmt: skip
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+    assert again.state.global_step == 13
+    for name, tensor in weights(whole.model).items():
+        assert torch.equal(tensor, weights(again.model)[name]), name
+    assert again.meter.tokens == whole.meter.tokens
+
+
+def test_without_a_share_a_task_is_as_if_it_were_not(tmp_path):
+    plain = toy_trainer(tmp_path / "plain", toy_tasks()[:1])
+    with_others = toy_trainer(tmp_path / "others", toy_tasks((3, 0, 0)))
+    for trainer in (plain, with_others):
+        trainer.train()
+    assert plain.state.log_history[0]["loss"] == with_others.state.log_history[0]["loss"]
+    assert weights(plain.model).keys() == weights(with_others.model).keys()
+    for name, tensor in weights(plain.model).items():
+        assert torch.equal(tensor, weights(with_others.model)[name]), name
+
+
+def test_losses_are_logged_under_the_tasks_names(tmp_path):
+    settings = {"learning_rate": 0.0, "max_steps": 8, "logging_steps": 4}
+    trainer = toy_trainer(tmp_path, toy_tasks(), tiny_model(dropout=0.0), **settings)
+    trainer.train()
+    for line, steps in zip(trainer.state.log_history, (range(4), range(4, 8))):
+        by_task: dict[str, list[float]] = {}
+        for number, indices in (batch for step in steps for batch in trainer.sampler().members(step)):
+            task = trainer.tasks[number]
+            batch = task.objective.collate([task.data[index] for index in indices])
+            by_task.setdefault(task.name, []).append(task.objective.loss(trainer.model.eval(), batch)[0].item())
+        for name, values in by_task.items():
+            assert line[f"loss_{name}"] == pytest.approx(sum(values) / len(values), rel=1e-5)
+        assert {key for key in line if key.startswith("loss_")} == {f"loss_{name}" for name in by_task}
+
+
+def test_parts_stand_after_the_tasks_name(tmp_path):
+    class Two(Translation):
+        def loss(self, model, batch, num_items_in_batch=None):
+            loss, _ = super().loss(model, batch, num_items_in_batch)
+            return 1.5 * loss, {"main": loss, "extra": 0.5 * loss}
+
+    tasks = [Task(Pairs(), Two(0), 1, "en-de"), Task(Pairs(30, 4), Translation(0), 1, "de-en")]
+    trainer = toy_trainer(tmp_path, tasks, max_steps=2, logging_steps=2)
+    trainer.train()
+    line = trainer.state.log_history[0]
+    assert {key for key in line if key.startswith("loss_")} == {
+        "loss_en-de", "loss_en-de_main", "loss_en-de_extra", "loss_de-en",
+    }  # fmt: skip
+    assert line["loss_en-de"] == pytest.approx(1.5 * line["loss_en-de_main"], rel=1e-6)
+    assert line["loss"] == pytest.approx((line["loss_en-de"] + line["loss_de-en"]) / 2, rel=1e-6)
+
+
+class Both(Objective):
+    """Translation and naming the source's tokens, on the same pairs; each is divided by its own items."""
+
+    needs = (*Translation.needs, *Tokens.needs)
+
+    def __init__(self) -> None:
+        self.parts = {"translation": Translation(0), "tokens": Tokens()}
+        self.head = self.parts["tokens"].head
+
+    def collate(self, examples):
+        named = {name: part.collate(examples) for name, part in self.parts.items()}
+        return {f"{name}.{key}": tensor for name, batch in named.items() for key, tensor in batch.items()}
+
+    def _split(self, batch):
+        return [
+            (name, part, {key.partition(".")[2]: tensor for key, tensor in batch.items() if key.startswith(f"{name}.")})
+            for name, part in self.parts.items()
+        ]
+
+    def items(self, batch):
+        return torch.stack([part.items(own) for _, part, own in self._split(batch)])
+
+    def loss(self, model, batch, num_items_in_batch=None):
+        items = self.items(batch) if num_items_in_batch is None else num_items_in_batch
+        losses = {name: part.loss(model, own, count)[0] for (name, part, own), count in zip(self._split(batch), items)}
+        return sum(losses.values()), losses
+
+
+def test_objectives_compose(tmp_path):
+    tasks = [Task(Pairs(), Both())]
+    settings = {"gradient_accumulation_steps": 2, "max_steps": 1, "logging_steps": 1, "learning_rate": 0.0}
+    trainer = toy_trainer(tmp_path, tasks, tiny_model(dropout=0.0), **settings)
+    trainer.train()
+    members = [index for _, indices in trainer.sampler().members(0) for index in indices]
+    examples = [tasks[0].data[index] for index in members]
+    line = trainer.state.log_history[0]
+    for name, part in tasks[0].objective.parts.items():
+        expected, _ = part.loss(trainer.model, part.collate(examples))
+        assert line[f"loss_{name}"] == pytest.approx(expected.item(), rel=1e-4)
+    assert line["loss"] == pytest.approx(line["loss_translation"] + line["loss_tokens"], rel=1e-6)
+    assert "objective_heads.translation-head.weight" in weights(trainer.model)
+
+
+def test_a_head_is_trained_saved_and_left_behind(tmp_path):
+    tasks = toy_tasks((1, 1, 0))
+    before = tasks[1].objective.head.weight.detach().clone()
+    trainer = toy_trainer(tmp_path, tasks, max_steps=4, save_strategy="steps", save_steps=2)
+    trainer.train()
+    assert not torch.equal(before, tasks[1].objective.head.weight)
+    saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    assert torch.equal(saved["objective_heads.tokens-head.weight"], tasks[1].objective.head.weight)
+    assert lasting_parameters(trainer.model) == tiny_model().num_parameters()
+    checkpoints = [tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"]
+    for weights_of in (checkpoints, checkpoints[1:]):
+        folder = write_model(tmp_path / "finished", checkpoints[1], weights_of)
+        model, told = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+        assert not told["unexpected_keys"]
+        assert not told["missing_keys"]
+        assert weights(model).keys() == weights(tiny_model()).keys()
+
+
+def test_one_head_of_two_tasks_is_one_part(tmp_path):
+    shared = Tokens()
+    tasks = [Task(Text(), shared, 1, "a"), Task(Text(30, 8), shared, 1, "b")]
+    trainer = toy_trainer(tmp_path, tasks, max_steps=2, save_strategy="steps", save_steps=2)
+    trainer.train()
+    heads = [name for name in load_file(tmp_path / "checkpoint-2" / "model.safetensors") if "heads" in name]
+    assert heads == ["objective_heads.a-head.bias", "objective_heads.a-head.weight"]
+
+
+def test_a_model_without_what_an_objective_needs_is_refused(tmp_path):
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=40, bos_token_id=3, eos_token_id=1)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(UserError, match=r"task 'en-de': the objective Translation needs an encoder .*GPT2"):
+        toy_trainer(tmp_path, [Task(Pairs(), Translation(0), 1, "en-de")], model)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        (lambda: [Task(Pairs(), Translation(0), 0)], "no task has a share above 0"),
+        (lambda: [Task(Pairs(), Translation(0))] * 2, "every task needs a name of its own"),
+        (lambda: [Task(Pairs(), Translation(0), name="en_de")], "task 'en_de': a name has letters, digits"),
+        (lambda: [Task(Pairs(), Translation(0), -1)], "share must be a number from 0, not -1"),
+        (lambda: [Task(Pairs(), Translation(0)), Task(Text(1), Tokens(), 1, "few")], "task 'few': 1 sentence"),
+    ],
+)
+def test_bad_tasks(tmp_path, tasks, message):
+    with pytest.raises(UserError, match=message):
+        toy_trainer(tmp_path, tasks(), gradient_accumulation_steps=2).sampler()
+
+
+def test_the_batch_of_a_broken_loss_is_named_with_its_task(tmp_path):
+    class Broken(Tokens):
+        def loss(self, model, batch, num_items_in_batch=None):
+            loss, parts = super().loss(model, batch, num_items_in_batch)
+            return loss * float("nan"), parts
+
+    tasks = [Task(Pairs(), Translation(0)), Task(Text(), Broken(), 1, "tokens")]
+    trainer = toy_trainer(tmp_path, tasks)
+    step = next(step for step in range(9) if trainer.sampler().members(step)[0][0] == 1)
+    ((_, sentences),) = trainer.sampler().members(step)
+    with pytest.raises(NonFiniteLoss) as caught:
+        trainer.train()
+    assert f"step {step + 1}, batch 1 of 1: the loss is nan" in str(caught.value)
+    assert f"(positions in the training set of task 'tokens', from 0): {sentences}." in str(caught.value)
+
+
+def test_development_sets_are_a_list(tmp_path):
+    objective = Tokens()
+    tasks = [Task(Pairs(), Translation(0)), Task(Text(), objective, 1, "tokens")]
+    sets = [dev_set(), DevSet(Text(9, 3), objective=objective, name="tokens")]
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "metric_for_best_model": "tokens_loss"}
+    trainer = TranslationTrainer(tiny_model(), arguments(tmp_path, **settings), tasks, Batches(60), dev_sets=sets)
+    trainer.train()
+    scores = trainer.evaluate()
+    kept = {f"eval_{name}" for name in ("loss", "perplexity", "bleu", "tokens_loss", "tokens_perplexity")}
+    assert kept <= scores.keys()
+    batch = objective.collate([sets[1].dataset[index] for index in range(9)])
+    assert scores["eval_tokens_loss"] == pytest.approx(objective.loss(trainer.model.eval(), batch)[0].item(), rel=1e-5)
+    assert trainer.state.best_metric == pytest.approx(scores["eval_tokens_loss"])
+
+
+def test_workers_give_the_same_batches(tmp_path):
+    seen = []
+    for workers in (0, 1):
+        trainer = toy_trainer(tmp_path, toy_tasks(), dataloader_num_workers=workers)
+        loader = trainer.get_train_dataloader()
+        seen.append([(batch["task"], batch["input_ids"].tolist()) for batch in loader])
+    assert seen[0] == seen[1]
+    assert Counter(task for task, _ in seen[0]) == {"translation": 6, "tokens": 3, "probe": 3}
+
+
+def test_state_and_log_are_json(tmp_path):
+    trainer = toy_trainer(tmp_path, toy_tasks(), save_strategy="steps", save_steps=6)
+    trainer.train()
+    state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
+    assert state["log_history"][0]["loss_translation"] > 0
