@@ -109,7 +109,7 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
     if decoding.length_normalization != "generate":
         settings["length_normalization"] = decoding.length_normalization
     ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
-    return GenerationConfig(**{name: getattr(config, name) for name in ids}, **settings)
+    return GenerationConfig(**{name: getattr(config, name, None) for name in ids}, **settings)
 
 
 def _trackers(recipe: Recipe, output: Path) -> list[str] | str:

@@ -30,13 +30,16 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     if not paths:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
-        readers = [_open(Path(path), stack) for path in paths]
+        readers = [open_weights(Path(path), stack) for path in paths]
         _check_same_names(paths, readers)
         return {name: _mean(name, paths, readers) for name in readers[0]}
 
 
-def _open(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Tensor name -> the open file that holds it."""
+def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Tensor name -> the open file that holds it, of a model folder; `stack` closes the files.
+
+    Raises: UserError when there is no folder, no safetensors weights in it, or they are broken.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give the folders of checkpoints or models.")
     files = [folder / WEIGHTS]

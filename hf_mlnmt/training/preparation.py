@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
@@ -16,10 +18,11 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder
+from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora
+from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
@@ -29,6 +32,7 @@ from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import config_for
 
 Tell = Callable[[str], None]
+ACCOUNT = "init_from.json"  # in the run's folder
 
 
 @dataclass
@@ -210,6 +214,21 @@ class Preparation:
             )
         return config
 
+    def initialise(self, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        """Put the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
+        if self.recipe.init_from is None:
+            return
+        sources = read_sources(self.recipe.init_from)
+        account = initialise(model, sources, self.root, tokenizers, str(self.recipe.path))
+        self.tell(account.table())
+        if PartialState().is_main_process:
+            write_json(self.output / ACCOUNT, account.to_dict())
+
+    def account(self) -> dict[str, Any] | None:
+        """What `initialise` kept, when this run began."""
+        path = self.output / ACCOUNT
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
     def _config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         settings = self.recipe.model
         source, target = len(tokenizers.source), len(tokenizers.target)
@@ -220,7 +239,7 @@ class Preparation:
             fixed["share_encoder_decoder_embeddings"] = False
         if settings.system is not None:
             return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
-        path = self._record()
+        path, ours = self._config_path()
         config = AutoConfig.from_pretrained(str(path))
         known = {item.name for item in dataclasses.fields(config)}
         for name in settings.settings:
@@ -229,20 +248,29 @@ class Preparation:
                     f"{self.recipe.path}: model.settings.{name}: {type(config).__name__} has no such "
                     f"field{suggest(name, known)}."
                 )
+        if not ours:  # a model whose tokenizer this is
+            return AutoConfig.from_pretrained(str(path), **settings.settings)
         if config.vocab_size != source:
             self.tell(
                 f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count"
             )
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **fixed})
 
-    def _record(self) -> Path:
-        """modeling/<record>.json: beside the recipe's folder, or one of the project's own."""
+    def _config_path(self) -> tuple[Path, bool]:
+        """Where the model's config is, and whether it is a record, which any tokenizer goes with.
+
+        modeling/<record>.json beside the recipe's folder, or one of the project's own; without either, that of the
+        model whose weights are all taken (init_from).
+        """
         recipe = self.recipe
         name = f"{recipe.model.record or recipe.stem}.json"
         beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
         for path in (beside, records_root() / "modeling" / name):
             if path.is_file():
-                return path
+                return path, True
+        sources = read_sources(recipe.init_from or {})
+        if recipe.model.record is None and "all" in sources:
+            return local_folder(sources["all"], self.root, f"{recipe.path}: init_from"), False
         raise UserError(
             f"{recipe.path}: model: there is no {beside}. Name a record that exists (model.record), or give "
             "model.system and model.shape."

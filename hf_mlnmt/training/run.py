@@ -117,12 +117,13 @@ class Run:
         checkpoint = self._last_checkpoint(trainer)
         if self.processes.is_main_process:
             folder.keep_recipe(self.output, self.recipe, self.command, amended=bool(self.amended))
-        self._train(trainer, checkpoint)
+        self._train(trainer, checkpoint, preparation)
         steps, best = self._finished(trainer)
         if not self.processes.is_main_process:
             return None
         saved, generation = self.output / "checkpoints", trainer.model.generation_config
         folders = finishing.best_and_average(saved, steps, best, self.output, generation)
+        self.account = {"init_from": account} if (account := preparation.account()) else {}
         return self._score(folders, steps, best, preparation.test_sets(), trainer)
 
     def dry(self) -> None:
@@ -133,7 +134,9 @@ class Run:
             preparation = Preparation(self.recipe, self.data, self.output, self.tell)
             self._check(preparation)
             self._prepare(preparation)
-            self.tell(dry_run_report(self.recipe, self._trainer(preparation)))
+            trainer = self._trainer(preparation)
+            preparation.initialise(trainer.model, self.tokenizers)
+            self.tell(dry_run_report(self.recipe, trainer))
 
     # Before
 
@@ -231,13 +234,15 @@ class Run:
             resuming.check(checkpoint, trainer, self.recipe, self.early)
         return checkpoint
 
-    def _train(self, trainer: TranslationTrainer, checkpoint: Path | None) -> None:
+    def _train(self, trainer: TranslationTrainer, checkpoint: Path | None, preparation: Preparation) -> None:
         """Train from the last good checkpoint, or from the start, to the end."""
         saved = self.output / "checkpoints"
         if checkpoint is not None:
             if resuming.is_done(checkpoint, trainer, self.early):
                 return
             self.tell(f"going on from {checkpoint}")
+        else:
+            preparation.initialise(trainer.model, self.tokenizers)
         parameters = lasting_parameters(trainer.model)
         self.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
         try:
@@ -266,7 +271,8 @@ class Run:
         self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
     ) -> Results:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-        facts, made = facts_of(self.recipe, self.state, trainer, self.reports, self.command), MadeOf(self.output)
+        facts = facts_of(self.recipe, self.state, trainer, self.reports, self.command) | self.account
+        made = MadeOf(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
         scoring = Scoring(self.output, made, self.tell)
         results = {

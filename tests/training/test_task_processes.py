@@ -1,4 +1,4 @@
-"""Several tasks over two processes: the same task at the same place, the right sums, and nothing moved that is unused."""
+"""Several tasks over two processes: the same task at the same place, the right sums, nothing moved that is unused."""
 
 from __future__ import annotations
 

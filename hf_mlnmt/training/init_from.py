@@ -1,0 +1,258 @@
+"""Weights to begin with: all of a model, or parts of several, from folders or the Hub; with an account of each tensor.
+
+| part | what it is |
+| --- | --- |
+| encoder, decoder | what is in the one or the other and not in both; the output projection is the decoder's |
+| embeddings | the token embeddings of both sides and the output projection |
+| all | everything, also what is in none of these |
+
+A tensor that several parts name comes from the narrowest: embeddings, then encoder and decoder, then all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_mlnmt.data.encoded import identity_of
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.training.averaging import open_weights
+from hf_mlnmt.training.tasks import is_head
+
+NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
+# Fields of a config that say nothing about what the weights mean, or whose difference shows in the tensors.
+FREE_FIELDS = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "auto_map", "model_type"}
+FREE_FIELDS |= {"architectures", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"}
+FREE_FIELDS |= {"dropout", "attention_dropout", "activation_dropout", "encoder_layers", "decoder_layers"}
+FREE_FIELDS |= {"vocab_size", "decoder_vocab_size", "max_position_embeddings", "init_std"}
+SHOWN = 8  # tensors of a kind that are printed; the file has all
+
+Shapes = dict[str, list[int]]
+
+
+@dataclass
+class Account:
+    """What became of each tensor: name -> shape.
+
+    sources: part -> folder or Hub name, as the recipe has it.
+    loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
+    """
+
+    sources: dict[str, str]
+    loaded: Shapes = field(default_factory=dict)
+    initialised: Shapes = field(default_factory=dict)
+    dropped: Shapes = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def table(self) -> str:
+        """The account as lines of text."""
+        named = ", ".join(f"{part} of {folder}" for part, folder in self.sources.items())
+        lines = [f"init_from: {named}"]
+        for kind in ("loaded", "initialised", "dropped"):
+            shapes: Shapes = getattr(self, kind)
+            numbers = sum(_size(shape) for shape in shapes.values())
+            lines.append(f"{kind:<12} {len(shapes):>4} tensors, {numbers:,} numbers")
+            if kind != "loaded":
+                lines += [f"  {name} {shape}" for name, shape in list(shapes.items())[:SHOWN]]
+                lines += [f"  and {len(shapes) - SHOWN} more"] * (len(shapes) > SHOWN)
+        return "\n".join(lines)
+
+
+def read_sources(value: str | Mapping[str, str]) -> dict[str, str]:
+    """The recipe's init_from as part -> folder or Hub name."""
+    return {"all": value} if isinstance(value, str) else dict(value)
+
+
+def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
+    """The folder itself, relative to `root` or not; of a name on the Hub, where its files were put.
+
+    Raises: UserError when there is neither.
+    """
+    for path in (root / name, Path(name)):
+        if path.is_dir():
+            return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]))
+    except Exception as error:  # no such name, no network, no permission: each an exception of its own
+        raise UserError(
+            f"{part}: {name} is neither a folder nor to be had from the Hub ({type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0]}). Give the folder of a model, such as runs/NAME/average."
+        ) from error
+
+
+def initialise(
+    model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
+) -> Account:
+    """Put the weights of `sources` into the model.
+
+    Args:
+        model: the model, with the weights it begins with otherwise.
+        sources: part -> folder or Hub name.
+        root: what folders are relative to.
+        tokenizers: of this training.
+        file: the recipe, for messages.
+
+    Raises:
+        UserError: a part that the model has not; a folder without safetensors; other tokenizers; a config that gives
+            the weights another meaning; a tensor of another shape; a part of which the folder has nothing.
+    """
+    wanted = _sources_of_tensors(model, sources, file)
+    state, account = model.state_dict(), Account(dict(sources))
+    stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
+    used: dict[str, set[str]] = {}
+    with ExitStack() as stack:
+        for part, name in sources.items():
+            where = f"{file}: init_from{'' if list(sources) == ['all'] else f'.{part}'}: {name}"
+            folder = local_folder(name, root, f"{file}: init_from")
+            _check_tokenizers(folder, tokenizers, part, where)
+            _check_config(folder, model, part, where)
+            stored[name] = stored.get(name) or open_weights(folder, stack)
+            keys = [key for key, of in wanted.items() if of == part]
+            used.setdefault(name, set()).update(_copy(state, keys, stored[name], model, where, account))
+        for name, tensors in stored.items():
+            prefix = f"{name}: " if len(stored) > 1 else ""
+            for key in sorted(tensors.keys() - used[name]):
+                account.dropped[prefix + key] = list(tensors[key].get_slice(key).get_shape())
+    account.initialised = {key: list(state[key].shape) for key in _own_names(model) if key not in account.loaded}
+    return account
+
+
+def _copy(
+    state: dict[str, Tensor],
+    wanted: Sequence[str],
+    stored: Mapping[str, Any],
+    model: PreTrainedModel,
+    where: str,
+    account: Account,
+) -> set[str]:
+    """Copy the wanted tensors that are stored; the stored names that were used."""
+    used = set()
+    for key in wanted:
+        name = next((name for name in _names_of(model, key) if name in stored), None)
+        if name is None:
+            continue
+        tensor, place = stored[name].get_tensor(name), state[key]
+        if tensor.shape != place.shape:
+            raise UserError(
+                f"{where}: {name} has the shape {list(tensor.shape)} there and {list(place.shape)} here. Give the "
+                "model the sizes of that one (model.settings), or leave the part out (init_from: {part: folder})."
+            )
+        with torch.no_grad():
+            place.copy_(tensor)
+        used.add(name)
+        account.loaded[key] = list(tensor.shape)
+    if not used:
+        raise UserError(
+            f"{where}: none of its {len(stored)} tensors is of this part; the first is {next(iter(stored), 'none')}, "
+            f"and {wanted[0]} is looked for. Is it a model of this kind?"
+        )
+    return used
+
+
+def _own_names(model: PreTrainedModel) -> Iterator[str]:
+    """Each tensor of the model by its first name; the heads of objectives are none of it."""
+    seen: set[int] = set()
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen and not is_head(key):
+            seen.add(id(tensor))
+            yield key
+
+
+def _names_of(model: PreTrainedModel, key: str) -> Iterator[str]:
+    """The names that a tensor may be stored under: those it has here, with and without that of the inner model."""
+    tensors, base = model.state_dict(keep_vars=True), f"{model.base_model_prefix}."
+    for name in (name for name, tensor in tensors.items() if tensor is tensors[key]):
+        yield from (name, name.removeprefix(base), base + name)
+
+
+def _sources_of_tensors(model: PreTrainedModel, sources: Mapping[str, str], file: str) -> dict[str, str]:
+    """Tensor -> the part that it comes from; those that no part of `sources` names are left out."""
+    parts = _parts_of_tensors(model)
+    for part in sources:
+        if not any(part in of for of in parts.values()):
+            raise UserError(f"{file}: init_from.{part}: {type(model).__name__} has no {part} of its own to begin with.")
+    found = {}
+    for key, of in parts.items():
+        if named := [part for part in NARROWEST_FIRST if part in of and part in sources]:
+            found[key] = named[0]
+    return found
+
+
+def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
+    """Each tensor by its first name -> the parts it belongs to."""
+    tensors = model.state_dict(keep_vars=True)
+    sides = {side: _prefix(model, side) for side in ("encoder", "decoder")}
+    output = model.get_output_embeddings()
+    embeddings = [getattr(module, "weight", None) for module in (output, *_embeddings(model))]
+    found = {}
+    for key in _own_names(model):
+        tensor = tensors[key]
+        names = [name for name, other in tensors.items() if other is tensor]
+        inside = {side for side, prefix in sides.items() if prefix and any(name.startswith(prefix) for name in names)}
+        if output is not None and tensor is output.weight:
+            inside.add("decoder")
+        found[key] = {"all"} | (inside if len(inside) == 1 else set())
+        if any(tensor is weight for weight in embeddings):
+            found[key].add("embeddings")
+    return found
+
+
+def _prefix(model: PreTrainedModel, side: str) -> str | None:
+    """What the names of the encoder's or decoder's tensors begin with."""
+    get = getattr(model, f"get_{side}", None)
+    module = get() if get is not None else None
+    return next((f"{name}." for name, other in model.named_modules() if name and other is module), None)
+
+
+def _embeddings(model: PreTrainedModel) -> list[nn.Module]:
+    """The token embeddings of the model and of its two sides."""
+    owners: list[Any] = [model, *(getattr(model, f"get_{side}", lambda: None)() for side in ("encoder", "decoder"))]
+    return [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
+
+
+def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: str) -> None:
+    theirs = load_tokenizers(folder)
+    sides = {"encoder": ("source",), "decoder": ("target",)}.get(part, ("source", "target"))
+    for side in sides:
+        old, new = getattr(theirs, side), getattr(tokenizers, side)
+        if identity_of(old) != identity_of(new) or theirs.processing[side] != tokenizers.processing[side]:
+            raise UserError(
+                f"{where}: its {side} tokenizer is not this training's ({len(old):,} entries there, {len(new):,} "
+                f"here): the same ids would mean other words. Take that one: tokenizer.path: {folder}"
+            )
+
+
+def _check_config(folder: Path, model: PreTrainedModel, part: str, where: str) -> None:
+    path = folder / "config.json"
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where}: {path} cannot be read ({error}). Give the folder of a model.") from error
+    ours = json.loads(model.config.to_json_string(use_diff=False))
+    other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
+    for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS):
+        if name.endswith("token_id") or (other and name.startswith(other)):
+            continue
+        if ours[name] != theirs[name]:
+            raise UserError(
+                f"{where}: {name} is {theirs[name]!r} there and {ours[name]!r} here: the weights would compute "
+                f"something else. Set model.settings.{name} to {theirs[name]!r}, or take another model."
+            )
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())

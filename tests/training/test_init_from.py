@@ -1,0 +1,178 @@
+"""Weights to begin with: which tensors come from where, what is told of them, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_run import run, same_weights
+from helpers.training_helpers import tiny_model
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+
+from hf_mlnmt import UserError, config_for
+from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers, train_tokenizer
+from hf_mlnmt.training.init_from import initialise
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 40}
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def write(folder: Path, tokenizers: Tokenizers, seed: int, **fields: Any) -> str:
+    tiny_model(seed, **fields).save_pretrained(folder)
+    tokenizers.save(folder)
+    return folder.name
+
+
+@pytest.fixture
+def folders(tmp_path, tokenizers) -> Path:
+    """Models a and b, and c with separate embeddings."""
+    for name, seed, fields in (("a", 1, {}), ("b", 2, {}), ("c", 3, SEPARATE)):
+        write(tmp_path / name, tokenizers, seed, **fields)
+    return tmp_path
+
+
+def origin(tensor: torch.Tensor, name: str, **fields: Any) -> int:
+    """The seed of the model that a tensor is of."""
+    (found,) = [seed for seed in range(4) if torch.equal(tiny_model(seed, **fields).state_dict()[name], tensor)]
+    return found
+
+
+def matrices(model) -> dict[str, torch.Tensor]:
+    """What differs between seeds: norms and biases do not."""
+    return {name: tensor for name, tensor in model.named_parameters() if tensor.dim() > 1}
+
+
+def test_everything_is_from_pretrained(folders, tokenizers):
+    model = tiny_model(0)
+    account = initialise(model, {"all": "a"}, folders, tokenizers)
+    assert all(torch.equal(tensor, tiny_model(1).state_dict()[name]) for name, tensor in model.state_dict().items())
+    assert account.initialised == account.dropped == {}
+    assert account.loaded == {name: list(tensor.shape) for name, tensor in model.named_parameters()}
+    assert f"loaded       {len(account.loaded):>4} tensors, {model.num_parameters():,} numbers" in account.table()
+
+
+@pytest.mark.parametrize(
+    ("sources", "fields", "expected"),
+    [
+        ({"encoder": "a"}, {}, {"encoder": 1, "decoder": 0, "embeddings": 0}),
+        ({"decoder": "b"}, {}, {"encoder": 0, "decoder": 2, "embeddings": 0}),
+        ({"embeddings": "a"}, {}, {"encoder": 0, "decoder": 0, "embeddings": 1}),
+        ({"encoder": "a", "all": "b"}, {}, {"encoder": 1, "decoder": 2, "embeddings": 2}),
+        ({"encoder": "a", "decoder": "b", "embeddings": "b"}, {}, {"encoder": 1, "decoder": 2, "embeddings": 2}),
+        # embeddings of its own belong to a side, unless told
+        ({"encoder": "c"}, SEPARATE, {"encoder": 3, "decoder": 0, "source": 3, "target": 0}),
+        ({"decoder": "c"}, SEPARATE, {"encoder": 0, "decoder": 3, "source": 0, "target": 3}),
+        ({"embeddings": "c"}, SEPARATE, {"encoder": 0, "decoder": 0, "source": 3, "target": 3}),
+    ],
+)
+def test_parts(folders, tokenizers, sources, fields, expected):
+    model = tiny_model(0, **fields)
+    account = initialise(model, sources, folders, tokenizers)
+    for name, tensor in matrices(model).items():
+        side = name.split(".")[1]
+        part = side
+        if "embed_tokens" in name:
+            part = {"encoder": "source", "decoder": "target"}[side] if fields else "embeddings"
+        assert origin(tensor, name, **fields) == expected[part], name
+        assert (name in account.loaded) == (expected[part] != 0)
+        assert (name in account.initialised) == (expected[part] == 0)
+
+
+def test_the_account_names_what_is_dropped_and_initialised(folders, tokenizers):
+    sizes = {"d_model": 16, "vocab_size": 40, "encoder_layers": 2, "decoder_layers": 1}
+    baseline, model = (
+        AutoModelForSeq2SeqLM.from_config(config_for(system, "tiny", **sizes)) for system in ("transformer", "s-agg")
+    )
+    baseline.save_pretrained(folders / "a")
+    account = initialise(model, {"encoder": "a"}, folders, tokenizers)
+    new = {name for name in account.initialised if ".encoder." in name}
+    assert new, "what the system has beyond the baseline"
+    assert any("decoder" in name for name in account.dropped)
+    assert not any("encoder.layers" in name for name in account.dropped)
+    text = account.table()
+    assert text.startswith("init_from: encoder of a\n")
+    assert f"initialised  {len(account.initialised):>4} tensors" in text
+    assert next(iter(account.dropped)) in text
+
+
+def test_what_is_refused(folders, tokenizers, tmp_path):
+    def refuse(message: str, sources: dict[str, str], model=None, own: Tokenizers = tokenizers) -> None:
+        with pytest.raises(UserError, match=message):
+            initialise(model or tiny_model(0), sources, folders, own, "r.yaml")
+
+    refuse(r"r.yaml: init_from: nowhere is neither a folder nor to be had from the Hub", {"all": "nowhere"})
+    other = train_tokenizer(["nu li"] * 5, vocab_size=30, byte_fallback=False)
+    refuse(
+        r"init_from: a: its source tokenizer is not this training's .* Take that one: tokenizer.path: .*a$",
+        {"all": "a"},
+        own=Tokenizers(other, other),
+    )
+    refuse("target tokenizer is not", {"decoder": "a"}, own=Tokenizers(tokenizers.source, other))
+    refuse(
+        r"init_from: a: encoder_attention_heads is 2 there and 4 here",
+        {"all": "a"},
+        tiny_model(encoder_attention_heads=4),
+    )
+    refuse(r"init_from.encoder: a: encoder_ffn_dim is 32 there", {"encoder": "a"}, tiny_model(encoder_ffn_dim=64))
+    initialise(tiny_model(0, encoder_ffn_dim=64), {"decoder": "a"}, folders, tokenizers)
+    refuse(
+        "embed_tokens.weight has the shape .40, 16. there and .44, 16. here", {"all": "a"}, tiny_model(vocab_size=44)
+    )
+    (folders / "b" / "model.safetensors").unlink()
+    refuse("model.safetensors: no such file", {"all": "b"})
+    shutil.rmtree(folders / "c")
+    (folders / "c").mkdir()
+    save_tokenizers(folders / "c", tokenizers.source)
+    refuse("config.json cannot be read", {"all": "c"})
+
+
+@pytest.mark.parametrize("config_of_its_own", [True, False])
+def test_a_run_begins_with_them_and_does_not_when_it_goes_on(whole, data, tmp_path, config_of_its_own):
+    """At a learning rate of nearly 0 what comes out is what went in. Resumed, the folder's weights are not loaded."""
+    folder, recipe, _ = whole
+    settings = [f"init_from={folder / 'average'}", f"tokenizer={{path: {folder / 'average'}}}", "budget.steps=8"]
+    if not config_of_its_own:
+        settings.append("model={}")
+    still = run(recipe, data, tmp_path / "still", settings=[*settings, "optimizer.learning_rate=1e-30"])
+    assert "init_from: all of" in still
+    assert load_same(tmp_path / "still" / "average", folder / "average")
+    results = json.loads((tmp_path / "still" / "results.json").read_text())
+    assert results["init_from"] == json.loads((tmp_path / "still" / "init_from.json").read_text())
+    assert results["init_from"]["sources"] == {"all": str(folder / "average")}
+    assert results["init_from"]["loaded"]
+    run(recipe, data, tmp_path / "one", settings=settings)
+    again = shutil.copytree(tmp_path / "one", tmp_path / "again")
+    for name in ("best", "average", "checkpoints/checkpoint-8"):
+        shutil.rmtree(again / name)
+    (again / "results.json").unlink()
+    text = run(recipe, data, again, settings=settings)
+    assert "going on from" in text
+    assert "init_from: all of" not in text
+    assert same_weights(tmp_path / "one", again)
+    assert json.loads((again / "results.json").read_text())["init_from"] == results["init_from"]
+    assert not load_same(again / "average", folder / "average")
+
+
+def load_same(left: Path, right: Path) -> bool:
+    one, other = (load_file(folder / "model.safetensors") for folder in (left, right))
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
+    folder, recipe, _ = whole
+    settings = [f"init_from.encoder={folder / 'best'}", f"tokenizer={{path: {folder / 'best'}}}"]
+    assert f"init_from: encoder of {folder / 'best'}" in run(
+        recipe, data, tmp_path / "x", settings=settings, dry_run=True
+    )
+    with pytest.raises(UserError, match="tokenizer is not this training's"):
+        run(recipe, data, tmp_path / "x", settings=[settings[0], "tokenizer.vocab_size=60"], dry_run=True)
