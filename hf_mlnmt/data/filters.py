@@ -34,12 +34,12 @@ class FilterReport:
             self.examples[reason] = _shorten(example)
         self.dropped[reason] += 1
 
-    def table(self) -> Table:
+    def table(self, unit: str = "pairs") -> Table:
         """The report: counts, shares, the first example of each reason."""
-        rows = [("pairs read", self.read, ""), ("pairs kept", self.kept, "")]
+        rows = [(f"{unit} read", self.read, ""), (f"{unit} kept", self.kept, "")]
         rows += [(f"dropped: {reason}", count, self.examples[reason]) for reason, count in self.dropped.most_common()]
         return Table(
-            ["pairs", Number("number"), Number("share"), "first example"],
+            [unit, Number("number"), Number("share"), "first example"],
             [(name, f"{count:,}", f"{count / max(self.read, 1):.2%}", example) for name, count, example in rows],
         )
 

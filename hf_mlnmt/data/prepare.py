@@ -77,7 +77,7 @@ def filtered_text(
 def _check_something_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
     if len(encoded) == 0:
         one = encoded.unit.removesuffix("s")
-        raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table()}")
+        raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
 
 
 def _has_codes(tokenizers: Tokenizers) -> bool:

@@ -104,7 +104,7 @@ class RecipeCorpora:
     def _check_something_left(self, spec: CorpusSpec | TextSpec, report: FilterReport) -> None:
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
-            raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table()}")
+            raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
 
     def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
         """Each task's filtered and encoded corpora, with a report of what was dropped; ready for their epochs."""
@@ -116,7 +116,7 @@ class RecipeCorpora:
         for number, spec in enumerate(specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
             part = self.encode(name, spec, tokenizers, self.filter, data.max_length)
-            self.tell(f"{spec}\n{part.report.table()}")
+            self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
         corpora = Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
         return corpora if task.texts else self._changed(corpora, tokenizers, task.seed)

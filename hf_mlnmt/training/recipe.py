@@ -235,8 +235,8 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
         content["seed"] = seed
     recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
     recipe.path = path
-    check(recipe)
     check_tasks(recipe)
+    check(recipe)
     return recipe
 
 

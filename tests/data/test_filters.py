@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.filters import FilterReport, PairFilter, TextFilter
 from hf_mlnmt.errors import UserError
 
 
@@ -62,6 +62,26 @@ def test_what_stays_is_a_subsequence_and_the_counts_add_up(pairs):
     assert all(pair in iterator for pair in kept)
     assert len(set(kept)) == len(kept) == report.kept
     assert report.read == len(pairs) == report.kept + report.dropped.total()
+
+
+def test_duplicates_are_the_same_pair_not_the_same_characters():
+    pairs = [("ab", "c"), ("a", "bc"), ("ab", "c"), ("", "abc"), ("abc", ""), ("1 a", "b"), ("1", " ab")]
+    kept = list(PairFilter(drop_duplicates=True, drop_empty=False, min_length=0)(pairs))
+    assert kept == [pair for number, pair in enumerate(pairs) if number != 2]
+
+
+def test_text_is_filtered_by_what_looks_at_one_sentence():
+    keep = PairFilter(min_length=2, max_length=3, max_ratio=2, max_word=4, drop_duplicates=True).of_text()
+    assert keep == TextFilter(min_length=2, max_length=3, max_word=4, drop_duplicates=True)
+    report = FilterReport()
+    texts = ["a b", "", "a", "a b c d", "a b", "a bcdef", "b a"]
+    assert list(keep(texts, report)) == ["a b", "b a"]
+    assert report.dropped == {
+        "empty": 1, "shorter than 2 words": 1, "longer than 3 words": 1, "duplicate": 1, "a word above 4 characters": 1,
+    }  # fmt: skip
+    assert report.read == len(texts)
+    assert report.table("sentences").startswith("sentences read")
+    assert list(TextFilter(drop_empty=False)([" ", "a"])) == [" ", "a"]
 
 
 def test_filtering_is_lazy_and_starts_anew_each_time():

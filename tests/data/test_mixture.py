@@ -6,9 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.training_helpers import Pairs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.mixture import draw, epoch_counts
 from hf_mlnmt.errors import UserError
 
@@ -39,6 +41,22 @@ def test_epochs_differ_and_seeds_differ():
     first, second = draw(100, 50, 1, 0), draw(100, 50, 1, 1)
     assert not set(first.tolist()) & set(second.tolist())
     assert draw(100, 50, 2, 0).tolist() != first.tolist() == draw(100, 50, 1, 0).tolist()
+
+
+def test_every_copy_of_a_corpus_is_shuffled_anew():
+    """Two epochs make a copy here: the third epoch is not the first one again."""
+    halves = [draw(100, 50, 1, epoch).tolist() for epoch in range(8)]
+    assert len({tuple(half) for half in halves}) == 8
+    assert all(sorted(halves[epoch] + halves[epoch + 1]) == list(range(100)) for epoch in range(0, 8, 2))
+
+
+def test_corpora_of_a_mixture_are_shuffled_apart():
+    """Halves of two copies of one corpus: were they shuffled alike, every epoch would show the same pairs twice."""
+    mixture = Corpora([Pairs(100), Pairs(100)], [0.5, 0.5])
+    chosen = mixture.choose(0)
+    first, second = chosen[chosen < 100], chosen[chosen >= 100] - 100
+    assert len(first) == len(second) == 50
+    assert set(first.tolist()) != set(second.tolist())
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ class Tokens(Objective):
     needs = (ENCODER,)
     detached = False
 
-    def __init__(self, seed: int = 5) -> None:
+    def __init__(self, seed: int = 5, vocabulary: int = VOCABULARY) -> None:
         torch.manual_seed(seed)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.head = nn.Linear(WIDTH, vocabulary)
         self.drawn: list[float] = []
 
     def collate(self, examples: Sequence[Any]) -> dict[str, Tensor]:

@@ -80,6 +80,15 @@ def test_padding_is_small_and_batches_change(side, tokens):
     assert longest != sorted(longest)  # and not in order of length
 
 
+def test_the_order_of_the_batches_changes_every_epoch():
+    """Lengths that differ, so that without noise the batches are the same ones: their order is not."""
+    lengths = np.arange(1, 201)
+    sampler = TokenBatchSampler(lengths, lengths, 400, noise=0.0)
+    orders = [[tuple(sorted(batch.tolist())) for batch in sampler.batches(epoch)] for epoch in range(3)]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
 def test_a_batch_is_named_by_step_alone():
     source, target = captions(300)
     ranks = [TokenBatchSampler(source, target, 200, world_size=2, rank=rank, accumulation=2) for rank in (0, 1)]

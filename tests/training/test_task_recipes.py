@@ -1,0 +1,217 @@
+"""Recipes with tasks: what their keys do, which mistakes are named, a whole run with text and a head."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.toy_tasks import Tokens
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import read_recipe
+from hf_mlnmt.training.arguments import higher_is_better
+from hf_mlnmt.training.objective_names import OBJECTIVES, Entry
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+THERE = {"files": {"source": "train.en", "target": "train.de"}}
+BACK = {"files": {"source": "train.de", "target": "train.en"}}
+DEV_BACK = {"files": {"source": "val.de", "target": "val.en"}}
+UNSMOOTHED = {"name": "translation", "label_smoothing": 0.0}
+GERMAN = {"source": "de", "target": "en"}
+TEXT = {"data": {"path": "train.en", "language": "en"}, "objective": {"name": "tokens", "seed": 4}}
+
+
+@dataclass
+class TokensSettings:
+    """Of the toy objective."""
+
+    seed: int = 5
+
+
+@pytest.fixture(autouse=True)
+def toy_objective(monkeypatch) -> None:
+    """The objective `tokens`, nameable in recipes."""
+
+    def make(settings: TokensSettings, given: Any) -> Tokens:
+        return Tokens(settings.seed, len(given.tokenizers.source))
+
+    monkeypatch.setitem(OBJECTIVES, "tokens", Entry(Tokens, TokensSettings, make))
+
+
+def recipe_of(folder: Path, tasks: Any, data: dict[str, Any] | None = None, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    return write_recipe(folder / "recipe.yaml", data={"train": None, **(data or {})}, tasks=tasks, **changes)
+
+
+def test_one_task_is_what_data_train_is(whole, data, tmp_path):
+    """Bit for bit; and so it is with a second task that has no share."""
+    folder, _, _ = whole
+    tasks = {"translation": {"data": THERE}, "back": {"data": {"path": "nowhere.tsv"}, "share": 0}}
+    run(recipe_of(tmp_path / "a", tasks), data, tmp_path / "run")
+    assert same_weights(folder, tmp_path / "run")
+
+
+def test_a_run_of_tasks(data, tmp_path):
+    tasks = {
+        "en-de": {"data": [THERE, {**THERE, "weight": 0.5}], "share": 2},
+        "de-en": {"data": BACK, "languages": GERMAN, "dev": DEV_BACK, "objective": UNSMOOTHED},
+        "text": {**TEXT, "dev": {"path": "val.en", "language": "en"}},
+    }  # fmt: skip
+    tokenizer = {"vocab_size": 120, "byte_fallback": False, "languages": ["en", "de"]}
+    changes = {
+        "tokenizer": tokenizer,
+        "evaluation": {"every": 4, "best": "de-en_bleu"},
+        "batch": {"tokens": 60, "accumulate": 3},
+    }
+    recipe = recipe_of(tmp_path / "a", tasks, **changes)
+    dry = run(recipe, data, tmp_path / "dry", dry_run=True)
+    assert "task en-de        Translation, en-de: 240 pairs of 2 corpora; share 2 of 4, " in dry
+    assert "task text         Tokens, en: 120 sentences; share 1 of 4, " in dry
+    assert "epochs of its own; tokens per epoch" in dry
+    assert "development sets  dev 10, de-en 10, text 10" in dry
+    text = run(recipe, data, tmp_path / "run")
+    assert "train.de + train.en\npairs read" in text
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert [(part["task"], part["kept"]) for part in results["data"]["train"]] == [
+        ("en-de", 120), ("en-de", 120), ("de-en", 120), ("text", 120),
+    ]  # fmt: skip
+    expected = {
+        "eval_loss",
+        "eval_bleu",
+        "eval_de-en_loss",
+        "eval_de-en_bleu",
+        "eval_text_loss",
+        "eval_text_perplexity",
+    }
+    assert expected <= results["dev"][-1].keys()
+    assert "eval_text_bleu" not in results["dev"][-1]
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
+    assert state["best_metric"] == max(line["eval_de-en_bleu"] for line in results["dev"])
+    assert {"loss_en-de", "loss_de-en", "loss_text"} <= state["log_history"][-2].keys()
+    # The head is in the checkpoints alone, and no parameter of the finished model.
+    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-20" / "model.safetensors")
+    assert "objective_heads.text-head.weight" in saved
+    for name in ("best", "average"):
+        model, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / name, output_loading_info=True)
+        assert not told["unexpected_keys"]
+        assert model.num_parameters() == results["parameters"]
+    # Begun again inside a cycle of the tasks.
+    again = shutil.copytree(tmp_path / "run", tmp_path / "again")
+    for name in ("best", "average", "checkpoints/checkpoint-20", "checkpoints/checkpoint-16"):
+        shutil.rmtree(again / name, ignore_errors=True)
+    (again / "results.json").unlink()
+    assert "going on from" in run(recipe, data, again)
+    assert same_weights(tmp_path / "run", again)
+    # The order of the tasks decides which is when.
+    turned = recipe_of(tmp_path / "b", dict(reversed(tasks.items())), **changes)
+    (again / "results.json").unlink()
+    with pytest.raises(UserError, match="training data or the tokenizer changed"):
+        run(turned, data, again)
+
+
+def test_a_first_development_set_of_a_task(data, tmp_path):
+    """Without data.dev the first task's stands without its name."""
+    tasks = {"text": {**TEXT, "dev": {"path": "val.en", "language": "en"}}, "en-de": {"data": THERE, "share": 0.5}}
+    recipe = recipe_of(tmp_path / "a", tasks, {"dev": None}, evaluation={"every": 10, "best": "loss"})
+    run(recipe, data, tmp_path / "run")
+    dev = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
+    assert {"eval_loss", "eval_perplexity"} <= dev[0].keys()
+    assert not any("bleu" in name for name in dev[0])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ({}, "tasks: none has a share above 0"),
+        ({"a": {"data": THERE, "share": 0}}, "tasks: none has a share above 0"),
+        ({"a": {"share": 1}}, "tasks.a: missing key 'tasks.a.data'"),
+        ({"a": {"data": THERE, "shares": 1}}, r"tasks.a.shares: unknown key \(did you mean 'share'\?\)"),
+        ({"a": {"data": THERE, "share": -1}}, "tasks.a.share must be a number from 0, not -1"),
+        ({"a": {"data": THERE, "share": "half"}}, "tasks.a.share: expected a number, not 'half'"),
+        ({"a": {"data": THERE}, "b": {"data": THERE, "share": 0.3333}}, "tasks: the shares 1, 0.3333 hold"),
+        ({"a_b": {"data": THERE}}, "tasks.a_b: a task's name has letters, digits"),
+        ({"dev": {"data": THERE}}, "tasks.dev: .* 'dev' is the name of data.dev"),
+        ({"a": {"data": []}}, "tasks.a.data: give a corpus"),
+        ({"a": {"data": THERE, "objective": "translatoin"}}, r"tasks.a.objective: .*mean 'translation'"),
+        ({"a": {"data": THERE, "objective": {"label_smoothing": 0}}}, "tasks.a.objective: there is no objective None"),
+        ({"a": {"data": THERE, "objective": {"name": "translation", "x": 0}}}, "tasks.a.objective.x: unknown key"),
+        (
+            {"a": {"data": THERE, "objective": {"name": "translation", "label_smoothing": 1}}},
+            "tasks.a.objective: label_smoothing must be at least 0 and below 1, not 1.0",
+        ),
+        ({"a": {"data": THERE, "languages": {"source": "en"}}}, "tasks.a.languages: missing key"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(tmp_path, tasks, message):
+    with pytest.raises(UserError, match=f"recipe.yaml(, line [0-9]+)?: {message}"):
+        read_recipe(recipe_of(tmp_path, tasks))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ({"a": {"data": {**THERE, "sauce": 1}}}, "tasks.a.data.sauce: unknown key"),
+        ({"a": {**TEXT, "data": THERE}}, "tasks.a.data.files: unknown key"),
+        ({"a": {**TEXT, "data": {"path": "train.en"}}}, "tasks.a.data: give language as one of en and de, or side"),
+        ({"a": {**TEXT, "data": {"path": "train.en", "language": "fr"}}}, "whose vocabulary is this text to get"),
+        ({"a": {**TEXT, "data": {"path": "none.en", "language": "en"}}}, "none.en: no such file"),
+    ],
+)
+def test_mistakes_in_corpora_are_named(data, tmp_path, tasks, message):
+    with pytest.raises(UserError, match=message):
+        run(recipe_of(tmp_path / "a", tasks), data, tmp_path / "run")
+
+
+def test_train_and_tasks_and_dev(tmp_path):
+    both = write_recipe(tmp_path / "both.yaml", tasks={"a": {"data": THERE}})
+    with pytest.raises(UserError, match=r"give either data.train, for one task, or tasks"):
+        read_recipe(both)
+    with pytest.raises(UserError, match=r"give either data.train, for one task, or tasks"):
+        read_recipe(recipe_of(tmp_path, None))
+    with pytest.raises(UserError, match=r"data.dev is missing: give it, or a dev set to one of the tasks"):
+        read_recipe(recipe_of(tmp_path, {"a": {"data": THERE}}, {"dev": None}))
+    for value, message in (
+        ({"encodr": "x"}, r"init_from.encodr: not one of encoder, .*did you mean 'encoder'"),
+        ({}, "give a folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_recipe(write_recipe(tmp_path / "i.yaml", init_from=value))
+
+
+def test_what_evaluation_best_may_name(tmp_path):
+    tasks = {"a": {"data": THERE, "dev": DEV_BACK}, "text": {**TEXT, "dev": {"path": "val.en", "language": "en"}}}
+    for best, higher in (
+        ("bleu", True),
+        ("loss", False),
+        ("a_bleu", True),
+        ("a_loss", False),
+        ("text_perplexity", False),
+    ):
+        recipe = read_recipe(recipe_of(tmp_path, tasks, evaluation={"best": best}))
+        assert higher_is_better(recipe) is higher
+    for best in ("dev_bleu", "text_bleu", "b_bleu"):
+        with pytest.raises(
+            UserError, match=f"evaluation.best is '{best}', which is not measured: use one of a_bleu, a_loss"
+        ):
+            read_recipe(recipe_of(tmp_path, tasks, evaluation={"best": best}))
+
+
+def test_tasks_are_inherited_key_by_key_and_their_corpora_whole(tmp_path):
+    write_recipe(
+        tmp_path / "base.yaml", data={"train": None}, tasks={"a": {"data": THERE, "share": 2}, "b": {"data": BACK}}
+    )
+    other = {"path": "pairs.tsv"}
+    content = {"extends": "base.yaml", "tasks": {"a": {"data": other}, "b": {"share": 3}, "c": {"data": THERE}}}
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump(content))
+    tasks = read_recipe(tmp_path / "more.yaml").to_dict()["tasks"]
+    assert [(name, task["data"], task["share"]) for name, task in tasks.items()] == [
+        ("a", other, 2.0), ("b", BACK, 3.0), ("c", THERE, 1.0),
+    ]  # fmt: skip
