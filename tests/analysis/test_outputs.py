@@ -93,6 +93,7 @@ def test_languages(demo):
     guess = LanguageGuesser({"en": english, "de": german})
     assert guess([pair[0] for pair in demo["test"][:50]]) == ["en"] * 50
     assert guess([pair[1] for pair in demo["test"][:50]]) == ["de"] * 50
+    assert guess(["swimming together", "Schwimmerinnen zusammen"]) == ["en", "de"]  # words it has never seen
     with pytest.raises(UserError, match="at least two"):
         LanguageGuesser({"en": english})
     with pytest.raises(UserError, match="at least two"):
@@ -109,7 +110,9 @@ def test_largest_differences():
     assert {one["line"] for one in found[:2]} == {2, 3}
     assert {one["line"] for one in found[2:]} == {1, 5}
     assert found[0]["difference"] == after[found[0]["line"] - 1] - before[found[0]["line"] - 1]
-    assert [one["line"] for one in largest_differences(SOURCES, base, base, REFERENCES)] == []
+    extremes = largest_differences(SOURCES, base, new, REFERENCES, count=1)
+    assert [one["line"] for one in extremes] == [found[0]["line"], found[-1]["line"]]
+    assert not largest_differences(SOURCES, base, base, REFERENCES)
     with pytest.raises(UserError, match="at least 1"):
         largest_differences(SOURCES, base, new, REFERENCES, count=0)
     with pytest.raises(UserError, match="the baseline: 4"):
