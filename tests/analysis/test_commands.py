@@ -87,7 +87,7 @@ def test_attention_of_one_family(folders, files):
 
 def test_alignments(folders, files):
     out, model = files / "out", f"m-10={folders('m-10')}"
-    (files / "gold").write_text("1-1 2?2\n1-1\n\n1-1\n2-2\n")
+    (files / "gold").write_text("1-1 2?2\n1-1\n9-9\n1-1\n2-2\n")  # line 3 has no source
     common = ["attention", model, "-s", files / "src", "-t", files / "trg", "-o", out, "-w", "alignments"]
     run(*common, "--gold", files / "gold", "--one-based")
     rates = [row["AER"] for row in contents(out, "alignments")["rows"]]
