@@ -62,7 +62,7 @@ def test_auxiliaries_and_their_decoders(folders):
 
 
 def test_rows_are_scores_and_paired_tests():
-    references = ["the dog sees a red house", "two women ride on the street", "a man and a dog here"] * 10
+    references = ["the dog sees a red house", "two women ride on the street", "a man and a dog here"] * 40
     worse = [line.replace("dog", "cat") for line in references]
     chosen = [Variant("layers", "layer 1", {}), Variant("layers", "layer 2", {})]
     outputs = {WHOLE: references, "layer 1": worse, "layer 2": references}
