@@ -96,7 +96,7 @@ def test_a_dry_run_says_so(tmp_path: Path):
     [
         ({"tokenizer": {"vocab_size": 60, "joint": False, "byte_fallback": False}}, "tokenizer.joint to true"),
         ({"tokenizer": {"vocab_size": 120, "languages": ["de"]}}, "use one of the two"),
-        ({"data": {"bidirectional_epochs": -1}}, "must be 0 or more, not -1"),
+        ({"data": {"bidirectional_epochs": -1}}, "must be at least 0, not -1"),
         ({"data": {"bidirectional_epochs": 3}, "budget": {"epochs": 3}}, "is 3 but the budget is 3 epochs"),
         ({"data": {"bidirectional_epochs": 9}, "budget": {"steps": 20}}, "is 9 but the budget is"),
     ],
