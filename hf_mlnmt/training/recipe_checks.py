@@ -207,7 +207,7 @@ def _check_changes_of_pairs(recipe: Recipe) -> None:
         )
     if data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
         raise UserError(
-            f"{where}: data.bpe_dropout leaves out merges of BPE, and this is a {tokenizer.kind} tokenizer: train a BPE "
+            f"{where}: data.bpe_dropout leaves out merges of BPE, and this tokenizer is {tokenizer.kind}: train a BPE "
             "one (tokenizer.kind: bpe), or leave data.bpe_dropout out."
         )
     if data.bidirectional_epochs and tokenizer.languages:
