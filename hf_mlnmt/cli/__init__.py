@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -44,9 +45,9 @@ VERBS = {
 
 
 def _paragraphs(text: str | None) -> str:
-    """A docstring for any width of the terminal: a paragraph is one line, but indented ones (examples) stay as is."""
+    """A docstring for any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
-    return "\n\n".join(each if each.startswith("  ") else " ".join(each.split()) for each in paragraphs)
+    return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
 app = typer.Typer(

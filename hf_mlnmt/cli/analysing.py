@@ -19,7 +19,7 @@ Models = Annotated[
 SourceFile = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (text or .gz).")]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for JSON, csv and figures.")]
 SampleSize = Annotated[int, typer.Option("--sample", "-n", min=0, help="Sentences to draw from the file; 0: all.")]
-SampleSeed = Annotated[int, typer.Option(help="Seed of the sample.")]
+SampleSeed = Annotated[int, typer.Option(min=0, help="Seed of the sample.")]
 SourceLanguage = Annotated[str | None, typer.Option(help="Source language code of a multilingual model.")]
 TargetLanguage = Annotated[str | None, typer.Option(help="Target language code of a multilingual model.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.")]

@@ -67,8 +67,8 @@ def attention(
     summed: Annotated[
         bool, typer.Option("--summed", help="dependency: sum over target positions, not their mean.")
     ] = False,
-    layer: Annotated[int | None, typer.Option(help="alignments, maps: one decoder layer, from 1.")] = None,
-    head: Annotated[int | None, typer.Option(help="alignments, maps: one head, from 1; else the mean.")] = None,
+    layer: Annotated[int | None, typer.Option(min=1, help="alignments, maps: one decoder layer, from 1.")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="alignments, maps: one head, from 1; else the mean.")] = None,
     gold: Annotated[
         Path | None, typer.Option("--gold", help="alignments: those made by people, i-j sure, i?j possible.")
     ] = None,
@@ -82,8 +82,6 @@ def attention(
 ) -> None:
     """Measure and draw what attention looks at: JSON, csv, png and svg in the folder --output.
 
-    `hf-mlnmt attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy`
-
     - distance, entropy: of every self-attention head, by layer; several models in one figure
     - divergence: between the two units of the dual contextual module (enc-dc, dec-dc, full-dc)
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
@@ -91,7 +89,15 @@ def attention(
     - maps: the weights of one sentence
 
     docs/analysis.md has the equations.
+
+    Example:
+
+        hf-mlnmt attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
     """
+    from hf_mlnmt.files import check_folder_name
+
+    check_folder_name(output)
+
     from hf_mlnmt.analysis import source_studies, studies
     from hf_mlnmt.analysis.alignment import read_gold
     from hf_mlnmt.analysis.sampling import draw_sample

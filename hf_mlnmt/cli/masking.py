@@ -40,14 +40,20 @@ def masking(
 ) -> None:
     """Translate a test set with each part of a model left out, and compare with the whole model.
 
-    `hf-mlnmt masking runs/m-10/average -s test.en -r test.de -o analysis`
-
     - layers: one collected encoder layer replaced by zeros (layer aggregation, m-00 .. m-11)
     - auxiliaries: one auxiliary's features replaced by zeros, and all of them (ms-<layers>-aif)
     - decoders: each auxiliary decoder by itself (ms-<layers>, with and without AIF)
 
     The translations are kept beside the figure.
+
+    Example:
+
+        hf-mlnmt masking runs/m-10/average -s test.en -r test.de -o analysis
     """
+    from hf_mlnmt.files import check_folder_name
+
+    check_folder_name(output)
+
     from hf_mlnmt.analysis.masking_study import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options

@@ -50,12 +50,18 @@ def outputs(
 ) -> None:
     """Look at translations beyond one score: JSON, csv, png and svg in the folder --output.
 
-    `hf-mlnmt outputs base=a.de new=b.de -s test.en -r test.de -o analysis --tokenizer runs/base/average`
-
     - lengths: BLEU and chrF by source length, with counts and intervals
     - statistics: length ratio, and which outputs are empty, copied, repeated, untranslated, or in the wrong language
     - differences: the sentences where each further system gains and loses most against the first
+
+    Example:
+
+        hf-mlnmt outputs base=a.de new=b.de -s test.en -r test.de -o analysis --tokenizer runs/base/average
     """
+    from hf_mlnmt.files import check_folder_name
+
+    check_folder_name(output)
+
     from hf_mlnmt.analysis.lengths import read_starts
     from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
     from hf_mlnmt.evaluation.outputs import load_system, read_references, read_texts

@@ -66,7 +66,7 @@ def probe(
     ] = Preset.multi_level,
     words: Annotated[int, typer.Option(min=2, help="word-content: how many words; the paper has 1,000.")] = 100,
     sizes: Annotated[str, typer.Option(help="Sentences for train, dev and test, at most.")] = "100000,10000,10000",
-    seed: Annotated[int, typer.Option(help="Of the tasks and the perceptron.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks and the perceptron.")] = 1,
     cache: Annotated[
         Path | None, typer.Option("--cache", help="Folder of vectors. Unless given: vectors/ in --output.")
     ] = None,
@@ -76,11 +76,17 @@ def probe(
 ) -> None:
     """Train classifiers on the mean of frozen encoder states: JSON, csv, png and svg in the folder --output.
 
-    `hf-mlnmt probe runs/a/average runs/b/average --text train.en -o analysis`
-
     Vectors are kept, and a finished probe is not repeated: the same command goes on where it was interrupted, and
     further models, tasks and layers are added.
+
+    Example:
+
+        hf-mlnmt probe runs/a/average runs/b/average --text train.en -o analysis
     """
+    from hf_mlnmt.files import check_folder_name
+
+    check_folder_name(output)
+
     from hf_mlnmt.analysis.probing_study import make_tasks, probing_study, read_sizes, senteval_tasks
     from hf_mlnmt.data.lines import read_lines
 
