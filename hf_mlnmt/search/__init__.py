@@ -18,14 +18,14 @@ from typing import Any
 
 from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.beams import beam_search
-from hf_mlnmt.search.decoder import HANDLED, Source
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.sampling import sample
+from hf_mlnmt.search.source import HANDLED, Source
 from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -103,6 +103,8 @@ def _why_not_arguments(config: Any, arguments: dict[str, Any]) -> str | None:
     mask = arguments.get("attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
         return "a source that is masked altogether"  # what attention over nothing is depends on its implementation
+    if not isinstance(arguments.get("encoder_outputs"), ModelOutput):
+        return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:
         return f"the argument {others[0]}"
     return None

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.decoder import Decoder, Source
+from hf_mlnmt.search.decoder import Decoder
+from hf_mlnmt.search.source import Source
 
 
 class SearchBatch:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_mlnmt import TransformerForConditionalGeneration, search
-from hf_mlnmt.search.decoder import Source, gather_beams
+from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers.contract import SEPARATE, TINY, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
-from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -17,7 +16,8 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from hf_mlnmt import TransformerForConditionalGeneration, TransformerModel, search
 from hf_mlnmt.modeling.attention import CrossAttention, cached_source, split_heads
 from hf_mlnmt.modeling.layers import DecoderLayer
-from hf_mlnmt.modeling.transformer import Decoder
+from hf_mlnmt.modeling.outputs import EncoderOutput
+from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.search.cache import BeamCacheLayer
 from hf_mlnmt.search.steps import find_step
 from hf_mlnmt.search.steps.baseline import DecoderStep
@@ -42,18 +42,62 @@ class GatedLayer(DecoderLayer):
         return super().attend_source(2 * hidden_states, *args, **kwargs)
 
 
-def family(layer: type[nn.Module]) -> type[TransformerForConditionalGeneration]:
+class SharperDecoder(Decoder):
+    layer_class = SharperLayer
+
+
+class GatedDecoder(Decoder):
+    layer_class = GatedLayer
+
+
+class ExtendedLayer(DecoderLayer):
+    def attend_self(self, hidden_states, mask, past_key_values, extras, **kwargs):
+        return super().attend_self(hidden_states + extras["first"], mask, past_key_values, extras, **kwargs)
+
+
+class ExtendedDecoder(Decoder):
+    layer_class = ExtendedLayer
+
+    def extend(self, embeds, past, position_ids, attention_mask, features):
+        return {"first": embeds}
+
+
+class SummaryEncoder(Encoder):
+    """Hands on something of a whole sentence, which has not the source's length."""
+
+    hands_on = ("features",)
+
+    def features(self, states):
+        return states[0][:, 0]
+
+
+class SummaryModel(TransformerModel):
+    encoder_class = SummaryEncoder
+
+    def decode(self, encoded, **inputs):
+        states = encoded.last_hidden_state + encoded.features.unsqueeze(1)
+        return super().decode(EncoderOutput(last_hidden_state=states), **inputs)
+
+
+def family(**fields) -> type[TransformerForConditionalGeneration]:
     """A family whose file knows nothing of a search."""
-    decoder = type("OwnDecoder", (Decoder,), {"layer_class": layer})
-    model = type("OwnModel", (TransformerModel,), {"decoder_class": decoder})
+    model = type("OwnModel", (TransformerModel,), fields) if "model_class" not in fields else fields["model_class"]
     return type("Own", (TransformerForConditionalGeneration,), {"model_class": model})
 
 
-@pytest.mark.parametrize(("layer", "step"), [(SharperLayer, DecoderStep), (GatedLayer, None)])
-def test_a_family_whose_step_is_not_written_out(layer, step, monkeypatch):
+FAMILIES = {
+    "own attention": (family(decoder_class=SharperDecoder), DecoderStep),
+    "own sublayer": (family(decoder_class=GatedDecoder), None),
+    "own extras": (family(decoder_class=ExtendedDecoder), None),
+    "own features": (family(model_class=SummaryModel), None),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_whose_step_is_not_written_out(name, monkeypatch):
     """Its attention, or all of it, is called as modules; sentences leave all the same."""
-    plain = toy(norm_position="pre")
-    model = family(layer)(plain.config).double().eval()
+    plain, (own, step) = toy(norm_position="pre"), FAMILIES[name]
+    model = own(plain.config).double().eval()
     model.load_state_dict(plain.state_dict())
     assert find_step(model) is step
     inputs = sources((6, 1, 4, 30))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.contract import TINY, Batch, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt import search
 
@@ -79,3 +80,34 @@ def test_short_sentences_that_outlive_a_long_one(side, system, monkeypatch):
         arguments = {"decoder_input_ids": prompt, "sequence_bias": bias, "num_beams": beams}
         assert_equal_loops(model, monkeypatch, **inputs, **arguments)
         assert kept[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("form", ["tuple", "another class"])
+def test_encoder_outputs_in_another_form(form):
+    """Transformers takes them, a tuple only where nothing is repeated, and so do we."""
+    model, inputs = toy(), sources((6, 1, 4))
+    outputs = model.get_encoder()(**inputs)
+    given = outputs.to_tuple() if form == "tuple" else BaseModelOutput(outputs.last_hidden_state)
+    options = {"decoder_input_ids": torch.full((3, 1), 3), "max_new_tokens": 20, "do_sample": False}
+    expected = model.generate(**inputs, **options)
+    found = model.generate(encoder_outputs=given, attention_mask=inputs["attention_mask"], **options)
+    assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("system", ["fertility", "ms-1-aif", "s-agg"])
+def test_encoder_outputs_that_lack_what_the_decoder_reads(system):
+    model, inputs = Member(system, "post", {**TINY, "norm_position": "post"}).model(), Batch.draw().encoder_inputs
+    given = BaseModelOutput(model.get_encoder()(**inputs).last_hidden_state)
+    with pytest.raises(ValueError, match=r"encoder_outputs has no (memory|features)"):
+        decode(model, encoder_outputs=given, attention_mask=inputs["attention_mask"])
+
+
+def test_copies_of_the_source_are_let_go(monkeypatch):
+    """generate() holds the encoder's output, repeated for every beam, as long as its loop runs: it is emptied."""
+    held, seen = [], []
+    run, step = search.run, search.SearchBatch.step
+    monkeypatch.setattr(search, "run", lambda *a: (held.append(a[-1]["encoder_outputs"]), run(*a))[1])
+    look = lambda: seen.append(any(isinstance(x, torch.Tensor) for x in held[0].values()))  # noqa: E731
+    monkeypatch.setattr(search.SearchBatch, "step", lambda self, *a: (look(), step(self, *a))[1])
+    decode(toy(), **sources((6, 1, 4)), num_beams=3, max_new_tokens=3)
+    assert seen == [False, False]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from helpers.contract import assert_lively
+from helpers.contract import assert_lively, members
 from helpers.searching import assert_equal_loops, written_out
 
 from hf_mlnmt import search
+from hf_mlnmt.search import transformer
 from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
@@ -52,6 +53,17 @@ def test_steps_are_written_out(model):
     for decoder in step.decoders(model.model):
         for layer in decoder.layers:
             assert {type(layer.self_attn), type(layer.source_attn)} <= set(step.attentions)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("system", [member for member in members() if member.variant == "post"], ids=str)
+def test_called_as_modules(system, known, batch, monkeypatch):
+    """As on a GPU, and as a family is whose step nobody has written out: every slot serves its modules."""
+    monkeypatch.setattr(transformer, "write_out", lambda *a: None)
+    if not known:
+        monkeypatch.setattr(transformer, "find_step", lambda *a: None)
+    for options in (ENDING, {"num_beams": 3, "max_new_tokens": 30, **ENDING}):
+        assert_equal_loops(system.model(), monkeypatch, **batch.encoder_inputs, **options)
 
 
 def test_pruned_histories(model, batch, monkeypatch):

@@ -1,0 +1,96 @@
+"""A step on the baseline: when it is written out, what it keeps in memory, and what it reads of the source."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
+
+from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.source_keys import RealPositions
+from hf_mlnmt.search.steps.baseline import DecoderStep
+
+
+@torch.no_grad()
+def test_the_logits_take_no_new_memory():
+    step = written_out(toy().float().eval())
+    first, second = (step.score(torch.randn(rows, step.projection.in_features)) for rows in (6, 4))
+    assert first.data_ptr() == second.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"norm_position": "pre"}, {"attention_bias": True, "activation_function": "gelu"}]
+)
+def test_the_step_written_out(fields, monkeypatch):
+    """It is taken, and it is what the modules compute; modules that are not plain are called."""
+    taken = []
+    call = DecoderStep.__call__
+    monkeypatch.setattr(DecoderStep, "__call__", lambda *a: (taken.append(1), call(*a))[1])
+    model = toy(**fields)
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    assert taken
+    assert written_out(model.train()) is None  # dropout
+    taken.clear()
+    layer = model.eval().model.decoder.layers[1].feed_forward.fc1
+    handle = layer.register_forward_hook(lambda module, inputs, output: output + 1.0)
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    handle.remove()
+    model.model.decoder.layers[0].self_attn.out_proj = torch.nn.Sequential(
+        model.model.decoder.layers[0].self_attn.out_proj
+    )
+    assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), num_beams=3, **ENDING)
+    assert not taken
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_under_autocast(beams):
+    """As in Trainer's evaluation with bf16: the modules are called, and what is found has the scores of a forced pass.
+
+    Both are computed in numbers of 8 bits, in different orders: where two logits are nearly equal tokens may differ,
+    so they are compared with the best of the forced pass, to a few roundings of the largest logit.
+    """
+    model, inputs = toy().float().eval(), sources((6, 1, 4))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert written_out(model) is None
+        found = decode(model, **inputs, num_beams=beams, eos_token_id=None, max_new_tokens=8)
+        logits = model(**inputs, decoder_input_ids=found.sequences[:, :-1]).logits.float()
+    chosen, rounding = found.sequences[:, 1:, None], 2.0**-8 * logits.abs().max()
+    if beams == 1:
+        assert (logits.amax(-1) - logits.gather(2, chosen)[..., 0] <= 8 * rounding).all()
+    else:
+        scores = logits.log_softmax(-1).gather(2, chosen)[..., 0].mean(1)
+        assert ((scores - found.sequences_scores).abs() <= 8 * rounding).all()
+
+
+def test_only_real_positions_of_the_source_are_projected():
+    """What comes back is what a projection of everything gives, with zeros at padding, keys transposed in memory."""
+    real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1]]).bool()
+    memory = torch.randn(3, 4, 6)
+    seen = []
+
+    def project(states):
+        seen.append(states.shape)
+        heads = states.view(*states.shape[:2], 2, 3).transpose(1, 2)
+        return 2 * heads, torch.cat([heads, -heads], dim=-1)
+
+    positions = RealPositions(real)
+    packed = positions.pack(memory)
+    for found, whole in zip(positions.project(project, packed), project(memory), strict=True):
+        assert torch.equal(found, whole * real[:, None, :, None])
+    assert seen == [(1, 7, 6), (3, 4, 6)]
+    assert positions.project(project, packed)[0].transpose(2, 3).is_contiguous()
+
+
+def test_memory_of_the_source_does_not_grow_with_the_beams(monkeypatch):
+    seen = []
+    step = SearchBatch.step
+
+    def spy(self, *arguments):
+        layers = self.state.cache.source_layers
+        seen.append((len(layers[0].keys), len(self.state.source.outputs.last_hidden_state)))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(SearchBatch, "step", spy)
+    toy().generate(**sources((6, 1, 4)), num_beams=5, max_new_tokens=3)
+    assert set(seen) <= {(3, 3), (2, 2), (1, 1)}
+    assert seen
