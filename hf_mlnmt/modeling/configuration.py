@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 from .saving import copy_code
 
@@ -111,6 +112,11 @@ class TransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
+
+    def validate_activation(self):
+        """The activation function must be one that Transformers knows."""
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
 
     def validate_rates(self):
         """Dropout rates are probabilities."""

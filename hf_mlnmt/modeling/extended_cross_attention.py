@@ -30,8 +30,10 @@ All new weights 0 is the baseline; but not for key-value-*: a pair of zeros keep
 Departs:
 - f~ and e~ are what the first layers read: scaled, with positions (3.3) and dropout. `embedding_layer_norm` is the
   thesis's other choice; it found no difference.
-- c_0 = 0 also in (5.8), where the thesis is silent: at i = 1 the new pair is zeros.
+- c_0 = 0 also in (5.8), where the thesis is silent: at i = 1 the new pair is zeros; with attention_bias it is
+  (b_k, b_v), the biases of the keys and values, which every pair has.
 - phi_max is not given: 2 here, the value of Tu et al. 2016, whom the thesis follows. v begins at 0, all phi at 1.
+  v^T h counts as -20 below that: 1 / phi is at most (1 + e^20) / phi_max, and never infinity times a weight of 0.
   The other new weights begin as the baseline's projections do: they are columns of the same matrices, or like them.
 - attention_dropout: on the weights that read the values; the recurrence goes on from weights without it.
 - Parameters: table 5.3 holds (+1.5, +0.2, +0.0, +3.1 million) with gamma of d_h numbers a head in previous-context-head
@@ -164,7 +166,7 @@ class Fertility(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """(batch, source, d_model) -> (batch, source, 1)."""
-        # 1 / sigmoid(x) = 1 + exp(-x); the bound keeps exp(-x) 0 from being infinity times zero.
+        # 1 / sigmoid(x) = 1 + exp(-x), and exp(20) is far from infinity in any kind of number but float16.
         energy = nn.functional.linear(states, self.weight).clamp(min=-20.0)
         return (1 + torch.exp(-energy)) / self.maximum
 

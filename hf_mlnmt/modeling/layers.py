@@ -23,20 +23,29 @@ from .dropout import Dropout
 
 
 class SinusoidalPositions(nn.Module):
-    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved."""
+    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved, as exact as the
+    numbers that the model computes with."""
 
     table: Tensor
 
     def __init__(self, positions: int, width: int):
         super().__init__()
-        self.register_buffer("table", self.compute(positions, width), persistent=False)
+        self.register_buffer("table", self.compute(positions, width).to(torch.get_default_dtype()), persistent=False)
 
     @staticmethod
     def compute(positions: int, width: int) -> Tensor:
-        """Equation 2, computed in float64."""
+        """Equation 2 in float64."""
         rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
         angles = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * rates
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+    def _apply(self, *args, **kwargs):
+        """What Module.to() calls: a table of other numbers is computed anew, else it is as exact as the ones before."""
+        before = self.table.dtype
+        super()._apply(*args, **kwargs)
+        if self.table.dtype != before and not self.table.is_meta:
+            self.table.copy_(self.compute(*self.table.shape))
+        return self
 
     def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
         """Rows past .. past + length - 1: (length, d_model)."""

@@ -1,18 +1,21 @@
-"""Transformers' ModelTesterMixin and ConfigTester on every architecture of the zoo (one system of each config class).
+"""Transformers' ModelTesterMixin and ConfigTester on every architecture of the zoo.
 
-An API check: what it cannot see (it passes a decoder that is not causal) is in tests/test_zoo.py.
+One system of each config class runs all of it; of each further kind (other parameters, or attention weights of another
+shape) one runs what can tell the kinds apart, `OF_EACH_KIND`.
+An API check: what it cannot see (it passes a decoder that is not causal) is in tests/zoo/test_zoo.py.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import unittest
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 import torch
-from helpers.contract import Member, members
+from helpers.contract import Batch, Member, members
 from helpers.skips import OF_THIS_RELEASE, SKIPS
 from helpers.upstream import Unavailable, introduce, load
 
@@ -83,12 +86,51 @@ def test_the_table_of_skips_is_not_stale():
     assert not [pattern for pattern in SKIPS if not any(fnmatch(name, pattern) for name in names)]
 
 
-_seen: set[str] = set()
-for _member in members():
-    _config = _member.config()
-    _name = f"Test{type(_config).__name__.removesuffix('Config')}"
-    if getattr(_config, "is_recurrent", False):  # one class with and without state in its cache
-        _name += "Recurrent"
-    if _name not in _seen:
-        _seen.add(_name)
-        globals()[_name] = type(_name, (conformance_class(_member),), {"__module__": __name__})
+# Outputs, gradients, attention implementations, saving: what depends on a model's own modules.
+OF_EACH_KIND = (
+    "test_attention_outputs",
+    "test_batching_equivalence",
+    "test_determinism",
+    "test_eager_matches_sdpa_inference_9_*",
+    "test_hidden_states_output",
+    "test_model_outputs_equivalence",
+    "test_retain_grad_hidden_states_attentions",
+    "test_save_load",
+    "test_training",
+    "test_training_gradient_checkpointing*",
+)
+
+
+def kind_of(member: Member) -> tuple[Any, ...]:
+    """The names of the parameters, without their numbers, and the dimensions of the attention weights returned."""
+    model = member.model(dtype=torch.float32)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        found = model(**Batch.draw().inputs, output_attentions=True)
+    weights = [*found.encoder_attentions, *found.decoder_attentions, *found.cross_attentions]
+    names = frozenset(re.sub(r"\d+", "", name) for name, _ in model.named_parameters())
+    return type(member.config()), names, frozenset(layer.dim() for layer in weights)
+
+
+def cases() -> dict[str, type]:
+    """The test cases of this file by name: whole ones, and those of the further kinds."""
+    found, seen, classes = {}, set(), set()
+    for member in {member.system: member for member in members()}.values():
+        kind = kind_of(member)
+        if kind in seen:
+            continue
+        config_class = kind[0]
+        name = f"Test{config_class.__name__.removesuffix('Config')}"
+        leave_out = {}
+        if config_class in classes:
+            name += "Of" + member.system.title().replace("-", "")
+            names = [x for x in [*dir(UPSTREAM.ModelTesterMixin), "test_config"] if x.startswith("test_")]
+            leave_out = {x: None for x in names if not any(fnmatch(x, pattern) for pattern in OF_EACH_KIND)}
+            if getattr(member.config(), "information_fusion", False):
+                leave_out["test_attention_outputs"] = None  # it counts the outputs, and auxiliary_states is one more
+        seen.add(kind), classes.add(config_class)
+        found[name] = type(name, (conformance_class(member),), {"__module__": __name__, **leave_out})
+    return found
+
+
+globals().update(cases())

@@ -82,7 +82,7 @@ def test_merging_equals_the_reference(name, softmax):
     redraw(module, 3, None)
     inputs = [torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True) for _ in range(settings.feature_count)]
     leaves = [*inputs, *module.parameters()]
-    actual, expected = module(torch.stack(inputs, dim=2)), expected_memory(module, name, inputs)
+    actual, expected = module(torch.cat(inputs, dim=2)), expected_memory(module, name, inputs)
     assert_same(actual, expected, 1e-11)
     probe = torch.randn_like(actual)
     got = torch.autograd.grad((actual * probe).sum(), leaves)
@@ -145,7 +145,7 @@ def test_one_hot_columns_are_the_baseline(norm):
 
 def test_two_layers_iterative_is_linear():
     """The thesis, section 3.5.2: with n = 2 the iterative members become the linear ones."""
-    features = torch.randn(2, 3, 2, 16, dtype=torch.float64)
+    features = torch.randn(2, 3, 2 * 16, dtype=torch.float64)
     for linear, iterative in [("S-Agg", "Iter-S-Agg"), ("C-Agg", "Iter-C-Agg")]:
         left, right = (
             MERGING_MODULES[m](config(m, collected_layers=2), 2).double().eval() for m in (linear, iterative)
@@ -249,7 +249,7 @@ def test_bad_configuration_is_refused(fields, message):
 
 def test_dropout_reaches_the_merging_module():
     module = Aggregate(config("C-Agg", dropout=0.5), 2).train()
-    features = torch.randn(1, 3, 2, 16)
+    features = torch.randn(1, 3, 2 * 16)
     assert not torch.equal(module(features), module(features))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
@@ -226,10 +228,20 @@ def test_fertilities(maximum):
             assert_same(1 / out.features[b, j, 0], phi, 1e-11)
 
 
-def test_a_fertility_near_zero_is_finite():
-    module = Fertility(config("fertility", d_model=2)).double()
+@pytest.mark.parametrize("energy", [-19.0, -20.0, -21.0, -60.0, -1800.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_fertility_near_zero(dtype, energy):
+    """1 / phi = (1 + e^-x) / phi_max down to x = -20, and no more below that, in every kind of number."""
+    module = Fertility(config("fertility", d_model=2)).to(dtype)
     nn.init.ones_(module.weight)
-    assert module(torch.tensor([[[-900.0, -900.0]]], dtype=torch.float64)).isfinite().all()
+    states = torch.full((1, 1, 2), energy / 2, dtype=dtype, requires_grad=True)
+    found = module(states)
+    expected = (1 + math.exp(-max(energy, -20.0))) / 2
+    # The energy is rounded (half a unit in the last place of 20), and so is the exponential.
+    assert found.item() == pytest.approx(expected, rel=20 * torch.finfo(dtype).eps)
+    (gradient,) = torch.autograd.grad(found.sum(), states)
+    assert gradient.isfinite().all()
+    assert bool(gradient.any()) == (energy >= -20)
 
 
 # Millions more than the baseline in table 5.3: 53.6 and 52.3, 52.1, 55.2 beside 52.1; 55.5 ... beside 54.0.
@@ -344,6 +356,20 @@ def test_attention_dropout(name):
         draws = module.train()(s.expand(4000, -1, -1), h.expand(4000, -1, -1))[0]
     assert draws.std(0).min() > 0.01
     assert_same(draws.mean(0), expected[0], 0.1)
+
+
+@pytest.mark.parametrize("prefix", [1, 3])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_dropped_weights_do_not_reach_the_state(name, prefix):
+    """Training with a cache: the state goes on from the weights without attention_dropout, as the scans do."""
+    module, states = attention_of(name, attention_dropout=0.5), []
+    s, h = torch.randn(2, 2 * prefix, WIDTH, dtype=torch.float64), torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for training in (False, True):
+        cache = EncoderDecoderCache(DynamicCache(config=module.config), DynamicCache(config=module.config))
+        for piece in s.split(prefix, 1):  # the second from a state that is known
+            module.train(training)(piece, h, past_key_values=cache)
+        states.append(cache.self_attention_cache.layers[0].last_state())
+    assert_same(states[1], states[0])
 
 
 def test_a_cache_without_states_is_refused():

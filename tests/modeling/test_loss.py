@@ -111,6 +111,21 @@ def test_bfloat16_autocast(smoothing):
         assert (gradient - expected).norm() < 0.02 * expected.norm()
 
 
+def test_bfloat16_sums_over_chunks_are_in_float32(monkeypatch):
+    """The gradient of the weight, a sum over a thousand chunks of products that are rounded each by itself.
+
+    Rounding to nearest changes a product, and the sum at the end, by 2^-9 of it at most: here all products are positive
+    and equal, so the whole is within 2^-8. A sum kept in bfloat16 stops growing at 256 times a product.
+    """
+    monkeypatch.setattr(module, "ROWS", 1)
+    states = torch.full((1000, 3), 0.7, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.zeros(5, 3, dtype=torch.bfloat16, requires_grad=True)
+    projected_cross_entropy(states, weight, torch.zeros(1000, dtype=torch.int64)).backward()
+    expected = 1000 * torch.tensor([0.2 - 1.0, 0.2, 0.2, 0.2, 0.2]).unsqueeze(1) * states[0].detach().double()
+    assert weight.grad.dtype == torch.bfloat16
+    assert ((weight.grad.double() - expected).abs() <= 2.0**-8 * 2 * expected.abs()).all()
+
+
 def test_bfloat16_weights():
     states, weight, labels = example(300, torch.bfloat16)
     fused = results(lambda: projected_cross_entropy(states, weight, labels, 0.1), states, weight)
