@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 import transformers
 from rich.console import Console
-from rich.table import Table
+
+from hf_mlnmt.table import Number, Table
 
 ROOT = Path(__file__).resolve().parents[1]
 GUARDS = ["tests/modeling", "tests/training/test_objectives.py", "tests/training/test_batching.py"]
@@ -56,15 +57,14 @@ def take_turns(contestants: dict[str, Callable[[], Measure]], rounds: int) -> di
 
 def print_ratios(title: str, unit: str, rates: dict[str, list[float]], baseline: str) -> None:
     """A table of medians, their spread, and the median of the ratios taken round by round."""
-    table = Table(title=title, title_justify="left")
-    for column in ("", f"{unit}/s", "lowest-highest", f"times {baseline}"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for name, values in rates.items():
         ratio = statistics.median(value / base for value, base in zip(values, rates[baseline], strict=True))
         spread = f"{min(values):,.0f}-{max(values):,.0f}"
-        table.add_row(name, f"{statistics.median(values):,.0f}", spread, f"{ratio:.2f}")
+        rows.append([name, f"{statistics.median(values):,.0f}", spread, f"{ratio:.2f}"])
+    columns = ["", *map(Number, (f"{unit}/s", "lowest-highest", f"times {baseline}"))]
     console = Console(width=110)
-    console.print(table)
+    console.print(Table(columns, rows, title))
     console.print(machine(), style="dim")
 
 

@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from common import Measure, machine, print_ratios, require_green_tests, take_turns
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_mlnmt
@@ -37,6 +36,7 @@ from hf_mlnmt import search
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.files import write_json
 from hf_mlnmt.generation.loading import load
+from hf_mlnmt.table import Number, Table
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")
@@ -185,18 +185,19 @@ def short(name: str) -> str:
     return path.parent.name if path.name in ("average", "best") else path.name
 
 
-def summarise(rows: list[dict[str, Any]]) -> None:
+def summarise(measured: list[dict[str, Any]]) -> None:
     """How many times as fast as stock: a row for each model and engine, a column for each beam and batch."""
-    settings = list(dict.fromkeys((row["beams"], row["batch"]) for row in rows))
+    settings = list(dict.fromkeys((row["beams"], row["batch"]) for row in measured))
     cells: dict[tuple[str, str], dict] = {}
-    for row in rows:
+    for row in measured:
         if row["engine"] != "stock" and "times_stock" in row:
             cells.setdefault((row["model"], row["engine"]), {})[row["beams"], row["batch"]] = row["times_stock"]
-    table = Table("model", "engine", title="times stock generate() (beam, batch)", title_justify="left")
-    for beams, batch in settings:
-        table.add_column(f"{beams}, {batch}", justify="right")
-    for (model, engine), ratios in cells.items():
-        table.add_row(model, engine, *(f"{ratios[x]:.2f}" if x in ratios else "" for x in settings))
+    rows = [
+        [model, engine, *(f"{ratios[x]:.2f}" if x in ratios else "" for x in settings)]
+        for (model, engine), ratios in cells.items()
+    ]
+    columns = ["model", "engine", *(Number(f"{beams}, {batch}") for beams, batch in settings)]
+    table = Table(columns, rows, "times stock generate() (beam, batch)")
     Console(width=60 + 10 * len(settings)).print(table)
 
 
@@ -219,9 +220,7 @@ def compare_systems(options: argparse.Namespace) -> None:
     ids = torch.randint(5, 8000, (32, 15), generator=torch.Generator().manual_seed(1))
     inputs = [{"input_ids": ids.to(options.device), "attention_mask": torch.ones_like(ids).to(options.device)}]
     fixed = {"do_sample": False, "min_new_tokens": options.steps, "max_new_tokens": options.steps}
-    table = Table(title=f"times stock generate(): tiny shape, random weights, batch 32, {options.steps} steps")
-    for column in ("system", *(f"beam {beams}" for beams in numbers(options.beams))):
-        table.add_column(column, justify="right" if table.columns else "left")
+    rows = []
     for system in systems:
         torch.manual_seed(1)
         config = hf_mlnmt.config_for(system, "tiny", vocab_size=8000)
@@ -233,8 +232,10 @@ def compare_systems(options: argparse.Namespace) -> None:
             rates = take_turns(runs, options.rounds)
             ratios = [a / b for a, b in zip(rates[system], rates[f"{system} stock"], strict=True)]
             cells.append(f"{statistics.median(ratios):.2f}")
-        table.add_row(system, *cells)
-    Console().print(table)
+        rows.append([system, *cells])
+    columns = ["system", *(Number(f"beam {beams}") for beams in numbers(options.beams))]
+    title = f"times stock generate(): tiny shape, random weights, batch 32, {options.steps} steps"
+    Console().print(Table(columns, rows, title))
     print(machine())
 
 

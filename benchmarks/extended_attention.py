@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 import common
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
@@ -29,6 +28,7 @@ import hf_mlnmt
 from hf_mlnmt.modeling.attention import split_heads
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
 from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
+from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import SYSTEMS
 
 MEMBERS = [entry.name for entry in SYSTEMS]
@@ -137,18 +137,16 @@ def report(shape: str, rates: dict[str, list[float]], members: list[str]) -> Non
             return "-"
         return f"{statistics.median(a / b for a, b in zip(rates[name], rates[other], strict=True)):.2f}"
 
-    table = Table(title=f"training, {shape} shape, 64 x 16 target tokens", title_justify="left")
-    for column in ("", "steps/s", "naive steps/s", ": baseline", "naive : baseline", ": naive"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row(BASELINE, f"{statistics.median(rates[BASELINE]):.3f}", "", "1.00", "", "")
+    rows = [[BASELINE, f"{statistics.median(rates[BASELINE]):.3f}", "", "1.00", "", ""]]
     for member in members:
         naive = f"{member}, naive"
         slow = f"{statistics.median(rates[naive]):.3f}" if naive in rates else "-"
         slow_ratio = ratio(naive, BASELINE) if naive in rates else "-"
         median = f"{statistics.median(rates[member]):.3f}"
-        table.add_row(member, median, slow, ratio(member, BASELINE), slow_ratio, ratio(member, naive))
+        rows.append([member, median, slow, ratio(member, BASELINE), slow_ratio, ratio(member, naive)])
+    columns = ["", *map(Number, ("steps/s", "naive steps/s", ": baseline", "naive : baseline", ": naive"))]
     console = Console(width=110)
-    console.print(table)
+    console.print(Table(columns, rows, f"training, {shape} shape, 64 x 16 target tokens"))
     console.print(common.machine(), style="dim")
 
 

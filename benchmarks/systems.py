@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from common import Measure, machine, require_green_tests, take_turns
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSeq2SeqLM
@@ -32,6 +31,7 @@ import hf_mlnmt
 from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.reports.parameters import parameters_of_config
+from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import Translation
 from hf_mlnmt.zoo.papers import decoding_ratio, training_ratio
 from hf_mlnmt.zoo.systems import find_system, list_systems
@@ -173,17 +173,16 @@ def report(options: argparse.Namespace, trained: dict, decoded: dict) -> list[di
 
 def show(rows: list[dict], title: str) -> None:
     """The rows as a table."""
-    table = Table(title=title, title_justify="left")
     training = ["training steps/s", "times", "arithmetic", "papers'"]
-    for column in ["system", "parameters", "times", *training, "decoding tokens/s", "times", "papers'"]:
-        table.add_column(column, justify="left" if column == "system" else "right")
+    columns = ["parameters", "times", *training, "decoding tokens/s", "times", "papers'"]
+    lines = []
     for row in rows:
         system, *numbers = row.values()
         forms = ["{:,}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:.2f}", "{:.2f}"]
         cells = ["" if number is None else form.format(number) for form, number in zip(forms, numbers, strict=True)]
-        table.add_row(system, *cells)
+        lines.append([system, *cells])
     console = Console(width=140)
-    console.print(table)
+    console.print(Table(["system", *map(Number, columns)], lines, title))
     console.print(machine(), style="dim")
 
 

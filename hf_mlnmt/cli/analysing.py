@@ -75,16 +75,14 @@ def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Rows as a table on the terminal; numbers with up to four digits behind the point."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    for column in columns:
-        numeric = all(isinstance(row.get(column, 0), (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console().print(table)
+    from hf_mlnmt.table import Number, Table
+
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    columns = [
+        Number(name) if all(isinstance(row.get(name, 0), (int, float)) for row in rows) else name for name in names
+    ]
+    Console().print(Table(columns, [[_cell(row.get(name)) for name in names] for row in rows], title))
 
 
 def _cell(value: Any) -> str:

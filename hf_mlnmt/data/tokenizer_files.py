@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_mlnmt.data.lines import Report, read_lines
 from hf_mlnmt.data.processing import TextProcessing, moses_languages
 from hf_mlnmt.data.tokenizer import Tokenizers, statistics, train_tokenizer
 from hf_mlnmt.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from hf_mlnmt.table import Number, Table
 
 log = logging.getLogger(__name__)
 Sides = Mapping[str, Sequence[Path]]
@@ -97,18 +95,15 @@ def train_on_files(
 
 def report_table(trained: Tokenizers, sides: Sides, check: Sequence[Path], read: LineReader, title: str) -> Table:
     """A row for each file: sizes, subwords a word, rates of unknown and byte pieces, the longest line in subwords."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for name in ("text", "vocabulary", "lines", "words", "subwords", "subwords/word", "<unk>", "bytes", "longest"):
-        table.add_column(name, justify="left" if name == "text" else "right")
-    rows = [(side, path) for side, paths in sides.items() for path in paths]
-    rows += [(side, path) for path in check for side in (("source",) if trained.joint else ("source", "target"))]
-    for side, path in rows:
+    numbers = ("vocabulary", "lines", "words", "subwords", "subwords/word", "<unk>", "bytes", "longest")
+    rows: list[list[str]] = []
+    read_of = [(side, path) for side, paths in sides.items() for path in paths]
+    read_of += [(side, path) for path in check for side in (("source",) if trained.joint else ("source", "target"))]
+    for side, path in read_of:
         subword = trained.source if side == "source" else trained.target
         counts = statistics(subword, map(trained.processing[side].apply, read(path)))
         name = str(path) if trained.joint else f"{path} ({side})"
-        numbers = [f"{number:,}" for number in (len(subword), counts.lines, counts.words, counts.subwords)]
+        counted = [f"{number:,}" for number in (len(subword), counts.lines, counts.words, counts.subwords)]
         rates = [f"{counts.subwords_per_word:.3f}", f"{counts.unknown_rate:.3%}", f"{counts.byte_rate:.3%}"]
-        table.add_row(name, *numbers, *rates, f"{counts.longest:,}")
-    return table
+        rows.append([name, *counted, *rates, f"{counts.longest:,}"])
+    return Table(["text", *map(Number, numbers)], rows, title)

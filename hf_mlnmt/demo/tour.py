@@ -74,8 +74,9 @@ def _publish(model: Path, hub: Path, console: Console) -> None:
 
 def _held_out_bleu(run: Path) -> float:
     from hf_mlnmt.evaluation import read_results
+    from hf_mlnmt.model_folder import RESULTS
 
-    return float(read_results(run / "results.json").scores["held-out"]["cased"]["BLEU"]["score"])
+    return float(read_results(run / RESULTS).scores["held-out"]["cased"]["BLEU"]["score"])
 
 
 def _first_lines(path: Path) -> list[str]:

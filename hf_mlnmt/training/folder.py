@@ -14,12 +14,13 @@ from pathlib import Path
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, write_json, write_text
+from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
 from hf_mlnmt.training.reading import build, load_yaml
 from hf_mlnmt.training.recipe import Recipe
 
-RECIPE, RESULTS, FINGERPRINTS = "recipe.yaml", "results.json", "data/fingerprints.json"
+RECIPE, FINGERPRINTS = "recipe.yaml", "data/fingerprints.json"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

@@ -17,6 +17,7 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.evaluation import Results, read_results
+from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, training_arguments
@@ -111,7 +112,7 @@ class Run:
         preparation = Preparation(self.recipe, self.data, self.output, self.tell)
         if self._is_finished(preparation):
             self.tell(f"{self.output} is finished, and nothing changed since. Choose another --output for another run.")
-            return read_results(self.output / folder.RESULTS)
+            return read_results(self.output / RESULTS)
         self._prepare(preparation)
         trainer = self._trainer(preparation)
         checkpoint = self._last_checkpoint(trainer)
@@ -150,7 +151,7 @@ class Run:
             self.amended = folder.compare(self.output, self.recipe)
             if self.amended:
                 self.tell(f"{self.output}: changed since the last start: {', '.join(self.amended)}")
-            done = (self.output / folder.RESULTS).is_file() and not self.amended
+            done = (self.output / RESULTS).is_file() and not self.amended
             finished = done and not self._tests_changed(preparation)
             if not finished:
                 self._check(preparation)
@@ -280,7 +281,7 @@ class Run:
             for name, model in folders.items()
         }
         made.note("tests", digest_of_tests(tests))
-        results["average"].write(self.output / folder.RESULTS)
+        results["average"].write(self.output / RESULTS)
         if tests:
             self.console.print(table_of(results))
         self.tell(

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
+from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_mlnmt.training.preparation import RawPairs
 
 MADE_OF = "made_of.json"
@@ -74,7 +75,7 @@ class Scoring:
 
     def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
         """Write model/results.json: every test set under both protocols. `facts`: the other fields of Results."""
-        file = model / "results.json"
+        file = model / RESULTS
         before = read_results(file) if file.is_file() else None
         results = new_results(name, facts)
         for test in tests:
@@ -119,10 +120,7 @@ def new_results(name: str, facts: Mapping[str, Any]) -> Results:
 
 def table_of(results: Mapping[str, Results]) -> Table:
     """One row for each model and test set, with the scores of both protocols; signatures are in the results files."""
-    from rich.table import Table
-
-    table = Table(title="scores", title_justify="left", caption=CAPTION, caption_justify="left")
-    columns = list(
+    scored = list(
         dict.fromkeys(
             (protocol, metric)
             for each in results.values()
@@ -131,16 +129,14 @@ def table_of(results: Mapping[str, Results]) -> Table:
             for metric in metrics
         )
     )
-    table.add_column("test set", overflow="fold")
-    table.add_column("model")
-    for protocol, metric in columns:
-        table.add_column(f"{protocol}\n{metric} {'↓' if metric == 'TER' else '↑'}", justify="right")
+    rows = []
     for test in dict.fromkeys(test for each in results.values() for test in each.scores):
         for model, each in results.items():
             scores = each.scores.get(test, {})
-            cells = [scores.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in columns]
-            table.add_row(test, model, *("" if score is None else f"{score:.2f}" for score in cells))
-    return table
+            cells = [scores.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in scored]
+            rows.append([test, model, *("" if score is None else f"{score:.2f}" for score in cells)])
+    numbers = [Number(f"{protocol}\n{with_arrow(metric)}") for protocol, metric in scored]
+    return Table(["test set", "model", *numbers], rows, "scores", CAPTION)
 
 
 CAPTION = (

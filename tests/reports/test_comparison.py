@@ -272,6 +272,7 @@ def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp
     assert not any(sign in line for line in tables for sign in ("†", "‡", "0.0"))
     entry = {"difference": 1.0, "paired_bootstrap": None, "approximate_randomisation": None}
     tests = {"baseline": "base", "systems": {"new": {"BLEU": entry, "TER": {**entry, "paired_bootstrap": 0.5}}}}
-    card = significance_tables([{"significance": {"test": {"cased": tests}}}])
+    (table,) = significance_tables([{"significance": {"test": {"cased": tests}}}])
+    card = table.markdown()
     assert f"| new | BLEU | +1.00 | {TOO_FEW} | {TOO_FEW} |" in card
     assert f"| new | TER | +1.00 | 0.5000 | {TOO_FEW} |" in card
