@@ -133,7 +133,7 @@ def _with_stock_loops(run: Callable[[], Measure]) -> Measure:
 def export_all(name: str, model: Any, engines: list[str], folder: Path) -> None:
     """What CTranslate2 needs, if it can run the model."""
     from hf_mlnmt import UserError
-    from hf_mlnmt.export.export import export
+    from hf_mlnmt.export import export
 
     for engine in engines:
         if engine.startswith("ctranslate2"):

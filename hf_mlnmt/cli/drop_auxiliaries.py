@@ -32,7 +32,7 @@ def drop_auxiliaries(
 
         hf-mlnmt drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
     """
-    from hf_mlnmt.export.single_decoder import write_single_decoder
+    from hf_mlnmt.export import write_single_decoder
     from hf_mlnmt.files import check_new_folder
 
     check_new_folder(output, force, "config.json")

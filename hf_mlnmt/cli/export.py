@@ -31,7 +31,7 @@ def export(
     from rich.console import Console
     from transformers.utils import logging
 
-    from hf_mlnmt.export.export import export as write
+    from hf_mlnmt.export import export as write
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()

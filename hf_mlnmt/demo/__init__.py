@@ -1,5 +1,5 @@
-"""The demo corpus: English and German sentences from a grammar of the project's own."""
+"""The demo: a corpus of English and German sentences from a grammar of the project's own, and a tour on it (tour.py)"""
 
-from hf_mlnmt.demo.grammar import write_demo_corpus
+from hf_mlnmt.demo.grammar import sample_demo_corpus, write_demo_corpus
 
-__all__ = ["write_demo_corpus"]
+__all__ = ["sample_demo_corpus", "write_demo_corpus"]

@@ -5,7 +5,7 @@ the source, and what else the decoder reads. decoder.onnx: decoder_input_ids (ba
 past_* -> logits (batch, 1, vocabulary), present_*: what the next step takes as past_*. Before the first step past_* are
 zeros of the shape that the graph names, its axis `past` of length 0. Where beams move, past_* move with them.
 
-Both are traced by torch.onnx.export from the modules in export_states.py. optimum's exporters are for Transformers 4;
+Both are traced by torch.onnx.export from the modules in states.py. optimum's exporters are for Transformers 4;
 those of Transformers itself are not in every release that this package takes.
 """
 

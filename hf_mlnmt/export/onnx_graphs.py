@@ -1,4 +1,4 @@
-"""The two graphs of an ONNX export (export_onnx.py) at work, with NumPy and ONNX Runtime only: logits, greedy search.
+"""The two graphs of an ONNX export (onnx.py) at work, with NumPy and ONNX Runtime only: logits, greedy search.
 
 An example to start from in other languages; `hf-mlnmt export` checks every export with it.
 """

@@ -1,4 +1,4 @@
-"""A model's cache as a list of tensors, and the two modules that an ONNX export traces (see export_onnx.py).
+"""A model's cache as a list of tensors, and the two modules that an ONNX export traces (see onnx.py).
 
 They know nothing of the architectures: whatever tensors the layers of a cache hold is state.
 """

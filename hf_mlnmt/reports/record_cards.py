@@ -58,8 +58,6 @@ def record_config(path: Path) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    import hf_mlnmt  # noqa: F401  (registers our configs)
-
     if not path.is_file():
         known = stems(path.parent.parent)
         raise UserError(f"{path}: no such record{suggest(path.stem, known)}; there are: {', '.join(known) or 'none'}.")

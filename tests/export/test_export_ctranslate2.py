@@ -10,9 +10,9 @@ from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, writ
 
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
 from hf_mlnmt.export.ctranslate2 import check, exportable, write
-from hf_mlnmt.export.export import export
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 

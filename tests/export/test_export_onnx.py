@@ -10,9 +10,9 @@ from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, writ
 
 from hf_mlnmt import TransformerConfig, config_for
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.export import export
 from hf_mlnmt.export import onnx as export_onnx
 from hf_mlnmt.export.check import ends_of, generate, pad, until_end
-from hf_mlnmt.export.export import export
 from hf_mlnmt.zoo.systems import SYSTEMS, list_systems
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

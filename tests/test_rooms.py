@@ -1,0 +1,67 @@
+"""The house's rooms: imports run from upper rooms to lower ones, and nobody reads another file's private names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
+# From the ground up; a room may import those before it, its own files, and nothing else of the package.
+FLOORS = ["errors", "files", "table", "model_folder", "memory", "modeling", "search", "zoo", "data", "generation"]
+FLOORS += ["evaluation", "analysis", "training", "reports", "hub", "export", "demo", "cli"]
+# Imports that run up: generate() asks for the fast search inside `try`; a published model's code does without.
+DOORS = {("modeling/generation.py", "search")}
+# Names that Transformers and named tuples give their classes, for all to use.
+PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_fields", "_replace"}
+FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+
+
+def room_of(file: str) -> str:
+    return file.split("/")[0].removesuffix(".py")
+
+
+def imports(file: str) -> Iterator[tuple[str, str, str]]:
+    """(module, name, the name it has here) of everything that is imported from the package, in functions too."""
+    for node in ast.walk(FILES[file]):
+        if isinstance(node, ast.ImportFrom):
+            folder = ".".join(["hf_mlnmt", *file.split("/")[:-1]]) if node.level else None
+            module = ".".join(filter(None, [folder, node.module]))
+            found = [(module, alias.name, alias.asname or alias.name) for alias in node.names]
+        else:
+            found = [(x.name, "", x.asname or x.name) for x in node.names] if isinstance(node, ast.Import) else []
+        yield from (one for one in found if one[0].split(".")[0] == "hf_mlnmt")
+
+
+def rooms_below(file: str) -> set[str]:
+    """The rooms that a file imports, its own and the package's face left out."""
+    found = {f"{module}.{name}".split(".")[1] for module, name, _ in imports(file)}
+    return (found & set(FLOORS)) - {room_of(file)}
+
+
+def test_every_room_has_its_floor():
+    assert {room_of(file) for file in FILES} - {"__init__", "__main__"} == set(FLOORS)
+
+
+def test_imports_run_down():
+    for file in FILES:
+        if (room := room_of(file)) in FLOORS:
+            above = FLOORS[FLOORS.index(room) + 1 :]
+            found = {(file, other) for other in rooms_below(file) if other in above} - DOORS
+            assert not found, "an import that runs up"
+
+
+def test_architectures_import_nothing_but_each_other():
+    found = {(file, other) for file in FILES if room_of(file) == "modeling" for other in rooms_below(file)}
+    assert found == DOORS, "what is copied beside the weights must not need the package"
+
+
+def test_private_names_stay_private():
+    for file, tree in FILES.items():
+        for module, name, _ in imports(file):
+            assert not name.startswith("_") or name.endswith("__"), f"{file} imports {name} of {module}"
+        ours = {here for _, _, here in imports(file)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+                private = node.attr.startswith("_") and not node.attr.endswith("__") and node.attr not in PUBLIC
+                assert not private, f"{file}, line {node.lineno}: {node.value.id}.{node.attr}"
