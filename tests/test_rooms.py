@@ -13,7 +13,7 @@ FLOORS += ["evaluation", "analysis", "training", "reports", "hub", "export", "de
 # Imports that run up: generate() asks for the fast search inside `try`; a published model's code does without.
 DOORS = {("modeling/generation.py", "search")}
 # Names that Transformers and named tuples give their classes, for all to use.
-PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_fields", "_replace"}
+PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
 
 
