@@ -1,7 +1,7 @@
 """A generation_config fit to publish: what the model needs and how it was decoded, none of training's leftovers.
 
 Seq2SeqTrainer.evaluate() writes every default of generate() into a model's generation_config, max_length=20 among them:
-published, it would cut every translation short (spec/huggingface.md, 2.4).
+published, it would cut every translation short.
 """
 
 from __future__ import annotations

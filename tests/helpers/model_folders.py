@@ -39,7 +39,7 @@ def small_model(vocabulary: int, target_vocabulary: int | None = None) -> Any:
 
 
 def pollute(folder: Path) -> None:
-    """What Trainer leaves: use_cache off, and every default of generate() (spec/huggingface.md, 2.4)."""
+    """What Trainer leaves: use_cache off, and every default of generate()."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "use_cache": False}))
     generation = json.loads((folder / "generation_config.json").read_text())

@@ -42,7 +42,7 @@ def test_untied_and_added_parts():
 
 
 def test_what_a_family_adds_to_the_baseline():
-    """systems.md: S-Agg adds L matrices of d x d, 1.6 million at the base shape."""
+    """S-Agg adds L matrices of d x d, 1.6 million at the base shape."""
     assert beyond_baseline(config_for("transformer")) == 0
     assert beyond_baseline(config_for("s-agg")) == 6 * 512 * 512
 
