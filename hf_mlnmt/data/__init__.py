@@ -7,6 +7,8 @@ save_tokenizers("run/tokenizer", tokenizer)
 tokenizers = load_tokenizers("run/tokenizer")                    # .source, .target, .processing
 data = encode_corpus(spec, "data", tokenizers, "run/train", PairFilter(max_ratio=3), max_length=256)
 data[0], data.source_lengths, data.target_lengths, data.report   # on disk, memory-mapped, made once
+text = encode_text(TextSpec("news.de.gz", side="target"), "data", tokenizers, "run/news")   # of one language
+Corpora([data])                                                  # what a task is trained on: a TrainingSet
 counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or temperature=5
 draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
 """
@@ -15,13 +17,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_mlnmt.data.corpora import Corpora
     from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-    from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
-    from hf_mlnmt.data.filters import FilterReport, PairFilter
+    from hf_mlnmt.data.encoded import EncodedPairs, EncodedText, fingerprint_of
+    from hf_mlnmt.data.filters import FilterReport, PairFilter, TextFilter
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.data.mixture import draw, epoch_counts
-    from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
+    from hf_mlnmt.data.prepare import encode_corpus, encode_text, filtered_pairs, filtered_text
     from hf_mlnmt.data.processing import TextProcessing
+    from hf_mlnmt.data.text import TextSpec, read_text
     from hf_mlnmt.data.tokenizer import (
         Tokenizers,
         encode,
@@ -33,16 +37,19 @@ if TYPE_CHECKING:
         train_tokenizer,
         unknown_rate,
     )
+    from hf_mlnmt.data.training_set import TrainingSet
 
 # Imported when first used: reading lines must not cost the second that transformers takes.
 _HOMES = {
     "corpus": ("CorpusSpec", "read_pairs"),
-    "encoded": ("EncodedPairs", "fingerprint_of"),
-    "filters": ("FilterReport", "PairFilter"),
+    "corpora": ("Corpora",),
+    "encoded": ("EncodedPairs", "EncodedText", "fingerprint_of"),
+    "filters": ("FilterReport", "PairFilter", "TextFilter"),
     "lines": ("read_lines",),
     "mixture": ("draw", "epoch_counts"),
-    "prepare": ("encode_corpus", "filtered_pairs"),
+    "prepare": ("encode_corpus", "encode_text", "filtered_pairs", "filtered_text"),
     "processing": ("TextProcessing",),
+    "text": ("TextSpec", "read_text"),
     "tokenizer": (
         "Tokenizers",
         "encode",
@@ -54,27 +61,36 @@ _HOMES = {
         "train_tokenizer",
         "unknown_rate",
     ),
+    "training_set": ("TrainingSet",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Corpora",
     "CorpusSpec",
     "EncodedPairs",
+    "EncodedText",
     "FilterReport",
     "PairFilter",
+    "TextFilter",
     "TextProcessing",
+    "TextSpec",
     "Tokenizers",
+    "TrainingSet",
     "draw",
     "encode",
     "encode_corpus",
+    "encode_text",
     "epoch_counts",
     "filtered_pairs",
+    "filtered_text",
     "fingerprint_of",
     "language_code",
     "languages_of",
     "load_tokenizers",
     "read_lines",
     "read_pairs",
+    "read_text",
     "save_tokenizers",
     "statistics",
     "train_tokenizer",

@@ -4,12 +4,13 @@ from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.guard import NonFiniteLoss
+from hf_mlnmt.training.loading import Batches
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import Task
-from hf_mlnmt.training.trainer import Batches, TranslationTrainer
+from hf_mlnmt.training.trainer import TranslationTrainer
 
 __all__ = [
     "Batches",

@@ -32,6 +32,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
             dev.metric(name)
         except UserError as error:
             raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
+    preparation.check_sources()
     own = recipe.tokenizer.path is None
     tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)

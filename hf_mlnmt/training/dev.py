@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,3 +135,14 @@ def metric(name: str, lowercase: bool = False) -> Metric:
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}
 
     return compute
+
+
+@contextmanager
+def kept_generation_config(model: PreTrainedModel) -> Iterator[None]:
+    """Put the model's generation_config back as it was: Seq2SeqTrainer writes every default into it (max_length=20)."""
+    before = copy.deepcopy(getattr(model, "generation_config", None))
+    try:
+        yield
+    finally:
+        if before is not None:
+            model.generation_config = before

@@ -94,6 +94,18 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
         ) from error
 
 
+def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") -> None:
+    """Refuse folders that no weights can be taken from; they are looked at, not read.
+
+    Raises: UserError for one that is not there, has no safetensors weights or no tokenizer.
+    """
+    for name in set(sources.values()):
+        folder = local_folder(name, root, f"{file}: init_from")
+        with ExitStack() as stack:
+            open_weights(folder, stack)
+        load_tokenizers(folder)
+
+
 def initialise(
     model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
 ) -> Account:

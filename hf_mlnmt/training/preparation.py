@@ -22,7 +22,7 @@ from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora
-from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
+from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
@@ -213,6 +213,11 @@ class Preparation:
                 f"model's max_position_embeddings is {positions}: raise it under model.settings, or lower the others."
             )
         return config
+
+    def check_sources(self) -> None:
+        """Refuse folders of `init_from` that no weights can be taken from."""
+        if self.recipe.init_from is not None:
+            check_sources(read_sources(self.recipe.init_from), self.root, str(self.recipe.path))
 
     def initialise(self, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         """Put the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""

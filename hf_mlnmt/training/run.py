@@ -27,11 +27,12 @@ from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
+from hf_mlnmt.training.loading import Batches
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, table_of
 from hf_mlnmt.training.tasks import lasting_parameters
-from hf_mlnmt.training.trainer import Batches, TranslationTrainer
+from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
 
 

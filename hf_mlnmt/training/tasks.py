@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import nn
 
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objectives import Batch, Example, Objective
+from hf_mlnmt.training.objectives import Objective
 
 NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
-TASK = "task"  # the key of a batch that names its task
 
 
 @dataclass(frozen=True)
@@ -101,100 +98,3 @@ def is_head(name: str) -> bool:
 def lasting_parameters(model: nn.Module) -> int:
     """How many parameters the finished model has."""
     return sum(parameter.numel() for name, parameter in model.named_parameters() if not is_head(name))
-
-
-# Batches
-
-
-class TaskExamples(Dataset):
-    """All tasks' examples: item (number of a task, index) is the task's number and its example."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.sets = [task.data for task in tasks]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.sets))
-
-    def __getitem__(self, item: tuple[int, int]) -> tuple[int, Example]:
-        task, index = item
-        return task, self.sets[task][index]
-
-
-@dataclass(frozen=True)
-class Collator:
-    """Examples of one task to the batch that its objective wants, with the task's name under the key "task"."""
-
-    names: list[str]
-    collates: list[Callable[[Sequence[Example]], Batch]]
-
-    def __call__(self, items: Sequence[tuple[int, Example]]) -> dict[str, Any]:
-        task = items[0][0]
-        return {**self.collates[task]([example for _, example in items]), TASK: self.names[task]}
-
-
-def split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
-    """A batch's task and its tensors."""
-    return batch[TASK], {name: value for name, value in batch.items() if name != TASK}
-
-
-# Losses
-
-
-class TaskLosses(nn.Module):
-    """The model inside the objectives: one module, whose forward is a batch's loss.
-
-    Wrappers (for several processes, mixed precision, compilation) are put around this module, so that they see the
-    call of every part of the model that an objective calls.
-    """
-
-    def __init__(self, model: nn.Module, tasks: Sequence[Task]) -> None:
-        super().__init__()
-        self.model = model
-        self.objectives = {task.name: task.objective for task in tasks}
-
-    def forward(
-        self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a task's batch and its named parts, see `Objective.loss`."""
-        return self.objectives[task].loss(self.model, batch, num_items_in_batch)
-
-
-class NamedLosses:
-    """Sums of the losses between two logs, under the names they are logged with.
-
-    The loss of a step is the sum over its tasks of (sum of the task's losses / the task's items of the whole step).
-    With one task its parts are named alone; with several each task's loss is, and its parts after it. A mean is over
-    the steps that had a batch of the task.
-    """
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.several = len(tasks) > 1
-        self._sums: dict[str, Tensor] = {}
-        self._steps: dict[str, set[int]] = {}
-
-    def add(self, task: str, step: int, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
-        """Add a batch's."""
-        named = {f"loss_{task}_{part}" if self.several else f"loss_{part}": value for part, value in parts.items()}
-        if self.several:
-            named[f"loss_{task}"] = loss
-        for name, value in named.items():
-            self._sums[name] = self._sums.get(name, 0) + value.detach()
-            self._steps.setdefault(name, set()).add(step)
-
-    def take(self, total: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """The means per step since the last call. `total` adds up over the processes."""
-        sums, steps = self._sums, self._steps
-        self._sums, self._steps = {}, {}
-        return {name: total(sums[name]).item() / len(steps[name]) for name in sorted(sums)}
-
-
-def items_of_step(
-    tasks: Iterable[Task], batches: Sequence[Mapping[str, Any]], gather: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """Task -> its items in these batches; `gather` adds up over the processes."""
-    objectives = {task.name: task.objective for task in tasks}
-    counts: dict[str, Tensor] = {}
-    for name, batch in map(split, batches):
-        items = objectives[name].items(batch)
-        counts[name] = counts[name] + items if name in counts else items
-    return {name: gather(items) for name, items in counts.items()}

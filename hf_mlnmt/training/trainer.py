@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +18,17 @@ from transformers.trainer_callback import ExportableState
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
-from hf_mlnmt.training.batching import Side, TokenBatchSampler
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
 from hf_mlnmt.training.guard import FiniteGuard
+from hf_mlnmt.training.loading import Batches, TaskExamples, split, task_loader, task_sampler
+from hf_mlnmt.training.losses import NamedLosses, TaskLosses, items_of_step
 from hf_mlnmt.training.meter import Meter
 from hf_mlnmt.training.objectives import Batch
-from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
+from hf_mlnmt.training.rotation import TaskBatchSampler
 from hf_mlnmt.training.schedules import Schedule
-from hf_mlnmt.training.tasks import (
-    Collator,
-    NamedLosses,
-    Task,
-    TaskExamples,
-    TaskLosses,
-    active,
-    attach_heads,
-    check_needs,
-    items_of_step,
-    split,
-)
+from hf_mlnmt.training.tasks import Task, active, attach_heads, check_needs
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Batches:
-    """How sentences are put into batches; see `TokenBatchSampler`."""
-
-    tokens: int = 1024
-    side: Side = "target"
-    max_sentences: int | None = None
-
-
-class EpochLoader(DataLoader):
-    """A DataLoader whose batch sampler, already split over the processes, hears which epoch begins."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer at the start of each epoch."""
-        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -78,7 +48,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             args.ddp_find_unused_parameters is therefore on, unless it is set: tasks that use all parameters do not
             need it.
         tasks: what to train: a `Task`, or several.
-        batches: the token budget.
+        batches: the token budget; None for that of `Batches`.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
@@ -98,7 +68,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: PreTrainedModel,
         args: Seq2SeqTrainingArguments,
         tasks: Task | Sequence[Task],
-        batches: Batches = Batches(),
+        batches: Batches | None = None,
         schedule: Schedule | None = None,
         dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
@@ -115,7 +85,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        self.tasks, self.batches, self.schedule, self.save_extras = active(tasks), batches, schedule, save_extras
+        self.tasks, self.batches, self.schedule, self.save_extras = (
+            active(tasks),
+            batches or Batches(),
+            schedule,
+            save_extras,
+        )
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         check_needs(self.tasks, model)
         attach_heads(model, self.tasks)
@@ -142,41 +117,11 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def sampler(self) -> TaskBatchSampler:
         """The batches of this process."""
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        samplers = [self._sampler(task, seed_of(seed, number)) for number, task in enumerate(self.tasks)]
-        return TaskBatchSampler(samplers, Rotation([task.share for task in self.tasks], seed))
-
-    def _sampler(self, task: Task, seed: int) -> TokenBatchSampler:
-        batches = self.batches
-        try:
-            return TokenBatchSampler(
-                task.data.source_lengths,
-                task.data.target_lengths,
-                batches.tokens,
-                batches.side,
-                seed=seed,
-                world_size=self.args.world_size,
-                rank=self.args.process_index,
-                accumulation=self.args.gradient_accumulation_steps,
-                max_sentences=batches.max_sentences,
-                choose=task.data.choose,
-            )
-        except UserError as error:
-            if len(self.tasks) == 1:
-                raise
-            raise UserError(f"task '{task.name}': {error}") from error
+        return task_sampler(self.tasks, self.batches, self.args)
 
     def get_train_dataloader(self) -> DataLoader:
         """Not prepared by Accelerate: the sampler already gives each process its own batches."""
-        workers = self.args.dataloader_num_workers
-        return EpochLoader(
-            self.train_dataset,
-            batch_sampler=self.sampler(),
-            collate_fn=Collator([task.name for task in self.tasks], [task.objective.collate for task in self.tasks]),
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            pin_memory=self.args.dataloader_pin_memory and self.args.device.type == "cuda",
-        )
+        return task_loader(self.tasks, self.sampler(), self.args)
 
     def steps(self) -> tuple[int, int]:
         """Steps of the whole training, and of an epoch."""
@@ -230,8 +175,10 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
         """The objectives around the model, and around them what several processes and mixed precision need."""
-        if not training or isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
-            return super()._wrap_model(model, training, dataloader) if not training else model
+        if not training:
+            return super()._wrap_model(model, training, dataloader)
+        if isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
+            return model
         # Evaluation calls the model itself, and computes in the same precision.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
         return self.accelerator.prepare_model(TaskLosses(self.model, self.tasks))
@@ -278,7 +225,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
         """
         self.guard.check()
-        with self.meter.paused(), kept_generation_config(self.model):
+        with self.meter.paused(), dev.kept_generation_config(self.model):
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
@@ -371,14 +318,3 @@ class TranslationTrainer(Seq2SeqTrainer):
             return sorted(set(steps) & set(ends))
         every = self.state.save_steps or 1
         return sorted(step for step in steps if step % every == 0 or step == self.state.max_steps)
-
-
-@contextlib.contextmanager
-def kept_generation_config(model: nn.Module) -> Iterator[None]:
-    """Put the model's generation_config back as it was: Seq2SeqTrainer writes every default into it (max_length=20)."""
-    before = copy.deepcopy(getattr(model, "generation_config", None))
-    try:
-        yield
-    finally:
-        if before is not None:
-            model.generation_config = before

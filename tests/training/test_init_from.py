@@ -168,6 +168,14 @@ def load_same(left: Path, right: Path) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_folder_without_a_model_is_refused_before_anything_is_made(data, tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml", init_from={"encoder": "empty"})
+    (data / "empty").mkdir(exist_ok=True)
+    with pytest.raises(UserError, match=r"empty.model.safetensors: no such file"):
+        run(recipe, data, tmp_path / "run")
+    assert not (tmp_path / "run" / "tokenizer").exists()
+
+
 def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
     folder, recipe, _ = whole
     settings = [f"init_from.encoder={folder / 'best'}", f"tokenizer={{path: {folder / 'best'}}}"]

@@ -230,6 +230,14 @@ def test_the_batch_of_a_broken_loss_is_named_with_its_task(tmp_path):
     assert f"(positions in the training set of task 'tokens', from 0): {sentences}." in str(caught.value)
 
 
+def test_unused_parameters_are_looked_for_where_there_are_several_tasks(tmp_path):
+    """Over several processes, that is; and whoever knows better says so."""
+    for shares, told, expected in (((1, 0, 0), None, False), ((1, 1, 0), None, True), ((1, 1, 1), False, False)):
+        trainer = toy_trainer(tmp_path, toy_tasks(shares), ddp_find_unused_parameters=told)
+        assert trainer.args.ddp_find_unused_parameters is expected
+        assert trainer.accelerator.ddp_handler.find_unused_parameters is expected
+
+
 def test_development_sets_are_a_list(tmp_path):
     objective = Tokens()
     tasks = [Task(Pairs(), Translation(0)), Task(Text(), objective, 1, "tokens")]
