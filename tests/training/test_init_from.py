@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_run import run, same_weights
+from helpers.tiny_run import run, same_weights, write_recipe
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
