@@ -12,13 +12,16 @@ import pytest
 import yaml
 from helpers.tiny_run import run, same_weights, write_recipe
 from helpers.toy_tasks import Tokens
+from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.arguments import higher_is_better
 from hf_mlnmt.training.objective_names import OBJECTIVES, Entry
+from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 THERE = {"files": {"source": "train.en", "target": "train.de"}}
@@ -74,6 +77,7 @@ def test_a_run_of_tasks(data, tmp_path):
     recipe = recipe_of(tmp_path / "a", tasks, **changes)
     dry = run(recipe, data, tmp_path / "dry", dry_run=True)
     assert "task en-de        Translation, en-de: 240 pairs of 2 corpora; share 2 of 4, " in dry
+    assert "task de-en        Translation, de-en: 120 pairs; share 1 of 4, " in dry
     assert "task text         Tokens, en: 120 sentences; share 1 of 4, " in dry
     assert "epochs of its own; tokens per epoch" in dry
     assert "development sets  dev 10, de-en 10, text 10" in dry
@@ -110,11 +114,29 @@ def test_a_run_of_tasks(data, tmp_path):
     (again / "results.json").unlink()
     assert "going on from" in run(recipe, data, again)
     assert same_weights(tmp_path / "run", again)
-    # The order of the tasks decides which is when.
-    turned = recipe_of(tmp_path / "b", dict(reversed(tasks.items())), **changes)
-    (again / "results.json").unlink()
+
+
+def test_the_order_of_tasks_decides_which_is_when(data, tmp_path):
+    """A run does not go on with another, even if the corpora are the same."""
+    tasks = {"a": {"data": THERE}, "b": {"data": THERE, "objective": UNSMOOTHED}}
+    settings = {"budget": {"steps": 2}, "evaluation": {"every": 2}}
+    run(recipe_of(tmp_path / "a", tasks, **settings), data, tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    turned = recipe_of(tmp_path / "b", dict(reversed(tasks.items())), **settings)
     with pytest.raises(UserError, match="training data or the tokenizer changed"):
-        run(turned, data, again)
+        run(turned, data, tmp_path / "run")
+
+
+def test_objectives_and_mixtures_are_each_tasks_own(data, tmp_path, tokenizer):
+    halves = {**THERE, "weight": 0.5}
+    tasks = {"a": {"data": halves}, "b": {"data": halves, "objective": UNSMOOTHED}}
+    recipe = read_recipe(recipe_of(tmp_path, tasks))
+    preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None)
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    sets = preparation.training_sets(tokenizers)
+    assert sets["a"].choose(0).tolist() != sets["b"].choose(0).tolist()
+    made = preparation.tasks(tiny_model(), tokenizers, sets)
+    assert [task.objective.label_smoothing for task in made] == [recipe.label_smoothing, 0.0]
 
 
 def test_a_first_development_set_of_a_task(data, tmp_path):
