@@ -115,7 +115,10 @@ def kind_of(member: Member) -> tuple[Any, ...]:
 def cases() -> dict[str, type]:
     """The test cases of this file by name: whole ones, and those of the further kinds."""
     found, seen, classes = {}, set(), set()
-    for member in {member.system: member for member in members()}.values():
+    firsts: dict[str, Member] = {}
+    for member in members():
+        firsts.setdefault(member.system, member)
+    for member in firsts.values():
         kind = kind_of(member)
         if kind in seen:
             continue
