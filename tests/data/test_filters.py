@@ -80,7 +80,7 @@ def test_text_is_filtered_by_what_looks_at_one_sentence():
         "empty": 1, "shorter than 2 words": 1, "longer than 3 words": 1, "duplicate": 1, "a word above 4 characters": 1,
     }  # fmt: skip
     assert report.read == len(texts)
-    assert report.table("sentences").startswith("sentences read")
+    assert str(report.table("sentences")).startswith("sentences read")
     assert list(TextFilter(drop_empty=False)([" ", "a"])) == [" ", "a"]
 
 
