@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.schedules import Schedule
 
+TRACKING = "TENSORBOARD_LOGGING_DIR"
 OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": "sgd"}
 
 
@@ -43,7 +46,7 @@ def precision(arguments: TrainingArguments) -> str:
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints, trackers' files to output/tracking.
+    """Seq2SeqTrainingArguments of a recipe. Checkpoints go to output/checkpoints.
 
     Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
     """
@@ -70,7 +73,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "torch_compile": recipe.precision.compile,
         "logging_steps": recipe.logging.every,
         "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
-        "report_to": _trackers(recipe, output),
+        "report_to": _trackers(recipe),
         "disable_tqdm": True,
         "eval_strategy": "steps",
         "eval_steps": recipe.evaluation.every,
@@ -112,12 +115,24 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
     return GenerationConfig(**{name: getattr(config, name, None) for name in ids}, **settings)
 
 
-def _trackers(recipe: Recipe, output: Path) -> list[str] | str:
+@contextmanager
+def tracking_in(output: Path) -> Iterator[None]:
+    """TensorBoard's files go to output/tracking, unless the environment says where; only as long as this run lasts."""
+    if TRACKING in os.environ:
+        yield
+        return
+    os.environ[TRACKING] = str(output / "tracking")
+    try:
+        yield
+    finally:
+        del os.environ[TRACKING]
+
+
+def _trackers(recipe: Recipe) -> list[str] | str:
     from transformers.integrations import get_reporting_integration_callbacks
 
     if not recipe.logging.trackers:
         return "none"
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(output / "tracking"))
     try:
         for tracker in get_reporting_integration_callbacks(recipe.logging.trackers):
             tracker()  # which looks for its package

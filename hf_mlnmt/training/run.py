@@ -20,7 +20,7 @@ from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
-from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, training_arguments
+from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, tracking_in, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
 from hf_mlnmt.training.checks import check_before, check_budget
 from hf_mlnmt.training.dev import DevSet
@@ -72,7 +72,7 @@ def run_recipe(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     main = run.processes.is_main_process
-    with folder.explained(run.output):
+    with folder.explained(run.output), tracking_in(run.output):
         if main:
             folder.check_output(run.output)
         if dry_run:

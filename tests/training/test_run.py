@@ -142,6 +142,7 @@ def test_separate_vocabularies_processing_and_trackers(data, tmp_path):
     assert (tmp_path / "run" / "best" / "target_tokenizer").is_dir()
     assert (tmp_path / "run" / "best" / "text_processing.json").is_file()
     assert list((tmp_path / "run" / "tracking").glob("events*"))
+    assert arguments.TRACKING not in os.environ  # another run in this process has a folder of its own
 
 
 def test_the_ends_of_the_cycles_are_averaged(data, tmp_path):
