@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.text import TextSpec
@@ -11,6 +11,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora
+from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.recipe_checks import doubts
@@ -36,6 +37,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     own = recipe.tokenizer.path is None
     tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)
+    _check_weights(preparation, None if own else tokenizers)
     train: dict[str, CorpusSpec | TextSpec] = {
         f"{'data.train' if recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
         for task in preparation.corpora.tasks
@@ -49,6 +51,21 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     subwords = sum(seen[key].subwords for key in train)
     check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
     yield from warnings
+
+
+def _check_weights(preparation: Preparation, tokenizers: Any) -> None:
+    """That what init_from names is there and, where the tokenizers are known, that its weights fit in the model.
+
+    A run that has begun no longer needs them.
+    """
+    recipe = preparation.recipe
+    if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
+        return
+    sources = read_sources(recipe.init_from)
+    for source in sources.values():
+        local_folder(source, preparation.root, f"{recipe.path}: init_from")
+    if tokenizers is not None:
+        initialise(preparation.model(tokenizers), sources, preparation.root, tokenizers, str(recipe.path))
 
 
 def check_budget(recipe: Recipe, steps: int, steps_per_epoch: int) -> Iterator[str]:

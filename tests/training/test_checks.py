@@ -53,7 +53,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("model.settings.d_model=18", "model.settings.encoder_attention_heads=4: d_model=18 must be a multiple of it"),
         ("model.settings.d_model=big", "model.settings.d_model: expected int, got str"),
         ("model.settings.init_std=1", r"model.settings.init_std: expected float, got int .*as in 1\.0"),
-        ("model.settings.activation_function=foo", "such a model cannot be made"),
+        ("model.settings.activation_function=foo", "model.settings.activation_function='foo': must be one of gelu"),
         ("model={system: ms-9, shape: tiny}", r"model.settings.auxiliary_layers=\[9\]"),
         ("model.system=transformr", "transformr.*did you mean 'transformer'"),
         ("model.shape=tinny", "tinny.*did you mean 'tiny'"),
@@ -75,6 +75,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: at least 3 columns"),
         ("data.bidirectional_epochs=1 tokenizer.joint=false", "needs one vocabulary for both sides"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
+        ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),
         ("tokenizer.path=nowhere", "nowhere: the tokenizer cannot be loaded"),
     ],
 )  # fmt: skip
@@ -154,6 +155,22 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_weights_that_do_not_fit_in_the_model(whole, data, tmp_path, dry_run):
+    """init_from with the tokenizer of that model: known before anything is encoded. A run that has begun goes on."""
+    average = whole[0] / "average"
+    recipe = write_recipe(tmp_path / "r.yaml", tokenizer={"path": str(average)}, init_from=str(average))
+    text = refused(recipe, data, tmp_path / "run", ["model.settings.d_model=32"], dry_run)
+    assert "d_model" in text
+    if not dry_run:
+        copy = shutil.copytree(average, tmp_path / "copy")
+        settings = [f"init_from={copy}", "budget.steps=4"]
+        run(recipe, data, tmp_path / "run", settings=settings)
+        (tmp_path / "run" / "results.json").unlink()
+        shutil.rmtree(copy)
+        run(recipe, data, tmp_path / "run", settings=settings)
 
 
 def test_how_many_checkpoints_there_will_be(tmp_path):
