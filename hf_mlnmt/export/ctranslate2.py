@@ -82,6 +82,7 @@ def _specification(model: Any) -> Any:
     options = {
         "pre_norm": config.norm_position == "pre",
         "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
+        "layernorm_embedding": config.normalize_embedding,
     }
     encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **options)
     decoder = TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **options)
@@ -96,12 +97,14 @@ def _specification(model: Any) -> Any:
 
 
 def _stack(specification: Any, embeddings: Any, stack: Any) -> None:
-    """What encoder and decoder share. Our positions interleave sines and cosines, so the table itself goes along."""
+    """What encoder and decoder share. CTranslate2 knows one kind of positions, so the table itself goes along."""
     embeddings.weight = _array(stack.embed_tokens.weight)
     specification.scale_embeddings = float(stack.embed_scale)
     specification.position_encodings.encodings = _array(stack.positions.table)
     if specification.pre_norm:
         _layer_norm(specification.layer_norm, stack.layer_norm)
+    if isinstance(stack.embedding_norm, nn.LayerNorm):
+        _layer_norm(specification.layernorm_embedding, stack.embedding_norm)
     for layer_specification, layer in zip(specification.layer, stack.layers, strict=True):
         attention = layer_specification.self_attention
         _attention(attention, layer.self_attn.qkv_proj, layer.self_attn.out_proj)

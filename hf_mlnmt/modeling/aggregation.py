@@ -98,7 +98,7 @@ class Aggregate(nn.Module):
         self.activation = ACT2FN[config.activation_function]
         self.activation_dropout = Dropout(config.activation_dropout)
         self.dropout = Dropout(config.dropout)
-        self.layer_norm = nn.LayerNorm(config.d_model)
+        self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.inputs = inputs
 
     def forward(self, features: Tensor) -> Tensor:

@@ -31,11 +31,16 @@ class TransformerConfig(PreTrainedConfig):
             activation_dropout: inside the feed-forward sublayer.
         activation_function: of the feed-forward sublayer, a name that Transformers knows.
         attention_bias: biases in the four attention projections.
+        layer_norm_eps: added to the variance in every layer norm.
         scale_embedding: multiply embeddings by sqrt(d_model).
+        normalize_embedding: a layer norm over embedding and position, before dropout (BART, mBART).
+        position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
+            (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
         share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
         tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
             source embedding too, as Transformers does.
+        output_bias: a bias, trained, for each entry of the target vocabulary (Marian).
         init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
     """
 
@@ -62,10 +67,15 @@ class TransformerConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
     attention_bias: bool = False
+    layer_norm_eps: float = 1e-5
     scale_embedding: bool = True
+    normalize_embedding: bool = False
+    position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "interleaved"
+    position_offset: int = 0
     max_position_embeddings: int = 1024
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
+    output_bias: bool = False
     init_std: float | None = None
     pad_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 1
@@ -117,6 +127,13 @@ class TransformerConfig(PreTrainedConfig):
         """The activation function must be one that Transformers knows."""
         if self.activation_function not in ACT2FN:
             raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
+
+    def validate_positions(self):
+        """Only sines can be counted from another number."""
+        if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
+            raise ValueError(
+                f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
+            )
 
     def validate_rates(self):
         """Dropout rates are probabilities."""

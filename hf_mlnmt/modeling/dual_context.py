@@ -92,7 +92,7 @@ class DualContextAttention(Attention):
         self.kernel = config.kernel_size
         self.before = self.kernel - 1 if is_causal else self.kernel // 2  # positions of the window before t
         self.convolution = nn.Linear(self.kernel * width, 2 * width)  # W^r, b^r
-        self.convolution_norm = nn.LayerNorm(width)
+        self.convolution_norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.global_proj = nn.Linear(
             width, 4 * width, bias=config.attention_bias
         )  # of r: both W_q, then W_k, W_v of h_g

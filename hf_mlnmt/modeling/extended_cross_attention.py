@@ -179,7 +179,7 @@ class ExtendedEncoder(Encoder):
     def __init__(self, config: ExtendedCrossAttentionConfig):
         super().__init__(config)
         attaches = config.cross_attention in SOURCE
-        self.word_norm = nn.LayerNorm(config.d_model) if attaches and config.embedding_layer_norm else nn.Identity()
+        self.word_norm = self._norm() if attaches and config.embedding_layer_norm else nn.Identity()
         self.fertility = Fertility(config) if config.cross_attention == "fertility" else None
         self.post_init()
 
@@ -218,7 +218,7 @@ class ExtendedDecoder(Decoder):
         super().__init__(config)
         self.reads_words = config.cross_attention in TARGET
         normalized = self.reads_words and config.embedding_layer_norm
-        self.word_norm = nn.LayerNorm(config.d_model) if normalized else nn.Identity()
+        self.word_norm = self._norm() if normalized else nn.Identity()
         self.post_init()
 
     @torch.no_grad()

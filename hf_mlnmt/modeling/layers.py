@@ -1,17 +1,14 @@
-"""The baseline's layers: positions, the residual sublayer, feed-forward, encoder layer and decoder layer.
+"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The notation table is in transformer.py.
 
-(2) PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d))
 (3) sublayer: post LN(x + dropout(f(x))), pre x + dropout(f(LN(x)))
 (4) FFN(x) = W_2 relu(W_1 x + b_1) + b_2
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
@@ -22,53 +19,12 @@ from .configuration import TransformerConfig
 from .dropout import Dropout
 
 
-class SinusoidalPositions(nn.Module):
-    """Equation 2 as a table (max_position_embeddings, d_model): a buffer, neither trained nor saved, as exact as the
-    numbers that the model computes with."""
-
-    table: Tensor
-
-    def __init__(self, positions: int, width: int):
-        super().__init__()
-        self.register_buffer("table", self.compute(positions, width).to(torch.get_default_dtype()), persistent=False)
-
-    @staticmethod
-    def compute(positions: int, width: int) -> Tensor:
-        """Equation 2 in float64."""
-        rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
-        angles = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * rates
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-    def _apply(self, *args, **kwargs):
-        """What Module.to() calls: a table of other numbers is computed anew, else it is as exact as the ones before."""
-        before = self.table.dtype
-        super()._apply(*args, **kwargs)
-        if self.table.dtype != before and not self.table.is_meta:
-            self.table.copy_(self.compute(*self.table.shape))
-        return self
-
-    def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
-        """Rows past .. past + length - 1: (length, d_model)."""
-        if isinstance(past, Tensor):  # a static cache counts on the device
-            return self.table[torch.arange(length, device=self.table.device) + past]
-        if past + length > len(self.table):
-            raise ValueError(
-                f"a sequence of {past + length} subwords is longer than max_position_embeddings={len(self.table)}: "
-                "split or truncate it"
-            )
-        return self.table[past : past + length]
-
-    def at(self, positions: Tensor) -> Tensor:
-        """The rows of any positions: (..., d_model)."""
-        return nn.functional.embedding(positions.to(self.table.device), self.table)
-
-
 class Sublayer(nn.Module):
     """Equation 3: the residual connection, dropout and layer norm around one computation."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.layer_norm = nn.LayerNorm(config.d_model)
+        self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm_position == "pre"
 

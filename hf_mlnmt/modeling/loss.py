@@ -2,7 +2,7 @@
 
 Reference: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7; thesis on joint attention, s. 3.3.
 
-(1) loss = sum over target positions of  lse(z) - (1 - eps) z_y - eps mean_v z_v,   z = h E^T
+(1) loss = sum over target positions of  lse(z) - (1 - eps) z_y - eps mean_v z_v,   z = h E^T + b
 
 That is (1 - eps) times the negative log-likelihood plus eps times the cross-entropy with the uniform distribution
 (as Trainer's LabelSmoother). Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the
@@ -33,16 +33,15 @@ def projected_cross_entropy(
     Returns: a float32 (float64 for float64 states) scalar.
     """
     states, labels = states.flatten(0, -2), labels.flatten()
-    if bias is not None:  # the weight of one more input, which is 1
-        states, weight = nn.functional.pad(states, (0, 1), value=1.0), torch.cat([weight, bias.unsqueeze(1)], dim=1)
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
-        return cross_entropy(states @ weight.t(), labels, label_smoothing)
+        return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
     real = labels != -100
     states, labels = states[real], labels[real]
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
         states, weight = states.to(dtype), weight.to(dtype)
-    return _ProjectedCrossEntropy.apply(states, weight, labels, label_smoothing)
+        bias = None if bias is None else bias.to(dtype)
+    return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -60,15 +59,20 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     """Equation 1 with its gradients computed on the way forward, `ROWS` positions at a time."""
 
     @staticmethod
-    def forward(ctx, states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad[:2])
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
+    ) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad[:3])
         exact = torch.promote_types(states.dtype, torch.float32)
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
+        by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
         room = states.new_empty(min(ROWS, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
         for start in range(0, states.shape[0], ROWS):
             rows, target = states[start : start + ROWS], labels[start : start + ROWS].unsqueeze(1)
             logits = torch.mm(rows, weight.t(), out=room[: rows.shape[0]]).to(exact)
+            if bias is not None:
+                logits += bias
             chosen = logits.gather(1, target)
             largest = logits.amax(1, keepdim=True)
             probabilities = torch.softmax(logits, 1, out=logits)
@@ -77,6 +81,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             total += (lse - (1.0 - label_smoothing) * chosen).sum()
             if needs_gradient:
                 probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
+                if by_bias is not None:
+                    by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
                 torch.mm(by_logits, weight, out=gradient[0][start : start + ROWS])
                 if weight.dtype == exact:
@@ -88,12 +94,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             total -= label_smoothing * (mean_weight @ sum_states)
             gradient[0].sub_((label_smoothing * mean_weight).to(states.dtype))
             gradient[1].sub_(label_smoothing / weight.shape[0] * sum_states)
+            if bias is not None and by_bias is not None:
+                total -= label_smoothing * states.shape[0] * bias.to(exact).mean()
+                by_bias.sub_(label_smoothing * states.shape[0] / weight.shape[0])
         if needs_gradient:
-            ctx.save_for_backward(*gradient)
+            ctx.save_for_backward(*gradient, by_bias)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
-        by_states, by_weight = ctx.saved_tensors
-        return by_states * gradient.to(by_states.dtype), by_weight * gradient, None, None
+        by_states, by_weight, by_bias = ctx.saved_tensors
+        by_bias = None if by_bias is None else by_bias * gradient
+        return by_states * gradient.to(by_states.dtype), by_weight * gradient, by_bias, None, None

@@ -13,8 +13,8 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
-(1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2)-(4) positions, sublayer, feed-forward: layers.py
-(5) p(y_t | y_<t, x) = softmax(E s_t)
+(1) embedding = dropout(sqrt(d_model) E[x] + PE)        (2) PE: positions.py        (3)-(4) the layers: layers.py
+(5) p(y_t | y_<t, x) = softmax(E s_t + b), b only with output_bias
 
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
 `Encoder.features` (both named in `Encoder.hands_on`), `Decoder.extend`, `DecoderLayer.attend_self`,
@@ -47,10 +47,11 @@ from .attention import CrossAttention, SelfAttention
 from .configuration import TransformerConfig
 from .dropout import Dropout
 from .generation import TranslationGenerationMixin
-from .layers import DecoderLayer, EncoderLayer, SinusoidalPositions
+from .layers import DecoderLayer, EncoderLayer
 from .linear import matrix_of
 from .loss import cross_entropy, projected_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
+from .positions import LearnedPositions, SinusoidalPositions, positions_of
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -81,7 +82,9 @@ class TransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, SinusoidalPositions):
             positions, width = module.table.shape
-            init.copy_(module.table, module.compute(positions, width))
+            init.copy_(module.table, module.compute(positions, width, module.kind, module.offset))
+        elif isinstance(module, LearnedPositions):
+            init.normal_(module.table, std=self.config.init_std or self.config.d_model**-0.5)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -107,11 +110,15 @@ class Stack(TransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.positions = SinusoidalPositions(config.max_position_embeddings, config.d_model)
+        self.positions = positions_of(config)
+        self.embedding_norm = self._norm() if config.normalize_embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
-        self.layer_norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
+        self.layer_norm = self._norm() if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
+
+    def _norm(self) -> nn.Module:
+        return nn.LayerNorm(self.config.d_model, self.config.layer_norm_eps)
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """E[x] (batch, time, d_model), or the embeddings that are given in its place."""
@@ -125,7 +132,8 @@ class Stack(TransformerPreTrainedModel):
             positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
         else:
             positions = self.positions.at(position_ids).to(embeds.dtype)
-        return self.dropout(torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale))
+        embeds = torch.add(positions.to(embeds.device), embeds, alpha=self.embed_scale)
+        return self.dropout(self.embedding_norm(embeds))
 
 
 class Encoder(Stack):
@@ -335,7 +343,8 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         self.model = self.model_class(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, bias=False)
+        vocabulary = config.decoder_vocab_size or config.vocab_size
+        self.lm_head = nn.Linear(config.d_model, vocabulary, bias=config.output_bias)
         if not config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         self.post_init()

@@ -56,7 +56,7 @@ def write_out(step: type[DecoderStep] | None, model: Any) -> DecoderStep | None:
         return None
     decoders = step.decoders(model.model)
     layers = [layer for decoder in decoders for layer in decoder.layers]
-    norms = [decoder.layer_norm for decoder in decoders]
+    norms = [norm for decoder in decoders for norm in (decoder.layer_norm, decoder.embedding_norm)]
     for layer in layers:
         sublayers = (layer.self_attn_sublayer, layer.source_attn_sublayer, layer.feed_forward_sublayer)
         norms += [sublayer.layer_norm for sublayer in sublayers]

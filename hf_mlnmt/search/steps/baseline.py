@@ -86,7 +86,7 @@ class DecoderStep:
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
         here = decoder.positions(1, position).to(states.dtype)
-        states = torch.add(here, states, alpha=decoder.embed_scale)
+        states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
         extras = self.begin(states, context)
         states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
         logits = self.score(states)  # (sentences x width, vocabulary)

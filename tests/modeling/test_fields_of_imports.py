@@ -1,0 +1,148 @@
+"""The fields that imported models need: positions, offset, norm of the embeddings, output bias, epsilon of the norms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.contract import assert_same
+from helpers.searching import assert_equal_loops, sources, toy
+
+from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
+from hf_mlnmt.modeling import search_step
+from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling.positions import SinusoidalPositions
+
+NEW = {"position_embedding", "position_offset", "normalize_embedding", "output_bias", "layer_norm_eps"}
+FIELDS = {
+    "halves": {"position_embedding": "halves"},
+    "tensor2tensor from 2": {"position_embedding": "tensor2tensor", "position_offset": 2},
+    "learned": {"position_embedding": "learned"},
+    "norm of the embeddings": {"normalize_embedding": True},
+    "output bias": {"output_bias": True},
+    "epsilon": {"layer_norm_eps": 0.5},
+    "all, pre, swish": {
+        "position_embedding": "learned",
+        "normalize_embedding": True,
+        "output_bias": True,
+        "layer_norm_eps": 0.5,
+        "norm_position": "pre",
+        "attention_bias": True,
+        "activation_function": "swish",
+    },
+}
+
+
+def formula(kind: str, t: int, d: int) -> list[float]:
+    """The table of positions.py, one number after the other."""
+    steps = d / 2 - 1 if kind == "tensor2tensor" else d / 2
+    angles = [t * 10000 ** (-i / steps) for i in range(d // 2)]
+    if kind == "interleaved":
+        return [f(angle) for angle in angles for f in (math.sin, math.cos)]
+    return [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("kind", ["interleaved", "halves", "tensor2tensor"])
+def test_sines_and_cosines(kind, offset):
+    table = SinusoidalPositions(9, 10, kind, offset).table
+    expected = [formula(kind, t + offset, 10) for t in range(9)]
+    assert_same(table.double(), torch.tensor(expected, dtype=torch.float64), 1e-6)
+
+
+def test_todays_positions_and_weights_are_as_they_were():
+    """None of the fields is there unless it is asked for."""
+    assert torch.equal(SinusoidalPositions(9, 10).table, SinusoidalPositions(9, 10, "interleaved", 0).table)
+    plain = toy().state_dict()
+    assert not [name for name in plain if "embedding_norm" in name or "table" in name or name == "lm_head.bias"]
+    older = {key: value for key, value in TransformerConfig().to_dict().items() if key not in NEW}
+    assert TransformerConfig.from_dict(older).to_dict() == TransformerConfig().to_dict()
+
+
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_each_field_changes_the_outputs_and_survives_saving(fields, tmp_path):
+    model, batch = varied(fields), sources([5, 3])
+    batch["decoder_input_ids"] = torch.tensor([[3, 9, 20], [3, 77, 5]])
+    logits = model(**batch).logits
+    plain = toy()
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if name in plain.state_dict()})
+    assert (plain(**batch).logits - logits).abs().max() > 1e-3
+    model.save_pretrained(tmp_path)
+    loaded = TransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert_same(loaded(**batch).logits, logits)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_the_written_out_step_computes_the_field(fields, beams, monkeypatch):
+    model, steps = varied(fields), []
+    run = search_step.DecoderStep.__call__
+    monkeypatch.setattr(search_step.DecoderStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
+    assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=beams)
+    assert steps, "the step was not written out"
+
+
+def varied(fields):
+    """A toy whose norms, biases and learned tables are all different from their first values."""
+    model = toy(**fields).eval()
+    torch.manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or name.endswith("table"):
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def test_a_decoder_start_outside_the_learned_table_is_refused():
+    model = toy(position_embedding="learned", max_position_embeddings=4)
+    with pytest.raises(ValueError, match="max_position_embeddings=4"):
+        model(**sources([5]), decoder_input_ids=torch.tensor([[3]]))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_fused_loss_with_a_bias(smoothing):
+    torch.manual_seed(3)
+    tensors = torch.randn(2, 300, 5), torch.randn(11, 5), torch.randn(11)
+    states, weight, bias = (x.double().requires_grad_() for x in tensors)
+    labels = torch.randint(0, 11, (2, 300))
+    labels[:, ::3] = -100
+    found = []
+    for compute in (
+        lambda: projected_cross_entropy(states, weight, labels, smoothing, bias),
+        lambda: cross_entropy(states @ weight.t() + bias, labels, smoothing),
+    ):
+        states.grad = weight.grad = bias.grad = None
+        value = compute()
+        (3 * value).backward()
+        found.append((value.detach(), states.grad, weight.grad, bias.grad))
+    assert_same(*found)
+
+
+def test_training_and_loss_only_agree_with_an_output_bias():
+    model = varied({"output_bias": True})
+    batch = {**sources([5, 3]), "labels": torch.tensor([[9, 20, 1], [77, 1, -100]])}
+    fused, plain = model(**batch, loss_only=True, smoothing=0.1).loss, model(**batch, smoothing=0.1).loss
+    assert_same(fused, plain)
+    fused.backward()
+    assert model.lm_head.bias.grad.abs().sum() > 0
+
+
+def test_resizing_keeps_the_bias():
+    model = varied({"output_bias": True})
+    before = model.lm_head.bias.detach().clone()
+    model.resize_token_embeddings(len(before) + 7)
+    assert model.lm_head.bias.shape == (len(before) + 7,)
+    assert torch.equal(model.lm_head.bias[: len(before)], before)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"position_offset": -1}, "position_offset=-1"),
+        ({"position_offset": 2, "position_embedding": "learned"}, "position_offset=2"),
+        ({"position_embedding": "relative"}, "position_embedding"),
+    ],
+)
+def test_bad_fields(fields, message):
+    with pytest.raises(Exception, match=message):
+        TransformerConfig(**fields)
