@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hf_mlnmt.convert import import_model
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.zoo.registration import introduce
 from hf_mlnmt.zoo.systems import config_for, list_systems
@@ -24,6 +25,7 @@ __all__ = [
     "TransformerModel",
     "UserError",
     "config_for",
+    "import_model",
     "list_systems",
 ]
 

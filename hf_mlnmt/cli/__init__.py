@@ -25,6 +25,7 @@ from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.cli.export import export
+from hf_mlnmt.cli.import_model import import_model
 from hf_mlnmt.cli.masking import masking
 from hf_mlnmt.cli.outputs import outputs
 from hf_mlnmt.cli.probe import probe
@@ -41,7 +42,9 @@ VERBS = {
     "Score": (evaluate, compare, compare_runs),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),
     "Publish": (publish, export),
+    "Models of other toolkits": (import_model,),
 }
+NAMES = {import_model: "import"}  # no function can have that name
 
 
 def _paragraphs(text: str | None) -> str:
@@ -59,7 +62,7 @@ app = typer.Typer(
 )
 for panel, verbs in VERBS.items():
     for verb in verbs:
-        app.command(rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+        app.command(NAMES.get(verb), rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
 
 
 def _version(asked: bool) -> None:

@@ -39,7 +39,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", **options: A
     folder = fetch_small_files(name, **options)
     source, target, processing = _tokenizers(name, folder, options)
     parts = Parts(model, source, target, processing.get("source"), processing.get("target"))
-    _check_vocabulary(name, parts)
+    check_vocabulary(name, parts)
     try:
         model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
     except RuntimeError as error:
@@ -93,7 +93,8 @@ def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Any, 
     return tokenizer, tokenizer, {}
 
 
-def _check_vocabulary(name: str, parts: Parts) -> None:
+def check_vocabulary(name: str, parts: Parts) -> None:
+    """Raises: UserError when a tokenizer has more entries than the model has embeddings."""
     config = parts.model.config
     sides = [(parts.source, config.vocab_size, "source")]
     if parts.target is not parts.source:

@@ -1,4 +1,4 @@
-"""The fields that imported models need: positions, offset, norm of the embeddings, output bias, epsilon of the norms."""
+"""Fields for imported models: positions, offset, norm of the embeddings, output bias, epsilon of the norms."""
 
 from __future__ import annotations
 

@@ -1,0 +1,5 @@
+"""Models of other formats as this package's baseline: Transformers' own, Marian, fairseq, JoeyNMT, OpenNMT-py."""
+
+from hf_mlnmt.convert.importing import Imported, import_model
+
+__all__ = ["Imported", "import_model"]

@@ -1,0 +1,175 @@
+"""MarianMT, M2M100 and NLLB, BART and mBART of Transformers: loaded by their own classes, then moved tensor by tensor.
+
+| model_type | positions | norms | embeddings | ends in |
+| --- | --- | --- | --- | --- |
+| marian | sines in halves | post | shared by both sides or not | a bias for each token (final_logits_bias) |
+| m2m_100 (also NLLB) | sines of tensor2tensor, from 2 | pre | shared | - |
+| bart | learned, the first two rows unused | post | shared, normalised | the same bias, always zero |
+| mbart (also mBART-50) | the same | pre | the same | the same |
+
+Departs: layers dropped at random in training (`encoder_layerdrop`) are not known here. M2M100 and NLLB count a source's
+positions without its padding: with padding on the right, as their tokenizers put it, that is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.convert.account import Account, Move
+from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
+from hf_mlnmt.convert.source import Source
+from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import tokenizer_folder
+from hf_mlnmt.modeling import TransformerConfig
+from hf_mlnmt.modeling.positions import SinusoidalPositions
+
+KNOWN: dict[str, dict[str, Any]] = {
+    "marian": {"position_embedding": "halves", "norm_position": "post"},
+    "m2m_100": {"position_embedding": "tensor2tensor", "position_offset": 2, "norm_position": "pre"},
+    "bart": {"position_embedding": "learned", "norm_position": "post", "normalize_embedding": True},
+    "mbart": {"position_embedding": "learned", "norm_position": "pre", "normalize_embedding": True},
+}
+_LACKS = {
+    "nllb-moe": "mixtures of experts",
+    "t5": "relative positions and norms without a mean",
+    "mt5": "relative positions, gates and norms without a mean",
+    "umt5": "relative positions, gates and norms without a mean",
+    "fsmt": "separate code for its two vocabularies; import fairseq's own checkpoint instead",
+    "pegasus": "positions of its own",
+    "seamless_m4t": "speech",
+}
+_SAME = (
+    "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
+    "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
+    "scale_embedding", "max_position_embeddings", "init_std", "pad_token_id", "bos_token_id", "eos_token_id",
+    "tie_word_embeddings",
+)  # fmt: skip
+
+
+def read(name: str, options: dict[str, Any]) -> Source:
+    """A folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
+    model = load(name, **options)
+    config = config_of(name, model)
+    stored = getattr(model.config, "dtype", None)  # what the checkpoint says that it is kept in
+    return Source(
+        model.config.model_type,
+        config,
+        account_of(model, config, name),
+        load_tokenizers(tokenizer_folder(name, options)),
+        model.generation_config,
+        original=model,
+        dtype=str(stored or torch.float32).removeprefix("torch."),
+    )
+
+
+def load(name: str, **options: Any) -> Any:
+    """The model as Transformers loads it, every weight from the checkpoint.
+
+    Args:
+        options: of from_pretrained (revision, token, cache_dir).
+
+    Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
+        checkpoint that does not hold exactly the model's tensors.
+    """
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{name}: its config cannot be read. Give a model folder or a Hub name. {error}") from error
+    if config.model_type not in KNOWN:
+        lacks = _LACKS.get(config.model_type)
+        reason = f"it has {lacks}, which the baseline has not" if lacks else "it is none of the architectures below"
+        raise UserError(
+            f"{name}: a model of type {config.model_type} cannot be imported: {reason}. Importable: {', '.join(KNOWN)} "
+            "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
+        )
+    try:
+        stored = config.dtype
+        model, info = AutoModelForSeq2SeqLM.from_pretrained(
+            name, config=config, dtype=torch.float32, output_loading_info=True, **options
+        )
+        model.config.dtype = stored
+    except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
+        raise UserError(
+            f"{name}: its weights cannot be loaded (a pickle that holds anything but weights is refused): {error}"
+        ) from error
+    for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
+        if found := sorted(map(str, info.get(key) or ())):
+            raise UserError(
+                f"{name}: the checkpoint {problem} tensors: {', '.join(found[:5])}"
+                f"{' ...' if len(found) > 5 else ''}. It is no whole {config.model_type} model; nothing was imported."
+            )
+    return model.eval()
+
+
+def config_of(name: str, model: Any) -> TransformerConfig:
+    """The baseline's config for a model of Transformers."""
+    theirs = model.config
+    if not isinstance(theirs.eos_token_id, int) or theirs.pad_token_id is None:
+        raise UserError(
+            f"{name}: config.json: eos_token_id={theirs.eos_token_id}, pad_token_id={theirs.pad_token_id}: "
+            "each must be one token."
+        )
+    start = theirs.decoder_start_token_id
+    fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
+    bias = getattr(model, "final_logits_bias", None)
+    return TransformerConfig(
+        **fields,
+        decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
+        share_encoder_decoder_embeddings=getattr(theirs, "share_encoder_decoder_embeddings", True),
+        # Where there is none (mBART of 25 languages), generate() begins with this one unless it is told a language.
+        decoder_start_token_id=theirs.bos_token_id if start is None else start,
+        attention_bias=True,
+        output_bias=bias is not None and bool(bias.any()),
+    )
+
+
+def account_of(model: Any, config: TransformerConfig, source: str) -> Account:
+    """Every tensor of the model in its place."""
+    account = Account(source, model.state_dict())
+    account.move(_moves(config))
+    if config.output_bias:
+        account.state["lm_head.bias"] = account.tensors["final_logits_bias"].flatten()
+        account.origin["lm_head.bias"] = ["final_logits_bias"]
+    account.leave_out("final_logits_bias", "all zero")
+    shared = "model.encoder.embed_tokens.weight"
+    if config.tie_word_embeddings:
+        account.leave_out_copy("model.shared.weight", shared)
+    account.leave_out("model.shared.weight", "nothing reads it: the embeddings are not tied")
+    for side in ("encoder", "decoder"):
+        _positions(account, config, side)
+    return account
+
+
+def _moves(config: TransformerConfig) -> Iterator[Move]:
+    yield Move("lm_head.weight", ("lm_head.weight",))
+    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
+        name = f"model.{side}.embed_tokens.weight"
+        yield Move(name, (name,))
+        outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
+        outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
+        yield from modules(outer, f"model.{side}.", f"model.{side}.")
+        count = config.encoder_layers if side == "encoder" else config.decoder_layers
+        yield from layers(parts, side, count, f"model.{side}.layers.{{}}.")
+
+
+def _positions(account: Account, config: TransformerConfig, side: str) -> None:
+    """A learned table without its unused rows; sines are computed anew, and compared where they were saved."""
+    name, sizes = f"model.{side}.embed_positions.weight", (config.max_position_embeddings, config.d_model)
+    table: Tensor | None = account.tensors.get(name)
+    if config.position_embedding == "learned":
+        account.move([Move(f"model.{side}.positions.table", (name,))])
+        account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]
+    elif table is not None:
+        ours = SinusoidalPositions.compute(*sizes, config.position_embedding, config.position_offset)
+        if table.shape != ours.shape or not torch.allclose(
+            table, ours, atol=1e-3
+        ):  # may have been kept in half precision
+            raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
+        account.left_out[name] = "sines and cosines, computed anew"

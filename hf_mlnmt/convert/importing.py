@@ -1,0 +1,143 @@
+"""import_model: any checkpoint that the baseline can compute as a model folder of this package, checked, or nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hf_mlnmt.convert.source import Source
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder, write_json
+
+RECORD = "import.json"
+_TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
+
+
+class Imported(NamedTuple):
+    """The model, its tokenizers, the content of import.json, and the folder, if one was written."""
+
+    model: Any
+    tokenizers: Tokenizers
+    record: dict[str, Any]
+    folder: Path | None
+
+
+def import_model(
+    name_or_folder: str | Path,
+    output: str | Path | None = None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> Imported:
+    """A model of another format as this package's baseline, with its tokenizer and its generation settings.
+
+    >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
+
+    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name). docs/opus-mt.md has the list.
+
+    Args:
+        output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
+        tell: called with a line for the user at each stage.
+        options: for the Hub: revision, token, cache_dir.
+
+    Raises: UserError for an unknown architecture, a pickle that holds more than weights, a checkpoint that lacks
+        tensors or has others, a vocabulary of another size, or outputs that are not the original's.
+    """
+    if output is not None:
+        _check_output(Path(output))
+    name = str(name_or_folder)
+    tell(f"reading {name}")
+    source = _read(name, options)
+    model = _build(source)
+    tell(f"{len(source.account.origin)} parameters from {len(source.account.tensors)} tensors of {source.format}")
+    record = _record(name, source, _compare(name, model, source))
+    model.to(getattr(torch, source.dtype))
+    if output is None:
+        return Imported(model, source.tokenizers, record, None)
+    with atomic_folder(output) as new:
+        try:
+            model.save_pretrained(new)
+        except ValueError as error:  # Transformers refuses to write some settings that it reads
+            raise UserError(f"{name}: generation_config.json cannot be taken over: {error}") from error
+        source.tokenizers.save(new)
+        write_json(new / RECORD, record)
+    return Imported(model, source.tokenizers, record, Path(output))
+
+
+def _read(name: str, options: dict[str, Any]) -> Source:
+    from hf_mlnmt.convert import huggingface
+
+    return huggingface.read(name, options)
+
+
+def _build(source: Source) -> Any:
+    """Our model with the checkpoint's weights, float32, ready to translate."""
+    from hf_mlnmt.generation.loading import Parts, check_vocabulary
+    from hf_mlnmt.modeling import TransformerForConditionalGeneration
+
+    with torch.device("meta"):
+        empty = TransformerForConditionalGeneration(source.config)
+    check_vocabulary(source.account.source, Parts(empty, source.tokenizers.source, source.tokenizers.target))
+    state = source.account.finish(empty)
+    model = TransformerForConditionalGeneration.from_pretrained(
+        None, config=source.config, state_dict=state, dtype=torch.float32
+    )
+    model.generation_config = source.generation_config
+    model.generation_config._from_model_config = False  # else what our config does not hold would be dropped again
+    return model.eval()
+
+
+@torch.no_grad()
+def _compare(name: str, model: Any, source: Source) -> float | None:
+    """The largest difference of logits from the original's on random tokens with padding; None without an original."""
+    if source.original is None:
+        return None
+    config, generator = source.config, torch.Generator().manual_seed(1)
+    special = {config.pad_token_id, config.eos_token_id, config.bos_token_id, config.decoder_start_token_id}
+    rows = min(config.vocab_size, config.decoder_vocab_size or config.vocab_size)
+    ordinary = torch.tensor([index for index in range(rows) if index not in special])
+    length = min(config.max_position_embeddings - 1, 40)
+    drawn = ordinary[torch.randint(len(ordinary), (2, 2, length), generator=generator)]
+    mask = torch.ones_like(drawn[0])
+    mask[1, length // 2 :] = 0
+    ids = {"input_ids": drawn[0].masked_fill(mask == 0, config.pad_token_id or 0), "decoder_input_ids": drawn[1]}
+    ours, theirs = (one(**ids, attention_mask=mask).logits for one in (model, source.original))
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= _TOLERANCE * max(1.0, theirs.abs().max().item()):
+        raise UserError(
+            f"{name}: the imported model's logits differ by {difference:g} from the original's. Nothing was imported; "
+            "report this with the versions of torch and transformers."
+        )
+    return difference
+
+
+def _record(name: str, source: Source, difference: float | None) -> dict[str, Any]:
+    packages = ("hf-mlnmt", "torch", "transformers")
+    return {
+        "schema": "hf_mlnmt.import/1",
+        "source": Path(name).name if Path(name).exists() else name,
+        "format": source.format,
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "largest_difference_of_logits": difference,
+        "notes": source.notes,
+        **source.account.record(),
+    }
+
+
+def _check_output(output: Path) -> None:
+    if output.is_file():
+        raise UserError(f"{output}: is a file. Choose the name of a folder for --output.")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    try:
+        schema = json.loads((output / RECORD).read_text(encoding="utf-8")).get("schema", "")
+    except (OSError, ValueError, AttributeError):
+        schema = ""
+    if not str(schema).startswith("hf_mlnmt.import/"):
+        raise UserError(f"{output}: is not empty and holds no earlier import. Choose a new folder for --output.")

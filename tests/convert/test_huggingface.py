@@ -1,0 +1,219 @@
+"""Imports from Transformers: logits, searches and translations are the original's; what is not whole is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+from helpers.contract import assert_same
+from helpers.originals import LANGUAGES, MAKERS
+from helpers.toy_translators import SENTENCES
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+from hf_mlnmt import UserError, import_model
+from hf_mlnmt.convert import huggingface
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.modeling import search
+
+TEXTS = SENTENCES[:9]
+
+
+@pytest.fixture(scope="session")
+def imported(original, tmp_path_factory):
+    """name -> the folder of the imported model."""
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = import_model(original(name), tmp_path_factory.mktemp("imported") / name).folder
+        return made[name]
+
+    return folder
+
+
+def both(original, imported, name):
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(original(name)).eval()
+    ours = AutoModelForSeq2SeqLM.from_pretrained(imported(name)).eval()
+    assert type(ours).__name__ == "TransformerForConditionalGeneration"
+    return theirs, ours
+
+
+def batch_of(folder):
+    return AutoTokenizer.from_pretrained(folder)(TEXTS, return_tensors="pt", padding=True)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("name", MAKERS)
+def test_logits_are_the_originals(original, imported, name, dtype, bound):
+    theirs, ours = (model.to(dtype) for model in both(original, imported, name))
+    batch = batch_of(imported(name))
+    generator = torch.Generator().manual_seed(1)
+    target = torch.randint(4, theirs.lm_head.weight.shape[0] - 1, (len(TEXTS), 20), generator=generator)
+    with torch.no_grad():
+        a, b = (model(**batch, decoder_input_ids=target).logits for model in (theirs, ours))
+    assert_same(b, a, bound * a.abs().max().item())
+    assert a.std() > 0.5
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("name", MAKERS)
+def test_searches_find_the_same(original, imported, name, beams, monkeypatch):
+    """With the generation settings of the folder: forced tokens, bad words, lengths; only the beams are given."""
+    theirs, ours = both(original, imported, name)
+    batch, calls = batch_of(imported(name)), []
+    loop = search.sample if beams == 1 else search.beam_search
+    monkeypatch.setattr(search, loop.__name__, lambda *a: (calls.append(1), loop(*a))[1])
+    options = {"num_beams": beams, "num_return_sequences": beams, "return_dict_in_generate": True}
+    a, b = theirs.generate(**batch, **options, output_scores=True), ours.generate(**batch, **options)
+    assert calls, "not the fast search"
+    assert a.sequences.tolist() == b.sequences.tolist()
+    if beams > 1:
+        assert_same(b.sequences_scores, a.sequences_scores, 1e-5)
+    assert len(set(map(tuple, a.sequences.tolist()))) > 2
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_pipeline_translates_the_same(original, imported, name):
+    options = {**LANGUAGES.get(name, {}), "num_beams": 3}
+    expected, found = (
+        TranslationPipeline.from_pretrained(folder, device="cpu")(TEXTS, **options)
+        for folder in (original(name), imported(name))
+    )
+    assert found == expected
+    assert len(set(found)) > 2
+
+
+def test_generation_settings_are_taken_over(original, imported):
+    theirs, ours = (json.loads((f("marian") / "generation_config.json").read_text()) for f in (original, imported))
+    for key in ("bad_words_ids", "forced_eos_token_id", "decoder_start_token_id", "max_length", "pad_token_id"):
+        assert ours[key] == theirs[key] is not None, key
+
+
+def test_settings_of_an_old_folder_are_taken_from_its_config(original, tmp_path):
+    """Models of before 2023 have no generation_config.json: generate() reads the same keys in config.json."""
+    folder = copied(original("marian"), tmp_path / "old")
+    (folder / "generation_config.json").unlink()
+    edit(folder, num_beams=6, max_length=512, bad_words_ids=[[7]])
+    imported = import_model(folder, tmp_path / "new")
+    ours = AutoModelForSeq2SeqLM.from_pretrained(imported.folder).generation_config
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
+    for key in ("num_beams", "max_length", "bad_words_ids", "forced_eos_token_id"):
+        assert getattr(ours, key) == getattr(theirs, key), key
+
+
+def test_the_record_accounts_for_every_tensor(original, imported):
+    record = json.loads((imported("marian") / "import.json").read_text())
+    tensors = AutoModelForSeq2SeqLM.from_pretrained(original("marian")).state_dict()
+    named = {name for names in record["parameters"].values() for name in names} | set(record["left_out"])
+    assert named == set(tensors)
+    assert record["format"] == "marian"
+    assert record["largest_difference_of_logits"] < 1e-5
+    assert str(original("marian")) not in json.dumps(record)
+
+
+def test_in_memory_and_again_into_the_same_folder(original, tmp_path):
+    imported = import_model(original("marian"))
+    assert imported.folder is None
+    assert imported.tokenizers.joint
+    for name in ("marian", "nllb"):
+        assert import_model(original(name), tmp_path / "x").folder == tmp_path / "x"
+    assert json.loads((tmp_path / "x" / "import.json").read_text())["format"] == "m2m_100"
+
+
+def test_weights_stay_in_their_type(original, tmp_path):
+    folder = tmp_path / "half"
+    AutoModelForSeq2SeqLM.from_pretrained(original("nllb"), dtype=torch.float16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(original("nllb")).save_pretrained(folder)
+    imported = import_model(folder, tmp_path / "out")
+    saved = load_file(imported.folder / "model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float16}
+
+
+def copied(folder, target):
+    target.mkdir()
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+def edit(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+
+
+def tensors(folder, change):
+    state = load_file(folder / "model.safetensors")
+    save_file(change(state), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+def replaced_by_a_pickle(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"model.shared.weight": Evil()}))
+
+
+FIRST = "model.encoder.layers.0.fc1.weight"
+DAMAGES = {
+    "lacks tensors": (lambda f: tensors(f, lambda s: {k: v for k, v in s.items() if k != FIRST}), "lacks tensors.*fc1"),
+    "has others": (lambda f: tensors(f, lambda s: {**s, "adapter.weight": torch.ones(3)}), "has tensors.*adapter"),
+    "misshapen": (lambda f: tensors(f, lambda s: {**s, FIRST: torch.ones(3, 16)}), "cannot be loaded|misshapen"),
+    "other positions": (
+        lambda f: tensors(f, lambda s: {**s, "model.encoder.embed_positions.weight": torch.ones(64, 16)}),
+        "embed_positions.weight holds other numbers",
+    ),
+    "a pickle": (replaced_by_a_pickle, "holds anything but weights is refused"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "cannot be loaded"),
+    "no tokenizer": (
+        lambda f: [p.unlink() for p in f.iterdir() if "token" in p.name or p.suffix == ".spm"],
+        "no token",
+    ),
+    "unknown type": (lambda f: edit(f, model_type="nonsense"), "config cannot be read"),
+    "mixture of experts": (lambda f: edit(f, model_type="nllb-moe"), "mixtures of experts"),
+    "another vocabulary": (
+        lambda f: (f / "vocab.json").write_text(json.dumps({**json.loads((f / "vocab.json").read_text()), "new": 99})),
+        "tokenizer has",
+    ),
+    "many ends": (lambda f: edit(f, eos_token_id=[0, 1]), "eos_token_id=\\[0, 1\\]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_not_whole_is_refused(original, damage, tmp_path, capsys):
+    break_it, message = DAMAGES[damage]
+    folder = copied(original("marian"), tmp_path / "broken")
+    break_it(folder)
+    with pytest.raises(UserError, match=message):
+        import_model(folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"], "something was half-written"
+    assert "run" not in capsys.readouterr().out.split()
+
+
+def test_another_architecture_is_refused(tmp_path):
+    T5ForConditionalGeneration(
+        T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    ).save_pretrained(tmp_path / "t5")
+    with pytest.raises(UserError, match="type t5 cannot be imported: it has relative positions"):
+        import_model(tmp_path / "t5", tmp_path / "out")
+
+
+def test_a_difference_is_refused(original, tmp_path, monkeypatch):
+    monkeypatch.setitem(huggingface.KNOWN["marian"], "layer_norm_eps", 0.5)
+    with pytest.raises(UserError, match="logits differ by"):
+        import_model(original("marian"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_output_folders(original, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    with pytest.raises(UserError, match="holds no earlier import"):
+        import_model(original("marian"), tmp_path / "mine")
+    with pytest.raises(UserError, match="is a file"):
+        import_model(original("marian"), tmp_path / "mine" / "thesis.tex")
