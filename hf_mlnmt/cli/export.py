@@ -1,4 +1,4 @@
-"""`hf-mlnmt export`: a model for CTranslate2 or ONNX Runtime."""
+"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, or as MarianMTModel of Transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 def export(
     model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
-    to: Annotated[str, typer.Option(help="ctranslate2 (for the plain Transformer) or onnx (for nearly every system).")],
+    to: Annotated[
+        str, typer.Option(help="ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).")
+    ],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="Folder to make. An earlier export there is replaced, nothing else."),

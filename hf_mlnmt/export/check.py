@@ -36,8 +36,10 @@ class Sentences(NamedTuple):
             return [index for index in ids if index not in special] or [rows - 1]
 
         texts = [[*ids.tolist()[:-1][:longest], ends[0]] for ids in tokenizers.encode_source(TEXTS[:count])]
+        # One tokenizer of Marian's may hold two vocabularies, of which it counts the source's.
+        rows = min(len(tokenizers.target), config.decoder_vocab_size)
         drawn = [[*draw(len(tokenizers.source), 3 + 7 * n), ends[0]] for n in range(count)]
-        targets = [draw(len(tokenizers.target), 2 + 3 * n) for n in range(len(texts) + count)]
+        targets = [draw(rows, 2 + 3 * n) for n in range(len(texts) + count)]
         return cls(texts + drawn, [[start, *target, ends[0]] for target in targets])
 
 

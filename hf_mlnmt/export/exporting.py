@@ -1,4 +1,4 @@
-"""A trained model as a folder for another engine, CTranslate2 or ONNX Runtime; checked before it gets its name."""
+"""A model as a folder for another engine or of Transformers' own class; checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_folder_name, write_json
 from hf_mlnmt.hub.cleaning import clean_generation_config
 
-FORMATS = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript", "onnxruntime")}  # and what each needs
+# What each needs beyond this package.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "ctranslate2": ("ctranslate2",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "marian": (),
+}
 DTYPES = ("float32", "float16", "int8")
 RECORD = "export.json"
 
@@ -42,8 +47,9 @@ def export(
     Args:
         model: a model folder or Hub name.
         output: the folder to make; an earlier export there is replaced, anything else is refused.
-        to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder) or "onnx".
-        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX is float32.
+        to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx", or
+            "marian" (MarianMTModel of Transformers: the baseline, post-norm).
+        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32.
         tell: called with a line for the user at each stage.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
@@ -59,9 +65,10 @@ def export(
         network = exportable(network)
     with atomic_folder(output) as new:
         tell(f"writing and checking {to}, {dtype}")
-        found = (
-            _ctranslate2(network, tokenizers, new, dtype) if to == "ctranslate2" else _onnx(network, tokenizers, new)
-        )
+        if to == "ctranslate2":
+            found = _ctranslate2(network, tokenizers, new, dtype)
+        else:
+            found = (_onnx if to == "onnx" else _marian)(network, tokenizers, new)
         tokenizers.save(new)
         network.generation_config.save_pretrained(new)
         packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
@@ -96,6 +103,13 @@ def _onnx(network: Any, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
     return export_onnx.check(folder, network, tokenizers)
 
 
+def _marian(network: Any, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
+    from hf_mlnmt.export import marian as export_marian
+
+    export_marian.write(export_marian.exportable(network), folder)
+    return export_marian.check(folder, network, tokenizers)
+
+
 def _check_request(to: str, dtype: str) -> None:
     if to not in FORMATS:
         raise UserError(f"--to {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
@@ -106,6 +120,8 @@ def _check_request(to: str, dtype: str) -> None:
             f"--dtype {dtype}: ONNX is exported in float32. Round it afterwards with ONNX Runtime's own tool, "
             "onnxruntime.quantization.quantize_dynamic."
         )
+    if to == "marian" and dtype != "float32":
+        raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
         raise UserError(f"--to {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 

@@ -1,0 +1,118 @@
+"""The baseline as MarianMTModel of Transformers: the way back of an imported OPUS-MT model, and a way for our own.
+
+Marian's layers are the baseline's, post-norm. Its positions have the sines in the first half of the dimensions; a model
+whose sines and cosines alternate computes the same with its dimensions in another order, so every tensor is permuted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+
+from hf_mlnmt.convert.account import Move
+from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities
+
+_SAME = (
+    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
+    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout",
+    "activation_dropout", "activation_function", "scale_embedding", "max_position_embeddings", "pad_token_id",
+    "bos_token_id", "eos_token_id", "decoder_start_token_id", "tie_word_embeddings",
+)  # fmt: skip
+
+
+def exportable(model: Any) -> Any:
+    """The model. Raises: UserError that says what MarianMTModel has not."""
+    config = model.config
+    if config.model_type != "mlnmt-transformer":
+        raise UserError(f"{type(model).__name__} cannot be exported to Marian, which has the baseline's layers alone.")
+    wanted = {
+        "norm_position": ("post",),
+        "normalize_embedding": (False,),
+        "layer_norm_eps": (1e-5,),
+        "position_embedding": ("halves", "interleaved"),
+        "position_offset": (0,),
+    }
+    for name, values in wanted.items():
+        if (value := getattr(config, name)) not in values:
+            raise UserError(
+                f"{name}={value!r}: Marian in Transformers has {name}={values[0]!r} alone, so this model cannot be "
+                "exported to it."
+            )
+    return model
+
+
+def write(model: Any, folder: Path) -> None:
+    """Save config and weights of a MarianMTModel into `folder`."""
+    config = model.config
+    theirs = MarianConfig(
+        **{name: getattr(config, name) for name in _SAME},
+        # Untied, nothing is shared: Marian then has a matrix for each place too.
+        share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
+        forced_eos_token_id=None,
+        init_std=config.init_std or 0.02,
+    )
+    marian = MarianMTModel(theirs)
+    state = marian.state_dict()
+    for name, tensor in _tensors(model).items():
+        state[name].copy_(tensor)
+    marian.to(model.dtype).save_pretrained(folder)
+
+
+def _tensors(model: Any) -> dict[str, Tensor]:
+    """Our parameters under Marian's names."""
+    config, ours = (
+        model.config,
+        in_halves(model) if model.config.position_embedding == "interleaved" else model.state_dict(),
+    )
+    found = {"lm_head.weight": ours["lm_head.weight"], "final_logits_bias": ours.get("lm_head.bias", torch.zeros(()))}
+    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
+        name = f"model.{side}.embed_tokens.weight"
+        found[name] = ours[name]
+        count = config.encoder_layers if side == "encoder" else config.decoder_layers
+        for move in layers(parts, side, count, f"model.{side}.layers.{{}}."):
+            found |= _split(ours, move)
+    return found
+
+
+def _split(ours: dict[str, Tensor], move: Move) -> dict[str, Tensor]:
+    """The tensors that `move` would make ours of; a model without biases in its attention has zeros there."""
+    if move.ours not in ours:
+        return dict.fromkeys(move.theirs, torch.zeros(()))
+    return dict(zip(move.theirs, ours[move.ours].chunk(len(move.theirs)), strict=True))
+
+
+def in_halves(model: Any) -> dict[str, Tensor]:
+    """The parameters with d_model in the order 0, 2, 4 ... 1, 3, 5 ...: what was interleaved lies in halves."""
+    order = torch.cat([torch.arange(first, model.config.d_model, 2) for first in (0, 1)])
+    found = {}
+    for name, tensor in model.state_dict().items():
+        module = name.split(".")[-2]
+        if module in ("layer_norm", "out_proj", "fc2"):  # rows are of d_model
+            tensor = tensor[order]
+        if tensor.dim() == 2 and module not in ("out_proj", "fc2"):  # columns are
+            tensor = tensor[:, order]
+        found[name] = tensor
+    return found
+
+
+def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
+    """Load the folder and compare with `model`: log probabilities of given targets, greedy and beam search.
+
+    Returns: what was found, for the record. Raises: UserError if anything differs by more than rounding.
+    """
+    marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype).eval()
+    marian.generation_config = model.generation_config
+    sentences = Sentences.of(model, tokenizers)
+    scores = log_probabilities(marian, sentences.sources, sentences.targets)
+    searches = [Search(n, k, generate(marian, sentences.sources, k)) for n, k in (("greedy", 1), ("beam 4", 4))]
+    return {
+        "largest_difference_of_log_probabilities": check_scores(scores, model, sentences, strict=True),
+        **compare_searches(model, sentences.sources, searches, strict=True),
+    }
