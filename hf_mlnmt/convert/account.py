@@ -41,6 +41,10 @@ class Account:
             self.state[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
             self.origin[ours] = list(theirs)
 
+    def set(self, ours: str, tensor: Tensor, theirs: Iterable[str]) -> None:
+        """Give a parameter that was made from tensors otherwise than by stacking them; from none: a constant."""
+        self.state[ours], self.origin[ours] = tensor, list(theirs)
+
     def leave_out(self, name: str, why: str) -> None:
         """Say that a tensor, if it is there, is not needed."""
         if name in self.tensors:
@@ -78,7 +82,7 @@ class Account:
                     f"{self.source}: {' + '.join(self.origin[name])} is {tuple(self.state[name].shape)}, the settings "
                     f"in the checkpoint ask for {tuple(parameter.shape)} ({name}). They are not of one model."
                 )
-        return {name: self.state[name] for name in expected}
+        return {name: self.state[name].contiguous() for name in expected}
 
     def record(self) -> dict[str, Any]:
         """For import.json."""

@@ -135,8 +135,7 @@ def account_of(model: Any, config: TransformerConfig, source: str) -> Account:
     account = Account(source, model.state_dict())
     account.move(_moves(config))
     if config.output_bias:
-        account.state["lm_head.bias"] = account.tensors["final_logits_bias"].flatten()
-        account.origin["lm_head.bias"] = ["final_logits_bias"]
+        account.set("lm_head.bias", account.tensors["final_logits_bias"].flatten(), ["final_logits_bias"])
     account.leave_out("final_logits_bias", "all zero")
     shared = "model.encoder.embed_tokens.weight"
     if config.tie_word_embeddings:
@@ -165,7 +164,7 @@ def _positions(account: Account, config: TransformerConfig, side: str) -> None:
     table: Tensor | None = account.tensors.get(name)
     if config.position_embedding == "learned":
         account.move([Move(f"model.{side}.positions.table", (name,))])
-        account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]
+        account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]  # two rows that nobody reads
     elif table is not None:
         ours = SinusoidalPositions.compute(*sizes, config.position_embedding, config.position_offset)
         if table.shape != ours.shape or not torch.allclose(

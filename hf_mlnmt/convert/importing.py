@@ -71,6 +71,12 @@ def import_model(
 
 
 def _read(name: str, options: dict[str, Any]) -> Source:
+    """By what lies there: the formats are told apart by the names of their files."""
+    path = Path(name)
+    if path.suffix == ".npz" or (path.is_dir() and not (path / "config.json").is_file() and any(path.glob("*.npz"))):
+        from hf_mlnmt.convert import marian
+
+        return marian.read(path)
     from hf_mlnmt.convert import huggingface
 
     return huggingface.read(name, options)

@@ -57,7 +57,8 @@ class NativeUnits:
         """A weight (outputs, inputs) as search.c reads it: panels (outputs / PANEL rounded up, inputs, PANEL)."""
         outputs, inputs = weight.shape
         panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
-        self.functions.pack(outputs, inputs, weight.contiguous().data_ptr(), panels.data_ptr())
+        rows = weight.contiguous()  # named, so that a copy lives until it has been read
+        self.functions.pack(outputs, inputs, rows.data_ptr(), panels.data_ptr())
         return self.hold(panels)
 
     def hold(self, tensor: Tensor | None) -> int | None:

@@ -146,3 +146,12 @@ def test_resizing_keeps_the_bias():
 def test_bad_fields(fields, message):
     with pytest.raises(Exception, match=message):
         TransformerConfig(**fields)
+
+
+def test_weights_that_lie_transposed_in_memory(monkeypatch):
+    """As another toolkit's matrices do: what search.c reads must be a copy that is still there."""
+    model = toy(d_model=64, encoder_ffn_dim=128, decoder_ffn_dim=128, decoder_layers=3)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.data = module.weight.data.t().contiguous().t()
+    assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=3)

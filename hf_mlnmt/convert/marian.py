@@ -1,0 +1,227 @@
+"""Marian's own checkpoints: model.npz, read without pickle, with its SentencePiece models or vocabularies.
+
+Verified against the engine (pymarian 1.12.42). What its Transformer does that a reader of the paper would not expect:
+positions of tensor2tensor from 0; layer norms with an epsilon of 1e-6; the decoder begins with a vector of zeros. For
+that one a token <pad> is added behind both vocabularies, its embedding zero and its output bias so low that it is never
+predicted.
+
+Pre-norm models are imported as Marian trains and scores them. Its own decoder gives them other outputs: from the second
+token on, self-attention there reads the states before their norm, and in training behind it.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from hf_mlnmt.convert.account import Account, Move
+from hf_mlnmt.convert.marian_vocabulary import (
+    EOS,
+    generation_config,
+    read_decoding,
+    read_vocabularies,
+    tokenizers_of,
+)
+from hf_mlnmt.convert.source import Source
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling import TransformerConfig
+
+SETTINGS = "special:model.yml"
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
+_NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
+# What the baseline cannot do, if it is set to anything else.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-attention-mask": ("default",),
+    "transformer-train-position-embeddings": (False,),
+    "transformer-disable-position-embeddings": (False,),
+    "transformer-no-projection": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-no-affine": (False,),
+    "transformer-pool": (False,),
+    "transformer-tied-layers": ([],),
+    "input-types": ([],),
+    "lemma-dim-emb": (0,),
+    "factors-dim-emb": (0,),
+    "right-left": (False,),
+    "ulr": (False,),
+}
+
+
+def read(path: Path) -> Source:
+    """A .npz file or the folder of one.
+
+    The vocabularies are those that the decoder.yml beside it names: a .spm for each side, or a vocab.yml with the
+    files source.spm and target.spm (OPUS-MT's releases). Beams and length penalty are that file's too.
+
+    Raises: UserError for what is not there or cannot be read, and for settings that the baseline lacks.
+    """
+    file = _npz(path)
+    tensors, settings = _load(file)
+    _check(file, settings)
+    decoding = read_decoding(file)
+    sides = read_vocabularies(file, decoding)
+    sizes = [len(side.ids) for side in sides]
+    config = _config(file, settings, max(sizes), sides[1].ids[EOS])
+    account = _account(file, tensors, settings, config, sizes)
+    return Source("Marian npz", config, account, tokenizers_of(sides, max(sizes)), generation_config(config, decoding))
+
+
+def _npz(path: Path) -> Path:
+    if path.is_file():
+        return path
+    files = [file for file in sorted(path.glob("*.npz")) if not file.name.endswith((".optimizer.npz", ".orig.npz"))]
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        raise UserError(f"{path}: one .npz file is expected there, found {found}. Name the file itself.")
+    return files[0]
+
+
+def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, and what Marian was told about its architecture."""
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file}: not a .npz file of plain numbers ({error}); nothing was imported.") from error
+    if SETTINGS not in arrays:
+        raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
+    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    try:
+        settings = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{file}: {SETTINGS} cannot be read: {error}") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{file}: {SETTINGS} is no mapping of settings.")
+    if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
+        raise UserError(f"{file}: {odd[0]} is {arrays[odd[0]].dtype}: import the model in float32, not a rounded one.")
+    return {name: torch.from_numpy(array).float() for name, array in arrays.items()}, settings
+
+
+def _check(file: Path, settings: Mapping[str, Any]) -> None:
+    for name, values in _PLAIN.items():
+        if name in settings and settings[name] not in values:
+            raise UserError(f"{file}: {name}: {settings[name]!r} is nothing that the baseline can compute.")
+    if settings.get("transformer-ffn-activation", "swish") not in _ACTIVATIONS:
+        raise UserError(f"{file}: transformer-ffn-activation: known are {', '.join(_ACTIVATIONS)}.")
+    styles = [
+        set(settings.get(f"transformer-{name}") or "") - {"d"}
+        for name in ("preprocess", "postprocess", "postprocess-top")
+    ]
+    if styles not in ([set(), {"a", "n"}, set()], [{"n"}, {"a"}, {"n"}]):
+        raise UserError(
+            f"{file}: transformer-preprocess, -postprocess, -postprocess-top must be '', 'dan' and '' (post-norm) or "
+            "'n', 'da' and 'n' (pre-norm)."
+        )
+
+
+def _config(file: Path, settings: Mapping[str, Any], pad: int, end: int) -> TransformerConfig:
+    needed = ("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn")
+    if missing := [name for name in needed if not isinstance(settings.get(name), int)]:
+        raise UserError(f"{file}: {SETTINGS} says nothing of {', '.join(missing)}.")
+    everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
+    return TransformerConfig(
+        vocab_size=pad + 1,
+        d_model=settings["dim-emb"],
+        encoder_layers=settings["enc-depth"],
+        decoder_layers=settings["dec-depth"],
+        encoder_attention_heads=settings["transformer-heads"],
+        decoder_attention_heads=settings["transformer-heads"],
+        encoder_ffn_dim=settings["transformer-dim-ffn"],
+        decoder_ffn_dim=decoder_width or settings["transformer-dim-ffn"],
+        norm_position="pre" if "n" in (settings.get("transformer-preprocess") or "") else "post",
+        activation_function=_ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
+        attention_bias=True,
+        layer_norm_eps=1e-6,
+        normalize_embedding="n" in (settings.get("transformer-postprocess-emb") or ""),
+        position_embedding="tensor2tensor",
+        share_encoder_decoder_embeddings=everywhere,
+        tie_word_embeddings=everywhere or settings.get("tied-embeddings", False),
+        output_bias=True,
+        pad_token_id=pad,
+        bos_token_id=None,
+        eos_token_id=end,
+        decoder_start_token_id=pad,
+    )
+
+
+def _account(
+    file: Path, tensors: dict[str, Tensor], settings: Mapping[str, Any], config: TransformerConfig, sizes: Sequence[int]
+) -> Account:
+    """Every tensor in its place; embeddings and output bias get a row for <pad>, and for what lies before it."""
+    account = Account(str(file), tensors)
+    joint = settings.get("tied-embeddings-all", False) or settings.get("tied-embeddings-src", False)
+    source, target = ["Wemb"] * 2 if joint else ["encoder_Wemb", "decoder_Wemb"]
+    output = target if config.tie_word_embeddings else "decoder_ff_logit_out_Wt"
+    rows, omitted = config.vocab_size, settings.get("output-omit-bias", False)
+    if omitted:
+        account.set("lm_head.bias", torch.zeros(sizes[1]), ())
+    else:
+        account.move([Move("lm_head.bias", ("decoder_ff_logit_out_b",))])
+    for ours, theirs, size in (
+        ("model.encoder.embed_tokens.weight", source, sizes[0]),
+        ("model.decoder.embed_tokens.weight", target, sizes[1]),
+        ("lm_head.weight", output, sizes[1]),
+    ):
+        account.move([Move(ours, (theirs,))])
+        account.state[ours] = _extended(account, ours, size, rows, 0.0)
+    account.move(_moves(config))
+    for name, tensor in account.state.items():  # Marian keeps vectors as (1, d)
+        account.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
+    account.state["lm_head.bias"] = _extended(account, "lm_head.bias", sizes[1], rows, _NEVER)
+    return account
+
+
+def _extended(account: Account, name: str, size: int, rows: int, value: float) -> Tensor:
+    """A tensor with a row for each of `size` tokens, and more rows of `value`."""
+    tensor = account.state[name]
+    if len(tensor) != size:
+        raise UserError(
+            f"{account.source}: {', '.join(account.origin[name])} has {len(tensor)} rows, the vocabulary {size}. "
+            "They are not of one model."
+        )
+    return torch.cat([tensor, tensor.new_full((rows - size, *tensor.shape[1:]), value)])
+
+
+def _moves(config: TransformerConfig) -> Iterator[Move]:
+    """All but embeddings and output. A norm in front of its sublayer has a name of its own."""
+    norm = "_ln_{}_pre" if config.norm_position == "pre" else "_ln_{}"
+    for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        ours = f"model.{side}."
+        if config.normalize_embedding:
+            yield from _norm(f"{ours}embedding_norm", f"{side}_emb_ln_{{}}_pre")
+        if config.norm_position == "pre":
+            yield from _norm(f"{ours}layer_norm", f"{side}_top_ln_{{}}")
+        for index in range(count):
+            layer, theirs = f"{ours}layers.{index}.", f"{side}_l{index + 1}_"
+            yield from _products(f"{layer}self_attn.qkv_proj", f"{theirs}self_", "qkv")
+            yield from _products(f"{layer}self_attn.out_proj", f"{theirs}self_", "o")
+            yield from _norm(f"{layer}self_attn_sublayer.layer_norm", f"{theirs}self_Wo{norm}")
+            if side == "decoder":
+                yield from _products(f"{layer}source_attn.q_proj", f"{theirs}context_", "q")
+                yield from _products(f"{layer}source_attn.kv_proj", f"{theirs}context_", "kv")
+                yield from _products(f"{layer}source_attn.out_proj", f"{theirs}context_", "o")
+                yield from _norm(f"{layer}source_attn_sublayer.layer_norm", f"{theirs}context_Wo{norm}")
+            yield from _products(f"{layer}feed_forward.fc1", f"{theirs}ffn_", "1")
+            yield from _products(f"{layer}feed_forward.fc2", f"{theirs}ffn_", "2")
+            yield from _norm(f"{layer}feed_forward_sublayer.layer_norm", f"{theirs}ffn_ffn{norm}")
+
+
+def _products(ours: str, theirs: str, which: str) -> Iterator[Move]:
+    yield Move(f"{ours}.weight", tuple(f"{theirs}W{name}" for name in which), transposed=True)
+    yield Move(f"{ours}.bias", tuple(f"{theirs}b{name}" for name in which), transposed=True)
+
+
+def _norm(ours: str, theirs: str) -> Iterator[Move]:
+    yield Move(f"{ours}.weight", (theirs.format("scale"),))
+    yield Move(f"{ours}.bias", (theirs.format("bias"),))
