@@ -104,7 +104,11 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
         decoder_start_token_id=config.decoder_start_token_id,
     )
     input_ids, mask = pad(sources, config.pad_token_id or 0)
-    output = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+    before, model.generation_config = model.generation_config, settings  # else it fills in what `settings` leave open
+    try:
+        output = model.generate(input_ids=input_ids, attention_mask=mask)
+    finally:
+        model.generation_config = before
     return [until_end(row, ends_of(model)) for row in output[:, 1:].tolist()]
 
 

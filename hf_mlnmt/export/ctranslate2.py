@@ -55,9 +55,10 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
     specification = _specification(model)
     config, target = specification.config, tokenizers.target
     specification.register_source_vocabulary(_vocabulary(tokenizers.source, model.config.vocab_size))
-    specification.register_target_vocabulary(_vocabulary(target, model.config.decoder_vocab_size))
-    config.decoder_start_token = target.convert_ids_to_tokens(model.config.decoder_start_token_id)
-    config.eos_token = target.convert_ids_to_tokens(model.config.eos_token_id)
+    vocabulary = _vocabulary(target, model.config.decoder_vocab_size, target=True)
+    specification.register_target_vocabulary(vocabulary)
+    config.decoder_start_token = vocabulary[model.config.decoder_start_token_id]
+    config.eos_token = vocabulary[model.config.eos_token_id]
     config.bos_token = target.bos_token or config.decoder_start_token
     config.unk_token = target.unk_token or config.unk_token
     config.layer_norm_epsilon = model.model.encoder.layers[0].self_attn_sublayer.layer_norm.eps
@@ -66,10 +67,13 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
     specification.save(str(folder))
 
 
-def _vocabulary(tokenizer: Any, rows: int) -> list[str]:
+def _vocabulary(tokenizer: Any, rows: int, target: bool = False) -> list[str]:
     """A token for each row of the embeddings, in the order of the ids; rows without a token get a name of their own."""
     tokens = [f"<unused_{row}>" for row in range(rows)]
-    for token, index in tokenizer.get_vocab().items():
+    # Marian's tokenizer may hold two vocabularies, of which get_vocab gives the source's; M2M100's leaves languages out.
+    separate = target and getattr(tokenizer, "separate_vocabs", False)
+    known = tokenizer.target_encoder if separate else tokenizer.get_vocab()
+    for token, index in {**known, **getattr(tokenizer, "lang_token_to_id", {})}.items():
         tokens[index] = token
     return tokens
 
@@ -150,8 +154,9 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[
     threads = torch.get_num_threads()  # of the whole process: CTranslate2 would set its own number for PyTorch too
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type, intra_threads=threads)
     sentences = Sentences.of(model, tokenizers)
-    sources = [tokenizers.source.convert_ids_to_tokens(ids) for ids in sentences.sources]
-    vocabulary = _vocabulary(tokenizers.target, model.config.decoder_vocab_size)
+    pieces = _vocabulary(tokenizers.source, model.config.vocab_size)
+    sources = [[pieces[index] for index in ids] for ids in sentences.sources]
+    vocabulary = _vocabulary(tokenizers.target, model.config.decoder_vocab_size, target=True)
     # CTranslate2 adds the start token, and scores the end of sentence after each target by itself.
     targets = [[vocabulary[index] for index in ids[1:-1]] for ids in sentences.targets]
     scores = [torch.tensor(result.log_probs) for result in translator.score_batch(sources, targets)]

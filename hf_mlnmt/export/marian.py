@@ -108,7 +108,6 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     Returns: what was found, for the record. Raises: UserError if anything differs by more than rounding.
     """
     marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype).eval()
-    marian.generation_config = model.generation_config
     sentences = Sentences.of(model, tokenizers)
     scores = log_probabilities(marian, sentences.sources, sentences.targets)
     searches = [Search(n, k, generate(marian, sentences.sources, k)) for n, k in (("greedy", 1), ("beam 4", 4))]
