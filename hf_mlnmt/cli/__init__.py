@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -44,7 +44,7 @@ VERBS = {
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),
 }
-NAMES = {import_model: "import"}  # no function can have that name
+NAMES: dict[Any, str] = {import_model: "import"}  # no function can have that name
 
 
 def _paragraphs(text: str | None) -> str:

@@ -68,9 +68,9 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
 
 
 def _vocabulary(tokenizer: Any, rows: int, target: bool = False) -> list[str]:
-    """A token for each row of the embeddings, in the order of the ids; rows without a token get a name of their own."""
+    """A token for each row of the embeddings, in the order of the ids; others get a name of their own."""
     tokens = [f"<unused_{row}>" for row in range(rows)]
-    # Marian's tokenizer may hold two vocabularies, of which get_vocab gives the source's; M2M100's leaves languages out.
+    # Marian's tokenizer may hold two vocabularies, and get_vocab gives the source's; M2M100's leaves languages out.
     separate = target and getattr(tokenizer, "separate_vocabs", False)
     known = tokenizer.target_encoder if separate else tokenizer.get_vocab()
     for token, index in {**known, **getattr(tokenizer, "lang_token_to_id", {})}.items():

@@ -13,10 +13,9 @@ from helpers.toy_translators import SENTENCES
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-from hf_mlnmt import UserError, import_model
+from hf_mlnmt import UserError, import_model, search
 from hf_mlnmt.convert import huggingface
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.modeling import search
 
 TEXTS = SENTENCES[:9]
 
@@ -64,8 +63,8 @@ def test_searches_find_the_same(original, imported, name, beams, monkeypatch):
     """With the generation settings of the folder: forced tokens, bad words, lengths; only the beams are given."""
     theirs, ours = both(original, imported, name)
     batch, calls = batch_of(imported(name)), []
-    loop = search.sample if beams == 1 else search.beam_search
-    monkeypatch.setattr(search, loop.__name__, lambda *a: (calls.append(1), loop(*a))[1])
+    run = search.run
+    monkeypatch.setattr(search, "run", lambda *a: (calls.append(1), run(*a))[1])
     options = {"num_beams": beams, "num_return_sequences": beams, "return_dict_in_generate": True}
     a, b = theirs.generate(**batch, **options, output_scores=True), ours.generate(**batch, **options)
     assert calls, "not the fast search"

@@ -10,9 +10,9 @@ from helpers.contract import assert_same
 from helpers.searching import assert_equal_loops, sources, toy
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling import search_step
 from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.positions import SinusoidalPositions
+from hf_mlnmt.search.steps.baseline import DecoderStep
 
 NEW = {"position_embedding", "position_offset", "normalize_embedding", "output_bias", "layer_norm_eps"}
 FIELDS = {
@@ -77,8 +77,8 @@ def test_each_field_changes_the_outputs_and_survives_saving(fields, tmp_path):
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 def test_the_written_out_step_computes_the_field(fields, beams, monkeypatch):
     model, steps = varied(fields), []
-    run = search_step.DecoderStep.__call__
-    monkeypatch.setattr(search_step.DecoderStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
+    run = DecoderStep.__call__
+    monkeypatch.setattr(DecoderStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
     assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=beams)
     assert steps, "the step was not written out"
 
