@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hf_mlnmt.convert.account import Account, Move
 from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
-from hf_mlnmt.convert.source import Source
+from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import tokenizer_folder
@@ -119,7 +119,8 @@ def config_of(name: str, model: Any) -> TransformerConfig:
     start = theirs.decoder_start_token_id
     fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
     bias = getattr(model, "final_logits_bias", None)
-    return TransformerConfig(
+    return baseline_config(
+        name,
         **fields,
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
         share_encoder_decoder_embeddings=getattr(theirs, "share_encoder_decoder_embeddings", True),

@@ -39,7 +39,8 @@ def import_model(
 
     >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
 
-    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name). docs/opus-mt.md has the list.
+    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, fairseq's
+    Transformers. docs/opus-mt.md says what of each.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
@@ -71,15 +72,40 @@ def import_model(
 
 
 def _read(name: str, options: dict[str, Any]) -> Source:
-    """By what lies there: the formats are told apart by the names of their files."""
+    """By what lies there: the formats are told apart by the names of their files, and what is in them."""
     path = Path(name)
-    if path.suffix == ".npz" or (path.is_dir() and not (path / "config.json").is_file() and any(path.glob("*.npz"))):
+    here = path.is_dir() and not (path / "config.json").is_file()
+    if path.suffix == ".npz" or (here and any(path.glob("*.npz"))):
         from hf_mlnmt.convert import marian
 
         return marian.read(path)
+    pickles = [path] if path.is_file() else sorted([*path.glob("*.pt"), *path.glob("*.ckpt")]) if here else []
+    if pickles:
+        if len(pickles) > 1:
+            raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
+        return _read_pickle(pickles[0])
     from hf_mlnmt.convert import huggingface
 
     return huggingface.read(name, options)
+
+
+def _read_pickle(path: Path) -> Source:
+    """A checkpoint of PyTorch's, told apart by its keys."""
+    from hf_mlnmt.convert import fairseq
+
+    content = fairseq.load(path)
+    if "model" in content and ("args" in content or "cfg" in content):
+        return fairseq.read(path, content)
+    others = {
+        "OpenNMT-py": {"model", "generator", "vocab", "opt"},
+        "JoeyNMT": {"model_state", "best_ckpt_score"},
+    }
+    kind = next((name for name, keys in others.items() if keys <= content.keys()), None)
+    layout = f"of {kind}" if kind else f"of unknown layout ({', '.join(map(str, list(content)[:6]))})"
+    raise UserError(
+        f"{path}: a checkpoint {layout}; of .pt and .ckpt files those of fairseq can be imported. For OpenNMT-py, "
+        "CTranslate2 has a converter."
+    )
 
 
 def _build(source: Source) -> Any:

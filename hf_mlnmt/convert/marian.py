@@ -29,7 +29,7 @@ from hf_mlnmt.convert.marian_vocabulary import (
     read_vocabularies,
     tokenizers_of,
 )
-from hf_mlnmt.convert.source import Source
+from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -130,7 +130,8 @@ def _config(file: Path, settings: Mapping[str, Any], pad: int, end: int) -> Tran
     if missing := [name for name in needed if not isinstance(settings.get(name), int)]:
         raise UserError(f"{file}: {SETTINGS} says nothing of {', '.join(missing)}.")
     everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
-    return TransformerConfig(
+    return baseline_config(
+        str(file),
         vocab_size=pad + 1,
         d_model=settings["dim-emb"],
         encoder_layers=settings["enc-depth"],

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from transformers.activations import ACT2FN
+
 from hf_mlnmt.convert.account import Account
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
 
@@ -26,3 +30,14 @@ class Source:
     original: Any = None
     dtype: str = "float32"
     notes: list[str] = field(default_factory=list)
+
+
+def baseline_config(source: str, **fields: Any) -> TransformerConfig:
+    """The baseline's config. Raises: UserError that names `source` and the field that makes no model."""
+    if fields["activation_function"] not in ACT2FN:
+        raise UserError(f"{source}: the activation {fields['activation_function']} is none that Transformers knows.")
+    try:
+        return TransformerConfig(**fields)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[-1].strip()
+        raise UserError(f"{source}: its settings make no model: {reason}") from error

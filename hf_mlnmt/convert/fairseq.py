@@ -1,0 +1,168 @@
+"""fairseq's Transformer (arch transformer...): checkpoint .pt with its settings, dict.*.txt beside it.
+
+Not compared with fairseq itself, which was not at hand: Transformers' M2M100 and BART, which are ports of it, are the
+reference of the tests. The layout is that of fairseq 0.9 to 0.12: `model` (tensors), and `args` (a Namespace) or `cfg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_mlnmt.convert.account import Account, Move
+from hf_mlnmt.convert.fairseq_vocabulary import EOS, PAD, START, read_dictionaries, tokenizers_of
+from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
+from hf_mlnmt.convert.source import Source, baseline_config
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling import TransformerConfig
+
+# What the baseline cannot do, if it is set to anything else than these.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "adaptive_softmax_cutoff": (None,),
+    "no_token_positional_embeddings": (False,),
+    "no_cross_attention": (False,),
+    "cross_self_attention": (False,),
+    "no_decoder_final_norm": (False,),
+    "encoder_layers_to_keep": (None,),
+    "decoder_layers_to_keep": (None,),
+    "char_inputs": (False,),
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The checkpoint, with nothing in it but tensors, plain values and argparse's Namespace.
+
+    Raises: UserError for a file that is none, and for a pickle that asks for anything else.
+    """
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{path}: cannot be read as weights and plain settings alone, and what else a pickle holds is never run "
+            f"({first})."
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
+    return content
+
+
+def read(path: Path, content: Mapping[str, Any]) -> Source:
+    """From a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
+    settings = _settings(path, content)
+    tensors = {name: value.float() for name, value in content["model"].items() if isinstance(value, Tensor)}
+    dictionaries = read_dictionaries(path, settings)
+    config = _config(path, settings, [len(each.ids) for each in dictionaries])
+    account = Account(str(path), tensors)
+    account.move(_moves(config))
+    for side in ("encoder", "decoder"):
+        account.leave_out(f"{side}.version", "the version of fairseq's layout")
+        account.leave_out(f"{side}.embed_positions._float_tensor", "tells fairseq its device")
+        if config.position_embedding == "learned":
+            name = f"model.{side}.positions.table"
+            account.set(name, account.state[name][PAD + 1 :], account.origin[name])  # rows of padding and before it
+    _embeddings(account, config)
+    generation = GenerationConfig(
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+        max_length=min(512, config.max_position_embeddings),
+        num_beams=5,
+    )
+    tokenizers, notes = tokenizers_of(path, dictionaries)
+    return Source("fairseq", config, account, tokenizers, generation, notes=notes)
+
+
+def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """`args`, or cfg.model of later versions, as a mapping."""
+    found = content.get("args")
+    if found is None and isinstance(content.get("cfg"), Mapping):
+        found = content["cfg"].get("model")
+    found = vars(found) if isinstance(found, argparse.Namespace) else found
+    if not isinstance(found, Mapping):
+        raise UserError(f"{path}: holds neither args nor cfg.model, which say what the model is.")
+    name = str(found.get("arch") or found.get("_name") or "")
+    if not name.startswith(("transformer", "bart", "mbart")) or "lm" in name.split("_"):
+        raise UserError(f"{path}: arch {name or 'unknown'}: of fairseq's models, its Transformers can be imported.")
+    for option, values in _PLAIN.items():
+        if found.get(option, values[0]) not in values:
+            raise UserError(f"{path}: {option}={found[option]!r} is nothing that the baseline can compute.")
+    for option in ("embed_dim", "normalize_before", "learned_pos"):
+        if found.get(f"encoder_{option}") != found.get(f"decoder_{option}"):
+            raise UserError(f"{path}: encoder_{option} and decoder_{option} differ, which the baseline cannot do.")
+    return dict(found)
+
+
+def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> TransformerConfig:
+    def number(name: str) -> int:
+        if not isinstance(settings.get(name), int):
+            raise UserError(f"{path}: its settings say nothing of {name}.")
+        return settings[name]
+
+    learned = bool(settings.get("encoder_learned_pos"))
+    shared = bool(settings.get("share_all_embeddings"))
+    sides = ("encoder", "decoder")
+    return baseline_config(
+        str(path),
+        vocab_size=sizes[0],
+        decoder_vocab_size=sizes[1],
+        d_model=number("encoder_embed_dim"),
+        **{f"{side}_layers": number(f"{side}_layers") for side in sides},
+        **{f"{side}_attention_heads": number(f"{side}_attention_heads") for side in sides},
+        **{f"{side}_ffn_dim": number(f"{side}_ffn_embed_dim") for side in sides},
+        norm_position="pre" if settings.get("encoder_normalize_before") else "post",
+        dropout=settings.get("dropout", 0.1),
+        attention_dropout=settings.get("attention_dropout", 0.0),
+        activation_dropout=settings.get("activation_dropout", 0.0) or settings.get("relu_dropout", 0.0),
+        activation_function=settings.get("activation_fn", "relu"),
+        attention_bias=True,
+        scale_embedding=not settings.get("no_scale_embedding", False),
+        normalize_embedding=bool(settings.get("layernorm_embedding", False)),
+        position_embedding="learned" if learned else "tensor2tensor",
+        position_offset=0 if learned else PAD + 1,
+        max_position_embeddings=max(settings.get(f"max_{side}_positions") or 1024 for side in ("source", "target")),
+        share_encoder_decoder_embeddings=shared,
+        tie_word_embeddings=shared or bool(settings.get("share_decoder_input_output_embed")),
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
+
+
+def _moves(config: TransformerConfig) -> Iterator[Move]:
+    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
+        outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
+        outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
+        yield from modules(outer, f"model.{side}.", f"{side}.")
+        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{side}.layers.{{}}.")
+        if config.position_embedding == "learned":
+            yield Move(f"model.{side}.positions.table", (f"{side}.embed_positions.weight",))
+
+
+def _embeddings(account: Account, config: TransformerConfig) -> None:
+    """Later versions also save the output projection where it is the target embedding."""
+    encoder, decoder, output = (
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.output_projection.weight",
+    )
+    account.move(Move(f"model.{name}", (name,)) for name in (encoder, decoder))
+    if config.share_encoder_decoder_embeddings:
+        account.leave_out_copy(decoder, encoder)
+    if config.tie_word_embeddings:
+        account.leave_out_copy(output, decoder)
+        account.move([Move("lm_head.weight", (decoder,))])
+    else:  # of earlier versions it has another name
+        account.move(
+            [Move("lm_head.weight", ("decoder.embed_out" if "decoder.embed_out" in account.tensors else output,))]
+        )
