@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.convert import import_model
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.zoo.registration import introduce
 from hf_mlnmt.zoo.systems import config_for, list_systems
 
 if TYPE_CHECKING:
+    from hf_mlnmt.convert.importing import import_model
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
 
@@ -33,7 +33,11 @@ introduce()
 
 
 def __getattr__(name: str) -> Any:
-    """The baseline's classes, imported when they are asked for."""
+    """The baseline's classes and `import_model`, imported when they are asked for."""
+    if name == "import_model":
+        from hf_mlnmt.convert.importing import import_model
+
+        return import_model
     if name in __all__:
         from hf_mlnmt import modeling
 

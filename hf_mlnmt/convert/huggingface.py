@@ -24,7 +24,7 @@ from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, mo
 from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.loading import tokenizer_folder
+from hf_mlnmt.model_folder import fetch_small_files
 from hf_mlnmt.modeling import TransformerConfig
 from hf_mlnmt.modeling.positions import SinusoidalPositions
 
@@ -60,7 +60,7 @@ def read(name: str, options: dict[str, Any]) -> Source:
         model.config.model_type,
         config,
         account_of(model, config, name),
-        load_tokenizers(tokenizer_folder(name, options)),
+        load_tokenizers(fetch_small_files(name, **options)),
         model.generation_config,
         original=model,
         dtype=str(stored or torch.float32).removeprefix("torch."),

@@ -51,7 +51,8 @@ class SinusoidalPositions(Positions):
         before = self.table.dtype
         super()._apply(*args, **kwargs)
         if self.table.dtype != before and not self.table.is_meta:
-            self.table.copy_(self.compute(*self.table.shape, self.kind, self.offset))
+            positions, width = self.table.shape
+            self.table.copy_(self.compute(positions, width, self.kind, self.offset))
         return self
 
     @staticmethod

@@ -10,11 +10,11 @@ from helpers.contract import assert_same
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 from helpers.foreign_translators import sentencepiece_model
 from helpers.originals import MAKERS, save
+from hf_mlnmt.export.export import export
 from transformers import AutoTokenizer, MarianMTModel
 
 from hf_mlnmt import UserError, import_model
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.export.export import export
 from hf_mlnmt.export.marian import exportable
 
 
