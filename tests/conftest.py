@@ -11,11 +11,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["helpers.fixtures"]
 
 
 def pytest_configure(config: pytest.Config):
+    # No test is timed: another processor, or another load, would fail it.
+    settings.register_profile("suite", deadline=None)
+    settings.load_profile("suite")
     config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
 
 

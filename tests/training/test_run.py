@@ -255,8 +255,8 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
             return [f"{text} ({target_language})" for text in texts]
 
     monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name: Echo())
-    tests = [RawPairs(code, ["a"], ["l'un"], code) for code in ("de", "fr")]
-    scoring = Scoring(tmp_path, "de", MadeOf(tmp_path), print)
+    tests = [RawPairs(code, ["a"], ["l'un"], code, code) for code in ("de", "fr")]
+    scoring = Scoring(tmp_path, MadeOf(tmp_path), print)
     scores = scoring.score(tmp_path / "average", tests, "toy", {}).scores
     for code in ("de", "fr"):
         assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
