@@ -121,7 +121,6 @@ def _build(source: Source) -> Any:
         None, config=source.config, state_dict=state, dtype=torch.float32
     )
     model.generation_config = source.generation_config
-    model.generation_config._from_model_config = False  # else what our config does not hold would be dropped again
     return model.eval()
 
 

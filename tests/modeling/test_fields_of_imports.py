@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from helpers.contract import assert_same
-from helpers.searching import assert_equal_loops, sources, toy
+from helpers.searching import assert_equal_loops, sources, toy, written_out
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
@@ -155,3 +155,10 @@ def test_weights_that_lie_transposed_in_memory(monkeypatch):
         if isinstance(module, torch.nn.Linear):
             module.weight.data = module.weight.data.t().contiguous().t()
     assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=3)
+
+
+def test_another_norm_of_the_embeddings_is_called_as_a_module(monkeypatch):
+    model = varied({"normalize_embedding": True})
+    model.model.decoder.embedding_norm = torch.nn.RMSNorm(model.config.d_model).double()
+    assert written_out(model) is None
+    assert_equal_loops(model, monkeypatch, **sources([5, 9]), num_beams=3)
