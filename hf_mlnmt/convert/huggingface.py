@@ -168,8 +168,7 @@ def _positions(account: Account, config: TransformerConfig, side: str) -> None:
         account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]  # two rows that nobody reads
     elif table is not None:
         ours = SinusoidalPositions.compute(*sizes, config.position_embedding, config.position_offset)
-        if table.shape != ours.shape or not torch.allclose(
-            table, ours, atol=1e-3
-        ):  # may have been kept in half precision
+        # They may have been kept in half precision.
+        if table.shape != ours.shape or not torch.allclose(table.double(), ours, atol=1e-3):
             raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
         account.left_out[name] = "sines and cosines, computed anew"

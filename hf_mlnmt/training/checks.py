@@ -11,7 +11,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora
-from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
+from hf_mlnmt.training.init_from import initialise, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.recipe_checks import doubts
@@ -33,7 +33,6 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
             dev.metric(name)
         except UserError as error:
             raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
-    preparation.check_sources()
     own = recipe.tokenizer.path is None
     tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)
@@ -61,10 +60,9 @@ def _check_weights(preparation: Preparation, tokenizers: Any) -> None:
     recipe = preparation.recipe
     if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
         return
-    sources = read_sources(recipe.init_from)
-    for source in sources.values():
-        local_folder(source, preparation.root, f"{recipe.path}: init_from")
+    preparation.check_sources()
     if tokenizers is not None:
+        sources = read_sources(recipe.init_from)
         initialise(preparation.model(tokenizers), sources, preparation.root, tokenizers, str(recipe.path))
 
 

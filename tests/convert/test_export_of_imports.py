@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from helpers.originals import MAKERS
-from hf_mlnmt.export.export import export
 
 from hf_mlnmt import import_model
+from hf_mlnmt.export import export
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
