@@ -14,6 +14,7 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_mlnmt import TransformerForConditionalGeneration, TransformerModel, search
+from hf_mlnmt.modeling import extended_cross_attention
 from hf_mlnmt.modeling.attention import CrossAttention, cached_source, split_heads
 from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
@@ -104,6 +105,22 @@ def test_a_family_whose_step_is_not_written_out(name, monkeypatch):
     for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
         found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options})
         assert found.sequences.tolist() != decode(plain, **inputs, **{**ENDING, **options}).sequences.tolist()
+
+
+class LouderWords(extended_cross_attention.ExtendedDecoder):
+    def extend(self, *args):
+        return {name: 2 * value for name, value in super().extend(*args).items()}
+
+
+def test_a_family_whose_extras_are_made_otherwise(monkeypatch):
+    """Of the methods that a step computes, one alone is another one."""
+    plain = Member("target-embedding", "pre", {**TINY, "norm_position": "pre"}).model()
+    base = type("OwnModel", (extended_cross_attention.ExtendedCrossAttentionModel,), {"decoder_class": LouderWords})
+    own = type("Own", (type(plain),), {"model_class": base})(plain.config).double().eval()
+    own.load_state_dict(plain.state_dict())
+    assert find_step(plain) is not None
+    assert find_step(own) is None
+    assert_equal_loops(own, monkeypatch, **sources((6, 1, 4), 29), num_beams=3)
 
 
 def test_slots_that_the_search_does_not_know(monkeypatch, caplog):

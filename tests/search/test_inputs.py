@@ -66,7 +66,7 @@ def test_short_sentences_that_outlive_a_long_one(side, system, monkeypatch):
     keep = search.SearchBatch.keep
     monkeypatch.setattr(search.SearchBatch, "keep", lambda self, rows: (kept.append(rows.tolist()), keep(self, rows)))
     model = Member(system, "post", {**TINY, "norm_position": "post"}).model()
-    lengths = (40, 3, 5, 2)
+    lengths = (40, 3, 20, 2)
     inputs = sources(lengths, 29)
     shifts = {"left": [40 - n for n in lengths], "right": [0] * 4, "both": [0, 18, 2, 30]}[side]
     for row, shift in enumerate(shifts):

@@ -62,8 +62,10 @@ def test_called_as_modules(system, known, batch, monkeypatch):
     monkeypatch.setattr(transformer, "write_out", lambda *a: None)
     if not known:
         monkeypatch.setattr(transformer, "find_step", lambda *a: None)
-    for options in (ENDING, {"num_beams": 3, "max_new_tokens": 30, **ENDING}):
-        assert_equal_loops(system.model(), monkeypatch, **batch.encoder_inputs, **options)
+    for how in ("greedy that ends", "beams, lively", "beams that end"):
+        found = assert_equal_loops(system.model(), monkeypatch, **batch.encoder_inputs, **SEARCHES[how])
+        if "lively" in how:
+            assert_lively(found)
 
 
 def test_pruned_histories(model, batch, monkeypatch):
