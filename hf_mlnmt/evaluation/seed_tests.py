@@ -1,0 +1,154 @@
+"""Systems trained from several seeds: is the difference of their mean scores chance?
+
+References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
+test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Holm 1979 (many tests).
+
+A system is a list of runs, one for each seed; a run is an array of counts (sentences, numbers), see sentence_counts.py.
+A system's score is the mean of its runs' scores. With one run each both tests are sacreBLEU's, draw for draw.
+
+Both tests ask what other sentences would have given. That another seed moves all sentences of a run together is not in
+them: with few runs their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds
+would have given, from the runs' scores alone, and needs more than two or three of them to find a difference.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.protocols import MetricName
+from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
+from hf_mlnmt.evaluation.sentence_counts import scores_of_sums
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, FEWEST_SENTENCES
+
+Runs = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """A system beside the baseline in one metric, each by the mean of its runs' scores.
+
+    p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
+    without SciPy.
+    """
+
+    scores: tuple[float, ...]
+    difference: float
+    approximate_randomisation: float | None
+    paired_bootstrap: float | None
+    welch: float | None
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample's standard deviation over seeds; None of one."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def compare_seeds(
+    metric: MetricName,
+    baseline: Runs,
+    system: Runs,
+    *,
+    trials: int = DEFAULT_TRIALS,
+    bootstrap: int = DEFAULT_BOOTSTRAP,
+    seed: int = DEFAULT_SEED,
+) -> SeedResult:
+    """All tests of a system beside the baseline. Both have as many runs, those of the same seeds at the same places."""
+    check_runs(baseline, system)
+    base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
+    tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
+    return SeedResult(
+        tuple(own.tolist()),
+        float(own.mean() - base.mean()),
+        randomisation_test(metric, baseline, system, trials, seed) if tested else None,
+        bootstrap_test(metric, baseline, system, bootstrap, seed) if tested else None,
+        welch_test(base.tolist(), own.tolist()) if tested else None,
+    )
+
+
+def check_runs(baseline: Runs, system: Runs) -> None:
+    """UserError unless both have equally many runs, at least one, all of the same sentences."""
+    if len(baseline) != len(system) or not baseline:
+        raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
+    shapes = {run.shape for run in (*baseline, *system)}
+    if len(shapes) > 1:
+        raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
+
+
+def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> float:
+    """The p-value of approximate randomisation.
+
+    A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin. p is the share of
+    trials whose difference of mean scores is larger than the real one, as sacreBLEU counts it.
+    """
+    draw = np.random.default_rng(seed)
+    shuffled = np.zeros((2, trials))
+    for base, own in zip(baseline, system):
+        kept = draw.integers(2, size=(trials, len(base)), dtype=bool)
+        # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's. Sums of small integers: exact.
+        first = kept.astype(np.float32) @ (base.astype(np.float32) - own.astype(np.float32)) + own.sum(0)
+        both = np.stack([first, base.sum(0) + own.sum(0) - first])
+        shuffled += scores_of_sums(metric, both)
+    return _p_value(np.abs(shuffled[0] - shuffled[1]) / len(system), _difference(metric, baseline, system))
+
+
+def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: int, seed: int) -> float:
+    """The p-value of the paired bootstrap: sentences are drawn with replacement, the same ones for every run."""
+    draw = np.random.default_rng(seed)
+    sentences = len(baseline[0])
+    drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
+    weights = np.zeros((samples, sentences), np.float32)
+    for row, chosen in zip(weights, drawn):
+        row += np.bincount(chosen, minlength=sentences)
+    differences = np.zeros(samples)
+    for base, own in zip(baseline, system):
+        differences += scores_of_sums(metric, weights @ own.astype(np.float32))
+        differences -= scores_of_sums(metric, weights @ base.astype(np.float32))
+    differences = np.abs(differences / len(system))
+    return _p_value(differences - differences.mean(), _difference(metric, baseline, system))
+
+
+def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:
+    sums = np.stack([[run.sum(0) for run in runs] for runs in (baseline, system)])
+    first, second = scores_of_sums(metric, sums).mean(1)
+    return abs(float(first - second))
+
+
+def _p_value(differences: np.ndarray, real: float) -> float:
+    # An exchange of everything gives the real difference again, which rounding must not make a larger one.
+    return (int((differences > real * (1 + 1e-12) + 1e-12).sum()) + 1) / (len(differences) + 1)
+
+
+def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
+    """The two-sided p-value of Welch's t-test on the runs' scores; None with fewer than two runs, and without SciPy.
+
+    Reference: Welch 1947. It asks whether another set of seeds would give the other sign, on this very test set.
+    """
+    try:
+        from scipy.stats import ttest_ind
+    except ImportError:
+        return None
+    if min(len(baseline), len(system)) < 2 or list(baseline) == list(system):
+        return None
+    if statistics.variance(baseline) == statistics.variance(system) == 0:
+        return 0.0
+    return float(ttest_ind(system, baseline, equal_var=False).pvalue)
+
+
+def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """p-values corrected for their number (Holm 1979), the chance of one false alarm among all; None stays None."""
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    corrected: dict[str, float | None] = dict.fromkeys(p_values)
+    largest = 0.0
+    for rank, (p, name) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        corrected[name] = largest
+    return corrected
