@@ -9,6 +9,7 @@
 | target_tokenizer/ | the target's, where it has its own |
 | text_processing.json | what is done to text before the tokenizer; without it, nothing |
 | results.json, README.md | scores and how it was made; the model card |
+| curves.png | the training's curves, in a run's folder and in a published one |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TARGET_TOKENIZER = "target_tokenizer"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS = "results.json"
 CARD = "README.md"
+CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")

@@ -1,4 +1,4 @@
-"""Training curves: losses, dev scores and learning rate of one run or several, from their metrics.jsonl, as a picture.
+"""Training curves: losses, dev scores, learning rate and speed of one run or several, from their metrics.jsonl.
 
 Colours are those of all figures, which colour-blind people tell apart; runs differ in their markers too.
 """
@@ -6,51 +6,65 @@ Colours are those of all figures, which colour-blind people tell apart; runs dif
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis.figures import COLOURS, MARKERS
+from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
 
 SUFFIXES = (".png", ".svg", ".pdf")
 FILE = "metrics.jsonl"
-LABELS = {"loss": "loss per token", "learning_rate": "learning rate"}
+SPEED = "target_tokens_per_second"
+LABELS = {"loss": "loss per token", "learning_rate": "learning rate", SPEED: "target tokens / s"}
 LABELS |= {"eval_bleu": "dev BLEU", "eval_chrf": "dev chrF", "eval_ter": "dev TER"}
+AXES = {"step": "optimizer step", "epoch": "epoch"}
+INSIDE = 3  # runs whose names fit into the first panel
 
-Series = tuple[list[float], list[float]]  # steps, values
+Series = tuple[list[float], list[float]]  # steps or epochs, values
+Metrics = list[dict[str, Any]]
 
 
-def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, in the order of their steps.
+def read_metrics(run: str | Path) -> Metrics:
+    """The lines of a run's metrics.jsonl, in the order of their steps; one that is being written is left out.
 
-    Raises: UserError when there is none, or a line of it is broken.
+    Raises: UserError when there is none, it is empty, or a line of it is broken.
     """
     path = Path(run) / FILE
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read ({error.strerror}). Give folders that `hf-mlnmt train` made."
         ) from error
-    found = []
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error}). Give folders that `hf-mlnmt train` made.") from error
+    found: Metrics = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
+            content = json.loads(line)
         except ValueError as error:
+            if not line.endswith("\n"):
+                break  # its process is writing it, or was killed as it did
             raise UserError(f"{path}, line {number}: not a JSON object ({error}).") from error
+        if not isinstance(content, dict) or not isinstance(content.get("step"), int | float):
+            raise UserError(f'{path}, line {number}: expected a JSON object with a "step".')
+        found.append(content)
+    if not found:
+        raise UserError(f"{path}: nothing is logged yet. Wait for the first line, or lower the recipe's logging.every.")
     return found
 
 
-def series(metrics: Sequence[dict[str, Any]], key: str) -> Series:
-    """The steps at which a value was written, and the values."""
-    points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
-    return [step for step, _ in points], [value for _, value in points]
+def series(metrics: Sequence[dict[str, Any]], key: str, over: str = "step") -> Series:
+    """Where a value was written, in steps or epochs, and the values."""
+    points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
+    return [where for where, _ in points], [value for _, value in points]
 
 
 def draw(runs: Sequence[str | Path], path: str | Path, names: Sequence[str] | None = None) -> Path:
-    """Losses on top, below them each dev score and the learning rate, over optimizer steps; returns the path.
+    """Losses on top, below them each dev score, learning rate and speed, over optimizer steps; returns the path.
 
     Args:
         runs: folders with a metrics.jsonl.
@@ -62,52 +76,101 @@ def draw(runs: Sequence[str | Path], path: str | Path, names: Sequence[str] | No
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
-    try:
-        from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
-    metrics = {name: read_metrics(run) for name, run in zip(names or _names(runs), runs, strict=True)}
-    panels = ["loss", *_scores(metrics.values()), "learning_rate"]
-    heights = [2.0, *(1.2 for _ in panels[1:-1]), 0.7]
-    figure = Figure(figsize=(7.5, 1.0 + 1.7 * sum(heights)), layout="constrained")
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, key in zip(axes, panels):
-        _draw_panel(axis, key, metrics)
-        axis.grid(alpha=0.3, linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("optimizer step")
-    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
-    figure.align_ylabels(axes)
-    if any(axes[0].get_legend_handles_labels()):
-        axes[0].legend(frameon=False, fontsize=9, loc="upper right")
+    drawn = figure({name: read_metrics(run) for name, run in zip(names or names_of(runs), runs, strict=True)})
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+        drawn.savefig(temporary, format=path.suffix[1:], dpi=120)
     return path
 
 
-def _names(runs: Sequence[str | Path]) -> list[str]:
+def names_of(runs: Sequence[str | Path]) -> list[str]:
     """The folders' own names, or their paths where two are the same."""
     short = [Path(run).resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
 
 
+def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
+    """Every number that the runs logged, as rows; the figure; and how far each run is, for the terminal.
+
+    over: "step" or "epoch", what the curves are drawn over.
+    """
+    if over not in AXES:
+        raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
+    study = Study("curves")
+    for name, lines in runs.items():
+        study.rows += [{"run": name, **{key: line[key] for key in line if key != "samples"}} for line in lines]
+        study.summary.append(_summary(name, lines))
+    study.figures["curves"] = figure(runs, over)
+    return study
+
+
+def _summary(name: str, lines: Metrics) -> dict[str, Any]:
+    """Last step, last losses, and the best of each dev score with its step."""
+    row: dict[str, Any] = {"run": name, "step": max(line["step"] for line in lines)}
+    for key in ("loss", "eval_loss"):
+        _, values = series(lines, key)
+        row["training loss" if key == "loss" else "dev loss"] = values[-1] if values else None
+    for key in _scores([lines]):
+        steps, values = series(lines, key)
+        if values:
+            best = (min if key == "eval_ter" else max)(range(len(values)), key=values.__getitem__)
+            row[f"best {_label(key)}"] = f"{values[best]:.2f} at {steps[best]:,}"
+    return row
+
+
+def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
+    """The curves of runs {name: lines of metrics.jsonl}, as a matplotlib figure."""
+    try:
+        from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
+    except ImportError as error:
+        raise UserError("pictures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
+    speed = [SPEED] if any(series(lines, SPEED)[0] for lines in runs.values()) else []
+    panels = ["loss", *_scores(runs.values()), "learning_rate", *speed]
+    heights = [2.0 if key == "loss" else 0.7 if key in ("learning_rate", SPEED) else 1.2 for key in panels]
+    many = len(runs) > INSIDE
+    made = Figure(figsize=(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0)), layout="constrained")
+    axes = made.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, key in zip(axes, panels):
+        _draw_panel(axis, key, runs, over)
+        axis.grid(alpha=0.3, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel(AXES[over])
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}" if over == "step" else "{x:g}")
+    made.align_ylabels(axes)
+    handles, names = axes[0].get_legend_handles_labels()
+    if many:
+        made.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+    elif names:
+        axes[0].legend(frameon=False, fontsize=9, loc="upper right")
+    return made
+
+
 def _scores(metrics: Any) -> list[str]:
     """Keys of the dev scores, the loss and what is the same thing left out."""
     keys = dict.fromkeys(key for lines in metrics for line in lines for key in line if key.startswith("eval_"))
-    return [key for key in keys if not key.endswith(("loss", "perplexity"))]
+    return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
 
 
-def _draw_panel(axis: Any, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:
-    for number, (name, lines) in enumerate(metrics.items()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        run = f"{name}, " if len(metrics) > 1 else ""
+def _label(key: str) -> str:
+    return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
+
+
+def _draw_panel(axis: Any, key: str, runs: Mapping[str, Metrics], over: str) -> None:
+    for number, (name, lines) in enumerate(runs.items()):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        if len(runs) <= len(COLOURS):
+            marker = MARKERS[number]
+        run = f"{name}, " if len(runs) > 1 else ""
         dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
         if key == "loss":
             # The training's is smoothed by label smoothing where that is used, the dev set's never.
-            axis.plot(*series(lines, "loss"), color=colour, alpha=0.55, linewidth=1.0, label=f"{run}training")
-            axis.plot(*series(lines, "eval_loss"), **dev, label=f"{run}development")
-        elif key == "learning_rate":
-            axis.plot(*series(lines, key), color=colour, linewidth=1.2)
+            thin = None if len(runs) > INSIDE else f"{run}training"
+            axis.plot(*series(lines, "loss", over), color=colour, alpha=0.55, linewidth=1.0, label=thin)
+            thick = name if thin is None else f"{run}development"
+            axis.plot(*series(lines, "eval_loss", over), **dev, label=thick)
+        elif key in ("learning_rate", SPEED):
+            axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
         else:
-            axis.plot(*series(lines, key), **dev)
-    axis.set_ylabel(LABELS.get(key, f"dev {key.removeprefix('eval_')}"))
+            axis.plot(*series(lines, key, over), **dev)
+    if key == SPEED:
+        axis.set_ylim(bottom=0)  # half the speed should look like half
+    axis.set_ylabel("loss per token\n(thin: training)" if key == "loss" and len(runs) > INSIDE else _label(key))

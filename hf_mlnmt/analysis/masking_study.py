@@ -8,7 +8,8 @@ from typing import Any
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.masking import WHOLE, Question, rows, translations, variants
 from hf_mlnmt.analysis.published import published_masking
-from hf_mlnmt.analysis.studies import Study, Systems, named
+from hf_mlnmt.analysis.studies import Systems
+from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.analysis.writing import file_name
 from hf_mlnmt.errors import UserError
 

@@ -10,7 +10,7 @@ from hf_mlnmt.analysis.differences import largest_differences
 from hf_mlnmt.analysis.language import LanguageGuesser
 from hf_mlnmt.analysis.lengths import group_indices, group_names, scores_by_length
 from hf_mlnmt.analysis.outputs import output_statistics
-from hf_mlnmt.analysis.studies import Study
+from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.evaluation.scores import Lines
 
 METRICS = ("BLEU", "chrF")

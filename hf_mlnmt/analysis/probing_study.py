@@ -21,7 +21,8 @@ from hf_mlnmt.analysis.probing_tasks import (
 from hf_mlnmt.analysis.published import PROBING
 from hf_mlnmt.analysis.reading import usable_indices
 from hf_mlnmt.analysis.senteval import FILES, find_files, read_task
-from hf_mlnmt.analysis.studies import Study, Systems, named
+from hf_mlnmt.analysis.studies import Systems
+from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 

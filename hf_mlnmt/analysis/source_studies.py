@@ -13,7 +13,8 @@ from hf_mlnmt.analysis.heads import by_unit, self_attentions
 from hf_mlnmt.analysis.reading import eager_attention, forced_passes, subwords
 from hf_mlnmt.analysis.sampling import Sample
 from hf_mlnmt.analysis.source_attention import Place, choose_places, source_attentions
-from hf_mlnmt.analysis.studies import Study, Systems, named
+from hf_mlnmt.analysis.studies import Systems
+from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.analysis.writing import file_name
 from hf_mlnmt.errors import UserError
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.dependency import Dependency, dependency
@@ -15,37 +12,13 @@ from hf_mlnmt.analysis.heads import HeadTable, Side, head_table
 from hf_mlnmt.analysis.ranges import RANGES, Range
 from hf_mlnmt.analysis.reading import subwords
 from hf_mlnmt.analysis.sampling import Sample
-from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_text
 from hf_mlnmt.generation.loading import Parts
 
 Systems = Mapping[str, Parts]
 RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
 UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
-
-
-@dataclass
-class Study:
-    """`rows`: every number; `summary`: a few of them, for the terminal; `figures` and `texts` by their files' names."""
-
-    stem: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    summary: list[dict[str, Any]] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def write(self, folder: str | Path, settings: dict[str, Any]) -> list[Path]:
-        """JSON, csv, png, svg and text files; returns their paths."""
-        paths = write_rows(folder, self.stem, self.stem, self.rows, settings)
-        for stem, figure in self.figures.items():
-            paths += figures.save(figure, folder, stem)
-        return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
-
-
-def named(name: str, error: UserError) -> UserError:
-    """The same error, saying which system it is about."""
-    return UserError(f"{name}: {error}")
 
 
 def heads_study(

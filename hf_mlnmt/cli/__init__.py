@@ -20,6 +20,7 @@ from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.compare_runs import compare_runs
 from hf_mlnmt.cli.coverage import coverage
+from hf_mlnmt.cli.curves import curves
 from hf_mlnmt.cli.demo import demo
 from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
@@ -37,7 +38,7 @@ from hf_mlnmt.errors import UserError
 
 VERBS = {
     "First steps": (demo,),
-    "Train": (tokenizer, train, average, drop_auxiliaries),
+    "Train": (tokenizer, train, curves, average, drop_auxiliaries),
     "Translate": (translate,),
     "Score": (evaluate, compare, compare_runs),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),

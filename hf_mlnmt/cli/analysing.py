@@ -10,7 +10,7 @@ import typer
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
-    from hf_mlnmt.analysis.studies import Study
+    from hf_mlnmt.analysis.study import Study
     from hf_mlnmt.generation.loading import Parts
 
 Models = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ from hf_mlnmt.hub.licences import LICENCES
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
+    CURVES,
     GENERATION_CONFIG,
+    MODELS_OF_A_RUN,
     RESULTS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
@@ -34,7 +37,7 @@ from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
 
-_OURS = {CONFIG, GENERATION_CONFIG, CARD, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER}
+_OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -58,7 +61,8 @@ def build_folder(
     """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
 
     Weights as safetensors, config (use_cache on, auto_map), clean generation config, tokenizers, text processing, the
-    model's code, results.json, README.md. The same input gives the same bytes, so that an upload can go on.
+    model's code, results.json, its run's curves.png, README.md. The same input gives the same bytes, so that an upload
+    can go on.
 
     Args:
         model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
@@ -82,6 +86,8 @@ def build_folder(
         tokenizers.save(new)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
+        if facts.curves:
+            shutil.copyfile(facts.curves, new / CURVES)
         write_text(new / CARD, build_card(facts))
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
@@ -145,8 +151,15 @@ def _facts(
         separate_tokenizers=not tokenizers.joint,
         processing=hide_paths(read_json(source / TEXT_PROCESSING)),
         parameters=parameters,
+        curves=_curves(source),
     )
     return facts, list(_warnings(facts, path, parameters["total"]))
+
+
+def _curves(source: Path) -> Path | None:
+    """The picture of the training: in the folder of the run whose model this is, or of an earlier publication."""
+    folders = [source, *([source.resolve().parent] if source.resolve().name in MODELS_OF_A_RUN else [])]
+    return next((folder / CURVES for folder in folders if (folder / CURVES).is_file()), None)
 
 
 def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:

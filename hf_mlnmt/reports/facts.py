@@ -47,6 +47,8 @@ class Facts:
     """Results in comparisons with other systems, by the comparison's name under results/ (comparison.py)."""
     papers: tuple[Reported, Reported] | None = None
     """What the papers report for this system in this setup, and for their baseline."""
+    curves: Path | None = None
+    """The picture of its training, which goes beside the card."""
     published: bool = True
     """False for a record: there is nothing to load by its name yet."""
 

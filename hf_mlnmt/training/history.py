@@ -14,9 +14,10 @@ import numpy as np
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_mlnmt.files import write_text
+from hf_mlnmt.model_folder import CURVES
 from hf_mlnmt.training.dev import DevSet
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
+METRICS = "metrics.jsonl"
 SAMPLES = 3
 DRAW_AFTER = 120.0  # seconds between two drawings, which take about half a second each
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.curves import _names, _scores, draw, read_metrics, series
+from hf_mlnmt.analysis.curves import _scores, curves_study, draw, names_of, read_metrics, series
 from hf_mlnmt.analysis.figures import COLOURS
+from hf_mlnmt.cli import app
+
+pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
@@ -52,8 +57,70 @@ def test_what_several_runs_show(run, tmp_path):
 
 
 def test_names():
-    assert _names(["runs/a", "runs/b"]) == ["a", "b"]
-    assert _names(["x/a", "y/a"]) == ["x/a", "y/a"]
+    assert names_of(["runs/a", "runs/b"]) == ["a", "b"]
+    assert names_of(["x/a", "y/a"]) == ["x/a", "y/a"]
+
+
+def write(folder: Path, *lines: dict) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_the_study_has_every_number_and_the_best_score(tmp_path):
+    """The best BLEU is the largest, the best TER the smallest, each with its own step; samples stay in the run."""
+    lines = [{"step": 2, "epoch": 0.5, "loss": 3.0, "target_tokens_per_second": 70.0}]
+    scores = [(4, 10.0, 60.0), (6, 12.0, 55.0), (8, 11.0, 58.0)]
+    lines += [{"step": s, "epoch": s / 4, "eval_loss": 9.0 - s, "eval_bleu": b, "eval_ter": t} for s, b, t in scores]
+    lines[1]["samples"] = [{"source": "x"}]
+    study = curves_study({"one": lines}, "epoch")
+    assert study.summary == [
+        {
+            "run": "one",
+            "step": 8,
+            "training loss": 3.0,
+            "dev loss": 1.0,
+            "best dev BLEU": "12.00 at 6",
+            "best dev TER": "55.00 at 6",
+        }
+    ]
+    assert [row["step"] for row in study.rows] == [2, 4, 6, 8]
+    assert not any("samples" in row for row in study.rows)
+    axes = study.figures["curves"].axes
+    assert [axis.get_ylabel() for axis in axes] == [
+        "loss per token", "dev BLEU", "dev TER", "learning rate", "target tokens / s"
+    ]  # fmt: skip
+    assert axes[1].lines[0].get_xydata().tolist() == [[1.0, 10.0], [1.5, 12.0], [2.0, 11.0]]
+    assert axes[-1].get_xlabel() == "epoch"
+    with pytest.raises(UserError, match="expected step or epoch"):
+        curves_study({"one": lines}, "hours")
+
+
+def test_many_runs_are_told_apart(run):
+    """27 runs: no two with one colour and one marker, each once in a legend below the panels."""
+    metrics = read_metrics(run)
+    figure = curves_study({f"run {number}": metrics for number in range(27)}).figures["curves"]
+    drawn = [line for line in figure.axes[1].lines if line.get_marker() != "None"]
+    assert len({(line.get_color(), line.get_marker()) for line in drawn}) == 27
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"run {number}" for number in range(27)]
+
+
+def test_the_command(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = CliRunner().invoke(app, ["curves", f"first={run}", "second=one", "-o", "out"]).output
+    assert "12.00 at 8" in text
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"curves.png", "curves.svg", "curves.csv", "curves.json"}
+    table = list(csv.DictReader((tmp_path / "out" / "curves.csv").open()))
+    assert [(row["run"], row["step"], row["loss"]) for row in table][:2] == [("first", "5", "3.0"), ("first", "8", "")]
+    assert len(table) == 6
+
+
+def test_a_line_that_is_being_written_is_left_out(run):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "lo')
+    assert [line["step"] for line in read_metrics(run)] == [5, 8, 8]
 
 
 def test_mistakes(run, tmp_path, monkeypatch):
@@ -61,9 +128,18 @@ def test_mistakes(run, tmp_path, monkeypatch):
         draw([tmp_path], tmp_path / "x.png")
     with pytest.raises(UserError, match=r"ends in \.png"):
         draw([run], tmp_path / "x.gif")
-    (run / "metrics.jsonl").write_text('{"step": 1}\nhalf')
-    with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not a JSON object"):
+    for text, message in [
+        ('{"step": 1}\nhalf\n', "metrics.jsonl, line 2: not a JSON object"),
+        ('{"step": 1}\n[1]\n', 'metrics.jsonl, line 2: expected a JSON object with a "step"'),
+        ("", "nothing is logged yet"),
+    ]:
+        (run / "metrics.jsonl").write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_metrics(run)
+    (run / "metrics.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="not UTF-8"):
         read_metrics(run)
+    write(run, {"step": 1, "loss": 1.0})
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match="pip install"):
         draw([run], tmp_path / "x.png")

@@ -85,6 +85,24 @@ def test_code_of_the_card_runs_without_the_package(published, monkeypatch, capsy
     assert "TransformerModel" in kind
 
 
+def test_the_curves_of_the_run_go_along(trained_folder, published, tmp_path, quick):
+    """From the run's folder beside the card, which shows them by a relative link; again from a publication."""
+    assert "curves.png" not in (published / "README.md").read_text()  # its run has none
+    run = tmp_path / "run"
+    shutil.copytree(trained_folder, run / "average")
+    shutil.copytree(trained_folder, run / "other")
+    (run / "curves.png").write_bytes(b"\x89PNG picture")
+    built = build_folder(run / "average", tmp_path / "out" / "one", licence="mit").folder
+    assert (built / "curves.png").read_bytes() == b"\x89PNG picture"
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (built / "README.md").read_text())
+    assert pictures == ["curves.png"]
+    again = build_folder(built, tmp_path / "out" / "two", licence="mit").folder
+    assert (again / "curves.png").is_file()
+    build_folder(run / "average", built, licence="mit")  # an earlier publication with a picture is replaced
+    other = build_folder(run / "other", tmp_path / "out" / "three", licence="mit").folder
+    assert not (other / "curves.png").exists()  # not the model of that run
+
+
 def test_same_input_same_bytes(published, trained_folder, tmp_path, quick):
     again = build_folder(trained_folder, tmp_path / "toy-en-de", licence="cc-by-4.0").folder
     for path in published.iterdir():
