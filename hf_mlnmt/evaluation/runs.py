@@ -1,4 +1,4 @@
-"""Finished training runs side by side: are they comparable, and is the difference to the baseline chance?
+"""Finished training runs side by side: what they are, and whether they are comparable.
 
 A run is the folder that `hf-mlnmt train` leaves: results.json, translations/, average/config.json. Runs are comparable
 if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too.
@@ -16,9 +16,9 @@ from typing import Any
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import read_texts
+from hf_mlnmt.evaluation.protocols import ProtocolName
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
-from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
-from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
+from hf_mlnmt.evaluation.sentence_counts import Counts, count_sentences, scores_of_sums
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 MODEL = "average"  # the model that a run's results.json is of
@@ -26,7 +26,7 @@ MODEL = "average"  # the model that a run's results.json is of
 FREE_RECIPE = ("model", "logging")
 BUDGET = ("steps", "processes", "target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
-TOLERANCE = 0.01  # points between a recorded difference and the same from the files: more is another text
+TOLERANCE = 0.01  # points between a recorded score and the same from the files: more is another text
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class FinishedRun:
     @property
     def name(self) -> str:
         return str(self.results["system"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.results["seed"])
 
     def digests(self) -> dict[str, str]:
         """{test set: SHA-256 of the translations}."""
@@ -72,16 +76,22 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     )
 
 
-def check_comparable(run: FinishedRun, baseline: FinishedRun) -> None:
-    """UserError naming every field in which a run differs from the baseline, beyond the model."""
-    found = [*_recipe_differences(run, baseline), *_config_differences(run, baseline)]
+def check_comparable(run: FinishedRun, baseline: FinishedRun, other_seed: bool = False) -> None:
+    """UserError naming every field in which a run differs from the baseline, beyond the model.
+
+    other_seed: these are two runs of one system, whose seeds may differ, and with them the tokens of a number of steps.
+    """
+    free = ("seed", "target_tokens") if other_seed else ()
+    found = [*_recipe_differences(run, baseline, free), *_config_differences(run, baseline)]
     for key in ("seed", "data", "languages"):
-        found += _differences(key, run.results.get(key), baseline.results.get(key))
+        if key not in free:
+            found += _differences(key, run.results.get(key), baseline.results.get(key))
     for key in BUDGET:
         budgets = [(each.results.get("budget") or {}).get(key) for each in (run, baseline)]
-        found += _differences(f"budget.{key}", *budgets)
-    if run.outputs.keys() != baseline.outputs.keys():
-        found.append(f"test sets ({', '.join(run.outputs)}; baseline {', '.join(baseline.outputs)})")
+        found += _differences(f"budget.{key}", *budgets) if key not in free else ()
+    tests = [list(each.results["scores"]) for each in (run, baseline)]
+    if sorted(tests[0]) != sorted(tests[1]):
+        found.append(f"test sets ({', '.join(tests[0])}; baseline {', '.join(tests[1])})")
     if found:
         listed = "\n  ".join(dict.fromkeys(found))
         raise UserError(
@@ -97,9 +107,9 @@ def version_notes(run: FinishedRun, baseline: FinishedRun) -> list[str]:
     return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
 
 
-def _recipe_differences(run: FinishedRun, baseline: FinishedRun) -> Iterator[str]:
+def _recipe_differences(run: FinishedRun, baseline: FinishedRun, free: Sequence[str]) -> Iterator[str]:
     for key in sorted(run.results["recipe"].keys() | baseline.results["recipe"].keys()):
-        if key not in FREE_RECIPE:
+        if key not in (*FREE_RECIPE, *free):
             yield from _differences(
                 f"recipe.{key}", run.results["recipe"].get(key), baseline.results["recipe"].get(key)
             )
@@ -128,40 +138,24 @@ def references_of(run: FinishedRun, root: str | Path) -> dict[str, list[str]]:
     return {name: [target for _, target in read_pairs(spec, root)] for name, spec in specs.items()}
 
 
-def against_baseline(
-    runs: Sequence[FinishedRun],
-    baseline: FinishedRun,
-    references: Mapping[str, Sequence[str]],
-    *,
-    bootstrap: int = DEFAULT_BOOTSTRAP,
-    trials: int = DEFAULT_TRIALS,
-    seed: int = DEFAULT_SEED,
-    jobs: int = 1,
-) -> dict[str, dict[str, PairedTests]]:
-    """{test set: {protocol: PairedTests}} of all runs against the baseline, for each that results.json has scores of.
+def counts_of(run: FinishedRun, references: Mapping[str, Sequence[str]]) -> dict[str, dict[ProtocolName, Counts]]:
+    """{test set: {protocol: Counts}} of a run's translations, for all that results.json has scores of.
 
-    Raises: UserError when the differences are not those that the runs recorded: these are other references.
+    Raises: UserError when their sums are not the scores that the run recorded: these are other references.
     """
-    options: dict[str, Any] = {"bootstrap": bootstrap, "trials": trials, "seed": seed, "jobs": jobs}
-    found: dict[str, dict[str, PairedTests]] = {}
-    for test, by_protocol in baseline.results["scores"].items():
-        systems = {each.name: each.outputs[test] for each in (baseline, *runs)}
-        language = languages_of_test(baseline.results, test)["target"]
+    found: dict[str, dict[ProtocolName, Counts]] = {}
+    for test, by_protocol in run.results["scores"].items():
+        language = languages_of_test(run.results, test)["target"]
         for protocol, metrics in by_protocol.items():
             how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": list(metrics)}
-            tests = paired_tests(systems, references[test], **how, **options)
-            for run in runs:
-                _check_recorded(run, baseline, test, protocol, tests)
-            found.setdefault(test, {})[protocol] = tests
+            counts = count_sentences(run.outputs[test], references[test], **how)
+            for metric, array in counts.items():
+                score, recorded = float(scores_of_sums(metric, array.sum(0))), metrics[metric]["score"]
+                if abs(score - recorded) > TOLERANCE:
+                    raise UserError(
+                        f"{run.folder}: {metric} on {test} ({protocol}) is {score:.2f} with the references under "
+                        f"--data, but {recorded:.2f} in the run's results.json: they are not those that were scored "
+                        "with."
+                    )
+            found.setdefault(test, {})[protocol] = counts
     return found
-
-
-def _check_recorded(run: FinishedRun, baseline: FinishedRun, test: str, protocol: str, tests: PairedTests) -> None:
-    for metric, result in tests.results[run.name].items():
-        recorded = [each.results["scores"][test][protocol][metric]["score"] for each in (run, baseline)]
-        if abs(recorded[0] - recorded[1] - result.difference) > TOLERANCE:
-            raise UserError(
-                f"{run.folder}: {metric} on {test} ({protocol}) is {result.difference:+.2f} beside the baseline's, but "
-                f"{recorded[0] - recorded[1]:+.2f} in the runs' results.json: the references under --data are not "
-                "those that were scored with."
-            )

@@ -51,6 +51,15 @@ class SeedResult:
         """The sample's standard deviation over seeds; None of one."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
+    def to_dict(self) -> dict[str, float | None]:
+        """{difference, approximate_randomisation, paired_bootstrap, welch}; p-values are not rounded."""
+        return {
+            "difference": round(self.difference, 4),
+            "approximate_randomisation": self.approximate_randomisation,
+            "paired_bootstrap": self.paired_bootstrap,
+            "welch": self.welch,
+        }
+
 
 def compare_seeds(
     metric: MetricName,
@@ -93,10 +102,9 @@ def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials:
     shuffled = np.zeros((2, trials))
     for base, own in zip(baseline, system):
         kept = draw.integers(2, size=(trials, len(base)), dtype=bool)
-        # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's. Sums of small integers: exact.
-        first = kept.astype(np.float32) @ (base.astype(np.float32) - own.astype(np.float32)) + own.sum(0)
-        both = np.stack([first, base.sum(0) + own.sum(0) - first])
-        shuffled += scores_of_sums(metric, both)
+        # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's.
+        first = _products(kept, base.astype(np.float64) - own) + own.sum(0)
+        shuffled += scores_of_sums(metric, np.stack([first, base.sum(0) + own.sum(0) - first]))
     return _p_value(np.abs(shuffled[0] - shuffled[1]) / len(system), _difference(metric, baseline, system))
 
 
@@ -105,15 +113,19 @@ def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: in
     draw = np.random.default_rng(seed)
     sentences = len(baseline[0])
     drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
-    weights = np.zeros((samples, sentences), np.float32)
-    for row, chosen in zip(weights, drawn):
-        row += np.bincount(chosen, minlength=sentences)
+    times = np.stack([np.bincount(row, minlength=sentences).astype(np.uint16) for row in drawn])
     differences = np.zeros(samples)
     for base, own in zip(baseline, system):
-        differences += scores_of_sums(metric, weights @ own.astype(np.float32))
-        differences -= scores_of_sums(metric, weights @ base.astype(np.float32))
+        differences += scores_of_sums(metric, _products(times, own))
+        differences -= scores_of_sums(metric, _products(times, base))
     differences = np.abs(differences / len(system))
     return _p_value(differences - differences.mean(), _difference(metric, baseline, system))
+
+
+def _products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """times (samples, sentences) @ counts (sentences, numbers), exact in float64; not all samples at once."""
+    parts = np.array_split(times, -(-times.size // 2**23))
+    return np.concatenate([part.astype(np.float64) @ counts.astype(np.float64) for part in parts])
 
 
 def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.evaluation.report import p_values, with_arrow
-from hf_mlnmt.reports.comparison_page import paired, same_for_all
+from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.reports.comparison import RunComparison
+from hf_mlnmt.reports.comparison_page import detail, same_for_all
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Table
@@ -15,32 +15,30 @@ from hf_mlnmt.zoo.entry import Reported
 
 def side_by_side(facts: Facts) -> list[dict[str, Any]]:
     """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
-    found = []
-    for name, results in facts.comparisons.items():
-        baseline = results["compared"]["baseline"]
+    found, stem = [], facts.name
+    for name, comparison in facts.comparisons.items():
+        baseline = comparison.baseline
         found.append(
             {
                 "name": name,
-                "role": "the baseline" if baseline == results["system"] else f"compared with `{baseline}`",
-                "what_is_the_same": same_for_all(results, facts.recipe.get("budget")),
-                "table": _rows(results),
-                "tested": bool(results.get("significance")),
+                "role": "the baseline" if baseline == stem else f"compared with `{baseline}`",
+                "what_is_the_same": same_for_all(comparison, facts.recipe.get("budget")),
+                "table": _rows(comparison, stem),
+                "tested": stem in comparison.tests,
+                "seeds": len(comparison.runs[stem]),
             }
         )
     return found
 
 
-def _rows(results: Mapping[str, Any]) -> Table:
-    header = ["test set", "protocol", "metric", "score", "95 % interval", "difference", "p"]
+def _rows(comparison: RunComparison, stem: str) -> Table:
+    header = ["test set", "protocol", "metric", "score", "difference", "p"]
     rows = []
-    for test_set, protocols in results["scores"].items():
+    for test_set, protocols in comparison.first["scores"].items():
         for protocol, metrics in protocols.items():
-            for metric, entry in metrics.items():
-                interval = "{:.2f} to {:.2f}".format(*entry["ci"]) if entry.get("ci") else MISSING
-                tested = paired(results, test_set, protocol, metric)
-                against = [f"{tested.difference:+.2f}", p_values(tested)] if tested else ["", ""]
-                score = f"{entry['score']:.2f}"
-                rows.append([test_set, protocol, with_arrow(metric), score, interval, *against])
+            for metric in metrics:
+                cells = detail(comparison, stem, test_set, protocol, metric)
+                rows.append([test_set, protocol, with_arrow(metric), *cells])
     return Table(header, rows)
 
 

@@ -1,33 +1,104 @@
-"""Comparisons of training runs as they are kept: results/<name>/<stem>.json for each system, and a README.md of them.
+"""Comparisons of training runs as they are kept, in a folder results/<name>/ that can grow run by run.
 
-Each JSON is the run's own results file with `significance` filled in, and "compared": what it was tested against, with
-digests of both translations, so that a comparison can grow run by run and nothing is tested twice.
+| file | what it holds |
+| --- | --- |
+| `<system>.seed<n>.json` | a run's own results file, whole |
+| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/sentence_counts.py) |
+| `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have |
+| `README.md` | the page of tables, made from the files above and from nothing else |
+
+The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
+replaces what is there of it, and what depends on it is tested anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import read_results
-from hf_mlnmt.evaluation.runs import (
-    FinishedRun,
-    against_baseline,
-    check_comparable,
-    read_run,
-    references_of,
-    version_notes,
-)
+from hf_mlnmt.evaluation.runs import FinishedRun, check_comparable, counts_of, read_run, references_of, version_notes
+from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
+from hf_mlnmt.evaluation.seed_tests import compare_seeds
+from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS
 from hf_mlnmt.files import write_json, write_text
-from hf_mlnmt.reports.comparison_page import comparison_page
 from hf_mlnmt.reports.facts import read_json
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.records import records_root
 
 PAGE = "README.md"
-COMPARED = "compared"
+COMPARISON = "comparison.json"
+SCHEMA = "hf_mlnmt.comparison_of_runs/1"
+COUNTS = ".counts.gz"
+SEEDS = "seeds"
+TESTED = "tested"
+
+
+@dataclass
+class RunComparison:
+    """What a comparison's folder holds.
+
+    runs: {system: {seed: content of its results file}}, the baseline first, the others in the zoo's order.
+    tests: {system: {"seeds", "made_of", "tested": {test set: {protocol: {metric: numbers of a SeedResult}}}}}.
+    settings: bootstrap, trials and seed of the tests.
+    """
+
+    baseline: str
+    runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The results of the baseline's first seed."""
+        return next(iter(self.runs[self.baseline].values()))
+
+    def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
+        """The numbers of one test; None for the baseline, and where nothing was tested."""
+        found: Any = self.tests.get(system, {}).get(TESTED, {})
+        for key in (test_set, protocol, metric):
+            found = found.get(key, {})
+        return found or None
+
+    def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
+        """One score for each seed."""
+        return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
+
+
+def read_comparison(folder: str | Path, only: str | None = None) -> RunComparison:
+    """Read a comparison's folder; `only`: one system's runs, beside the baseline's.
+
+    Raises: UserError for another folder, and for files that do not belong together.
+    """
+    folder = Path(folder)
+    content = read_json(folder / COMPARISON)
+    if content.get("schema") != SCHEMA:
+        raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `compare-runs`.")
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    wanted = None if only is None else (f"{only}.seed", f"{content['baseline']}.seed")
+    for path in sorted(folder.glob("*.json")):
+        if path.name != COMPARISON and (wanted is None or path.name.startswith(wanted)):
+            read_results(path)
+            run = read_json(path)
+            found.setdefault(run["system"], {})[run["seed"]] = run
+    if content["baseline"] not in found:
+        raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
+    runs = _in_order(found, content["baseline"])
+    return RunComparison(content["baseline"], runs, content["systems"], content["settings"])
+
+
+def _in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
+    """The baseline first, the others in the zoo's order, then by name; seeds by number."""
+    from hf_mlnmt.zoo.systems import list_systems
+
+    order = {system: number for number, system in enumerate(list_systems())}
+    names = sorted(runs, key=lambda name: (name != baseline, order.get(name.split(".")[0], len(order)), name))
+    return {name: dict(sorted(runs[name].items())) for name in names}
 
 
 def add_runs(
@@ -35,109 +106,144 @@ def add_runs(
     output: str | Path,
     data: str | Path = ".",
     tell: Callable[[str], None] = print,
-    **settings: Any,
+    **settings: int,
 ) -> list[str]:
-    """Compare runs with the first one and write them into `output`; what is there already is kept.
+    """Take runs into a comparison and test every system against the baseline; what is there already is kept.
 
     Args:
-        folders: runs, the baseline first. Unfinished ones are passed over, to be added by a later call.
+        folders: runs of any seeds. The first is one of the baseline's, unless `output` has a baseline already.
+            Unfinished ones are passed over, to be added by a later call.
         output: folder of the comparison.
         data: folder of the raw references, as for training.
-        settings: bootstrap, trials, seed and jobs of the paired tests.
+        settings: bootstrap, trials and seed of the tests.
 
-    Returns: the names of the systems that were added or tested anew.
-    Raises: UserError for runs that are not comparable, and for an `output` with another baseline.
+    Returns: the systems that were tested anew.
+    Raises: UserError for runs that are not comparable; then nothing is written.
     """
-    baseline, runs = _read(folders, tell)
     output = Path(output)
-    stems = {run.name: run for run in (baseline, *runs)}
-    if len(stems) <= len(runs):
-        raise UserError(f"two of these runs are of one system ({', '.join(run.name for run in (baseline, *runs))}).")
-    for run in runs:
-        check_comparable(run, baseline)
-        for note in version_notes(run, baseline):
-            tell(f"note: {note}")
-    _check_baseline(output, baseline)
-    numbers = {key: value for key, value in settings.items() if key != "jobs"}
-    wanted = {run.name: _content(run, baseline, numbers) for run in (baseline, *runs)}
-    new = [run for run in runs if not _is_kept(output, wanted[run.name])]
-    if new:
-        tell(f"testing {', '.join(run.name for run in new)} against {baseline.name}")
-        tests = against_baseline(new, baseline, references_of(baseline, data), **settings)
-        for run in new:
-            wanted[run.name]["significance"] = {
-                test: {protocol: _only(paired.to_dict(), run.name) for protocol, paired in by_protocol.items()}
-                for test, by_protocol in tests.items()
-            }
-    for run in (baseline, *new):
-        write_json(output / f"{run.name}.json", wanted[run.name])
-    write_text(output / PAGE, page_of(output))
-    return [run.name for run in new]
-
-
-def _read(folders: Sequence[str | Path], tell: Callable[[str], None]) -> tuple[FinishedRun, list[FinishedRun]]:
-    found = {str(folder): read_run(folder) for folder in folders}
-    baseline, *others = found.values()
-    if baseline is None:
+    new = [run for run in (_read(folder, tell) for folder in folders) if run is not None]
+    kept = read_comparison(output) if (output / COMPARISON).is_file() else None
+    if kept is None and (not new or new[0].folder != Path(folders[0])):
         raise UserError(f"{folders[0]}: the baseline's run has no results.json yet. Let it finish first.")
-    for folder, run in found.items():
-        if run is None:
-            tell(f"{folder}: not finished, passed over")
-    return baseline, [run for run in others if run is not None]
+    settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
+    comparison = RunComparison(kept.baseline if kept else new[0].name, settings=settings)
+    given: dict[tuple[str, int], FinishedRun] = {}
+    for run in new:
+        if given.setdefault((run.name, run.seed), run) is not run:
+            other = given[run.name, run.seed].folder
+            raise UserError(f"{other} and {run.folder} are two runs of one system and seed ({run.name}, {run.seed}).")
+    every = {**_kept_runs(kept), **given}
+    _check(every, comparison.baseline, tell)
+    for system, seed in every.keys() - given.keys():
+        _counts_path(output, system, seed)
+    counts = {run: counts_of(found, references_of(found, data)) for run, found in given.items()}
+    for (system, seed), run in every.items():
+        comparison.runs.setdefault(system, {})[seed] = hide_paths(dict(run.results))
+    comparison.runs = _in_order(comparison.runs, comparison.baseline)
+    for (system, seed), found in counts.items():
+        write_counts(output / f"{system}.seed{seed}{COUNTS}", found)
+        write_json(output / f"{system}.seed{seed}.json", comparison.runs[system][seed])
+    tested = _test(comparison, kept, output, tell)
+    write_json(output / COMPARISON, _content(comparison))
+    write_text(output / PAGE, page_of(output))
+    return tested
 
 
-def _content(run: FinishedRun, baseline: FinishedRun, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The file of a run, before its tests."""
-    digests = {"baseline": baseline.name, "outputs": run.digests(), "baseline_outputs": baseline.digests()}
-    return hide_paths({**run.results, "significance": {}, COMPARED: {**digests, **numbers}})  # type: ignore[no-any-return]
+def _read(folder: str | Path, tell: Callable[[str], None]) -> FinishedRun | None:
+    run = read_run(folder)
+    if run is None:
+        tell(f"{folder}: not finished, passed over")
+    return run
 
 
-def _is_kept(output: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the file of a run is there, of this very run and with tests against this very baseline."""
-    kept = read_json(output / f"{wanted['system']}.json")
-    return bool(kept.get("significance")) and {**kept, "significance": {}} == wanted
+def _kept_runs(kept: RunComparison | None) -> dict[tuple[str, int], FinishedRun]:
+    runs = kept.runs if kept else {}
+    return {
+        (system, seed): FinishedRun(Path(f"{system}.seed{seed}"), results, {}, {})
+        for system, by_seed in runs.items()
+        for seed, results in by_seed.items()
+    }
 
 
-def _check_baseline(output: Path, baseline: FinishedRun) -> None:
-    for name, content in comparison_of(output).items() if output.is_dir() else ():
-        before = content[COMPARED]
-        if before["baseline"] != baseline.name or before["baseline_outputs"] != baseline.digests():
-            raise UserError(
-                f"{output / name}.json: compared with another baseline or another run of it ({before['baseline']}; now "
-                f"{baseline.name}). Choose another --output, or delete {output}."
-            )
+def _check(runs: Mapping[tuple[str, int], FinishedRun], baseline: str, tell: Callable[[str], None]) -> None:
+    """Every run beside the baseline's of its seed, and the baseline's beside one another."""
+    first = next(run for (system, _), run in runs.items() if system == baseline)
+    for (system, seed), run in runs.items():
+        beside = runs.get((baseline, seed))
+        if system == baseline:
+            check_comparable(run, first, other_seed=True)
+        elif beside is None:
+            tell(f"{run.folder}: the baseline has no run of seed {seed} yet; this one waits for it")
+            check_comparable(run, first, other_seed=True)
+        else:
+            check_comparable(run, beside)
+        for note in version_notes(run, beside or first):
+            tell(f"note: {note}")
 
 
-def _only(tests: dict[str, Any], name: str) -> dict[str, Any]:
-    return {**tests, "systems": {name: tests["systems"][name]}}
+def _test(
+    comparison: RunComparison, kept: RunComparison | None, output: Path, tell: Callable[[str], None]
+) -> list[str]:
+    """Fill `comparison.tests`; returns the systems whose numbers are not those that were kept."""
+    tested = []
+    for system, runs in comparison.runs.items():
+        seeds = sorted(runs.keys() & comparison.runs[comparison.baseline].keys())
+        if system == comparison.baseline or not seeds:
+            continue
+        base, own = ([_counts_path(output, name, seed) for seed in seeds] for name in (comparison.baseline, system))
+        made_of = hashlib.sha256(b"".join(path.read_bytes() for path in (*base, *own))).hexdigest()
+        before = kept.tests.get(system) if kept and kept.settings == comparison.settings else None
+        if before and before["made_of"] == made_of:
+            comparison.tests[system] = before
+            continue
+        tell(f"testing {system} against {comparison.baseline}, seeds {', '.join(map(str, seeds))}")
+        numbers = _numbers(base, own, comparison)
+        comparison.tests[system] = {SEEDS: seeds, "made_of": made_of, TESTED: numbers}
+        tested.append(system)
+    return tested
 
 
-def comparison_of(folder: str | Path) -> dict[str, dict[str, Any]]:
-    """{system: content} of a comparison's folder, the baseline first, the others in the zoo's order, then by name."""
-    from hf_mlnmt.zoo.systems import list_systems
+def _numbers(baseline: Sequence[Path], system: Sequence[Path], comparison: RunComparison) -> dict[str, Any]:
+    base, own = ([read_counts(path) for path in paths] for paths in (baseline, system))
+    return {
+        test: {
+            protocol: {
+                metric: compare_seeds(
+                    metric,
+                    [run[test][protocol][metric] for run in base],
+                    [run[test][protocol][metric] for run in own],
+                    **comparison.settings,
+                ).to_dict()
+                for metric in metrics
+            }
+            for protocol, metrics in protocols.items()
+        }
+        for test, protocols in comparison.first["scores"].items()
+    }
 
-    found = {}
-    for path in sorted(Path(folder).glob("*.json")):
-        read_results(path)
-        content = read_json(path)
-        if COMPARED not in content:
-            raise UserError(f'{path}: no "{COMPARED}" in it: not a file of a comparison (`hf-mlnmt compare-runs`).')
-        found[content["system"]] = content
-    order = {system: number for number, system in enumerate(list_systems())}
 
-    def place(item: tuple[str, dict[str, Any]]) -> tuple[bool, int, str]:
-        name, content = item
-        return name != content[COMPARED]["baseline"], order.get(name.split(".")[0], len(order)), name
+def _counts_path(folder: Path, system: str, seed: int) -> Path:
+    path = folder / f"{system}.seed{seed}{COUNTS}"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
+    return path
 
-    return dict(sorted(found.items(), key=place))
+
+def _content(comparison: RunComparison) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "baseline": comparison.baseline,
+        "settings": comparison.settings,
+        "systems": comparison.tests,
+    }
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
     """The README.md of a comparison's folder, from its JSON files, and the recipe's own budget from the record."""
-    contents = comparison_of(folder)
-    if not contents:
-        raise UserError(f"{folder}: no results of a comparison here.")
-    return comparison_page(contents, own_budget(next(iter(contents)), root))
+    from hf_mlnmt.reports.comparison_page import comparison_page
+
+    comparison = read_comparison(folder)
+    return comparison_page(comparison, own_budget(comparison.baseline, root))
 
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
@@ -148,21 +254,22 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
     return read_recipe(path).to_dict()["budget"] if path.is_file() else None
 
 
-def comparisons_of_record(stem: str, root: str | Path) -> dict[str, dict[str, Any]]:
-    """{name of the comparison: the record's results in it}, from results/*/."""
-    paths = sorted((Path(root) / "results").glob(f"*/{stem}.json"))
-    return {path.parent.name: read_json(path) for path in paths if COMPARED in read_json(path)}
+def comparisons_of_record(stem: str, root: str | Path) -> dict[str, RunComparison]:
+    """{name: comparison} of the folders results/*/ that have the record, each with it and its baseline alone."""
+    folders = [folder for folder in _comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
+    return {folder.name: read_comparison(folder, only=stem) for folder in folders}
+
+
+def _comparisons(root: str | Path) -> list[Path]:
+    return sorted(path.parent for path in (Path(root) / "results").glob(f"*/{COMPARISON}"))
 
 
 def stale_comparisons(root: str | Path | None = None) -> list[str]:
-    """Names of the comparisons under results/ whose README.md is not what their JSON files say.
-
-    Folders of other results have pages written by hand.
-    """
+    """Names of the comparisons under results/ whose README.md is not what their JSON files say."""
     root = Path(root) if root is not None else records_root()
-    folders = sorted({path.parent for path in (root / "results").glob("*/*.json") if COMPARED in read_json(path)})
+    pages = [folder / PAGE for folder in _comparisons(root)]
     return [
-        folder.name
-        for folder in folders
-        if not (folder / PAGE).is_file() or (folder / PAGE).read_text(encoding="utf-8") != page_of(folder, root)
+        page.parent.name
+        for page in pages
+        if not page.is_file() or page.read_text(encoding="utf-8") != page_of(page.parent, root)
     ]

@@ -1,33 +1,34 @@
-"""The page of a comparison: Markdown tables of what its JSON files hold, and nothing else."""
+"""The page of a comparison: Markdown tables of what its files hold, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_mlnmt.evaluation.report import mark, p_values, with_arrow
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, PairedResult
+from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.seed_tests import holm
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
+from hf_mlnmt.reports.comparison import RunComparison
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
 
-Contents = Mapping[str, Mapping[str, Any]]
+P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
 
-def comparison_page(contents: Contents, own_budget: Mapping[str, Any] | None = None) -> str:
-    """The page. contents: {system: results}, the baseline first; own_budget: that of the baseline's recipe."""
-    baseline = next(iter(contents))
+def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | None = None) -> str:
+    """The page. own_budget: that of the baseline's recipe."""
     blocks = [
-        f"# {_heading(contents[baseline])}",
-        f"{same_for_all(contents[baseline], own_budget)} Baseline: `{baseline}`. Made by `hf-mlnmt compare-runs` "
-        "from the JSON files beside this page.",
-        _overview(contents),
+        f"# {_heading(comparison.first)}",
+        f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare-runs` "
+        "from the files beside this page.",
+        overview(comparison).markdown(),
     ]
-    for test_set, protocols in contents[baseline]["scores"].items():
-        for protocol in protocols:
-            heading = f"## {test_set}, protocol {title(protocol)}"
-            blocks.append(f"{heading}\n\n{detail_table(contents, test_set, protocol).markdown()}")
-    blocks += [_legend(contents[baseline], contents), _signatures(contents[baseline])]
+    for test_set, protocol in _tests(comparison):
+        heading = f"## {test_set}, protocol {title(protocol)}"
+        blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
+    blocks += [_legend(comparison), _signatures(comparison.first)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -37,13 +38,21 @@ def _heading(results: Mapping[str, Any]) -> str:
     return f"Systems side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
 
 
-def same_for_all(results: Mapping[str, Any], own_budget: Mapping[str, Any] | None) -> str:
+def _tests(comparison: RunComparison) -> list[tuple[str, str]]:
+    return [(test, protocol) for test, protocols in comparison.first["scores"].items() for protocol in protocols]
+
+
+def same_for_all(comparison: RunComparison, own_budget: Mapping[str, Any] | None) -> str:
     """What the systems of a comparison share, and how their budget stands to the recipe's own."""
-    budget = results["budget"]
+    budget, seeds = comparison.first["budget"], list(comparison.runs[comparison.baseline])
+    which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
     text = (
-        f"Every system was trained once, with the same recipe, data, seed ({show(results.get('seed'))}) and budget: "
-        f"{budget['steps']:,} steps, {budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens."
+        f"Every system was trained with the same recipe, data, {which} and budget: {budget['steps']:,} steps, "
+        f"{budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens."
     )
+    fewer = [name for name, runs in comparison.runs.items() if len(runs) < len(seeds)]
+    if fewer:
+        text += f" Not all seeds are there yet of {', '.join(f'`{name}`' for name in fewer)}."
     steps = (own_budget or {}).get("steps")
     if steps and steps > budget["steps"]:
         text += (
@@ -53,87 +62,116 @@ def same_for_all(results: Mapping[str, Any], own_budget: Mapping[str, Any] | Non
     return text
 
 
-def _overview(contents: Contents) -> str:
-    first = next(iter(contents.values()))
-    columns = [(test, protocol) for test, protocols in first["scores"].items() for protocol in protocols]
-    header = ["system", "parameters", "CPU minutes", *(f"{test}, BLEU {protocol}" for test, protocol in columns)]
+def overview(comparison: RunComparison) -> Table:
+    """A row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
+    columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in _tests(comparison)]
     rows = []
-    for name, results in contents.items():
-        cells = [_with_difference(results, *column) for column in columns]
-        minutes = results["budget"].get("cpu_minutes")
-        rows.append([f"`{name}`", show(results.get("parameters")), f"{minutes:.1f}" if minutes else MISSING, *cells])
-    return Table(header, rows).markdown()
+    for system, runs in comparison.runs.items():
+        minutes = [run["budget"].get("cpu_minutes") for run in runs.values()]
+        known = [value for value in minutes if value]
+        cells = [_with_difference(comparison, system, *test) for test in _tests(comparison)]
+        time = f"{statistics.fmean(known):.1f}" if known else MISSING
+        parameters = show(next(iter(runs.values())).get("parameters"))
+        rows.append([f"`{system}`", parameters, time, str(len(runs)), *cells])
+    return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
 
 
-def _with_difference(results: Mapping[str, Any], test_set: str, protocol: str) -> str:
-    score = results["scores"][test_set][protocol]["BLEU"]["score"]
-    tested = paired(results, test_set, protocol, "BLEU")
-    return f"{score:.2f}" + (f" ({tested.difference:+.2f}{mark(tested)})" if tested else "")
+def _with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:
+    scores = comparison.scores(system, test_set, protocol, "BLEU")
+    tested = comparison.tested(system, test_set, protocol, "BLEU")
+    if tested is None:
+        return _mean(scores)
+    return f"{_mean(scores)} ({tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, 'BLEU')})"
 
 
-def detail_table(contents: Contents, test_set: str, protocol: str) -> Table:
-    """Of one test set and protocol: each metric's score, difference and both p-values side by side."""
-    metrics = _metrics(contents, test_set, protocol)
+def _mean(scores: Sequence[float]) -> str:
+    text = f"{statistics.fmean(scores):.2f}"
+    return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
+
+
+def corrected(comparison: RunComparison, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
+    """For each system the p-value of approximate randomisation, corrected for the number of systems (Holm)."""
+    found = {}
+    for system in comparison.tests:
+        tested = comparison.tested(system, test_set, protocol, metric)
+        found[system] = tested["approximate_randomisation"] if tested else None
+    return holm(found)
+
+
+def mark(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> str:
+    """‡ for a corrected p < 0.01, † for p < 0.05; nothing without a test, and from too few sentences."""
+    p = corrected(comparison, test_set, protocol, metric).get(system)
+    if p is None or _too_few(comparison, test_set, protocol):
+        return ""
+    return "‡" if p < 0.01 else "†" if p < 0.05 else ""
+
+
+def _too_few(comparison: RunComparison, test_set: str, protocol: str) -> bool:
+    counted = comparison.first.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
+    return counted is not None and counted < FEWEST_SENTENCES
+
+
+def detail_table(comparison: RunComparison, test_set: str, protocol: str) -> Table:
+    """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
+    metrics = list(comparison.first["scores"][test_set][protocol])
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
-    for system, results in contents.items():
-        cells = [_detail(results, test_set, protocol, metric) for metric in metrics]
-        rows.append([f"`{system}`", *(cell for three in cells for cell in three)])
+    for system in comparison.runs:
+        cells = (cell for metric in metrics for cell in detail(comparison, system, test_set, protocol, metric))
+        rows.append([f"`{system}`", *cells])
     return Table(["system", *(Number(name) for name in names)], rows)
 
 
-def narrow_tables(contents: Contents) -> list[Table]:
+def narrow_tables(comparison: RunComparison) -> list[Table]:
     """The same of every test set and protocol for the terminal: score, difference and p one below the other."""
     tables = []
-    for test_set, protocols in next(iter(contents.values()))["scores"].items():
-        for protocol in protocols:
-            metrics = _metrics(contents, test_set, protocol)
-            rows = [
-                [system, *("\n".join(filter(None, _detail(results, test_set, protocol, metric))) for metric in metrics)]
-                for system, results in contents.items()
-            ]
-            columns = ["system", *(Number(with_arrow(metric)) for metric in metrics)]
-            tables.append(Table(columns, rows, f"{test_set}, {protocol}", lines=True))
+    for test_set, protocol in _tests(comparison):
+        metrics = list(comparison.first["scores"][test_set][protocol])
+        rows = [
+            [system, *("\n".join(filter(None, detail(comparison, system, test_set, protocol, m))) for m in metrics)]
+            for system in comparison.runs
+        ]
+        columns = ["system", *(Number(with_arrow(metric)) for metric in metrics)]
+        tables.append(Table(columns, rows, f"{test_set}, {protocol}", lines=True))
     return tables
 
 
-def _metrics(contents: Contents, test_set: str, protocol: str) -> list[str]:
-    return list(next(iter(contents.values()))["scores"][test_set][protocol])
-
-
-def _detail(results: Mapping[str, Any], test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Score, difference and p-values of one system; the baseline has the score alone."""
-    score, tested = results["scores"][test_set][protocol][metric]["score"], paired(results, test_set, protocol, metric)
+def detail(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
+    """Mean score, difference and p-values of one system; the baseline has the score alone."""
+    scores = _mean(comparison.scores(system, test_set, protocol, metric))
+    tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
-        return f"{score:.2f}", "", ""
-    return f"{score:.2f}", f"{tested.difference:+.2f}{mark(tested)}", p_values(tested)
+        return scores, "", ""
+    difference = f"{tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, metric)}"
+    return scores, difference, TOO_FEW if _too_few(comparison, test_set, protocol) else " / ".join(p_values(tested))
 
 
-def paired(results: Mapping[str, Any], test_set: str, protocol: str, metric: str) -> PairedResult | None:
-    """The paired tests of a results file of one system; None for the baseline."""
-    tests = results.get("significance", {}).get(test_set, {}).get(protocol, {}).get("systems", {})
-    entry = next((metrics[metric] for metrics in tests.values() if metric in metrics), None)
-    if entry is None:
-        return None
-    counted = results.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
-    if counted is not None and counted < FEWEST_SENTENCES:  # tested before there was such a bound
-        return PairedResult(entry["difference"], None, None)
-    return PairedResult(**entry)
+def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
+    """Those of the three tests that there are; "equal" for equal outputs."""
+    if not tested["difference"]:
+        yield "equal"
+        return
+    for name in P_VALUES:
+        if tested.get(name) is not None:
+            yield f"{tested[name]:.3f}"
 
 
-def _legend(baseline: Mapping[str, Any], contents: Contents) -> str:
-    settings: Any = next((results["compared"] for results in contents.values() if results.get("significance")), {})
+def _legend(comparison: RunComparison) -> str:
+    seeds = max(len(runs) for runs in comparison.runs.values())
+    over = "scores are means over seeds ± their standard deviation; " if seeds > 1 else ""
+    welch = " / of Welch's t-test on the seeds' scores" if seeds > 1 else ""
     return (
-        "Differences are to the baseline; p is of the paired bootstrap "
-        f"({show(settings.get('bootstrap'))} resamples) / of approximate randomisation "
-        f"({show(settings.get('trials'))} trials); † p < 0.05, ‡ p < 0.01 in the former. Many systems are tested here: "
-        "of twenty without any difference, one has p < 0.05. One seed each. CPU minutes are processor time of the "
-        f"training alone. Decoding: {show(baseline.get('decoding'))}."
+        f"Differences are to the baseline; {over}p is of approximate randomisation "
+        f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
+        f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected; † p < 0.05, ‡ p < 0.01 of "
+        f"the first, corrected for the {len(comparison.tests)} systems tested (Holm). Both resampling tests ask what "
+        "other sentences would have given; what other seeds would have given only Welch's asks. CPU minutes are "
+        f"processor time of the training alone. Decoding: {show(comparison.first.get('decoding'))}."
     )
 
 
-def _signatures(baseline: Mapping[str, Any]) -> str:
+def _signatures(results: Mapping[str, Any]) -> str:
     lines = []
-    for protocol, metrics in next(iter(baseline["scores"].values())).items():
+    for protocol, metrics in next(iter(results["scores"].values())).items():
         lines += [f"- {protocol} {name}: `{entry['signature']}`" for name, entry in metrics.items()]
     return "Signatures:\n\n" + "\n".join(lines)

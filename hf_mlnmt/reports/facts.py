@@ -9,13 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.entry import Reported
+
+if TYPE_CHECKING:
+    from hf_mlnmt.reports.comparison import RunComparison
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Facts:
     """text_processing.json."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """By part, see parts.py."""
-    comparisons: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Results in comparisons with other systems, by the comparison's name under results/ (comparison.py)."""
+    comparisons: Mapping[str, RunComparison] = field(default_factory=dict)
+    """Comparisons with other systems, by their names under results/."""
     papers: tuple[Reported, Reported] | None = None
     """What the papers report for this system in this setup, and for their baseline."""
     curves: Path | None = None

@@ -1,4 +1,4 @@
-"""Comparisons of runs: built run by run, numbers as the paired tests give them, what is not comparable refused."""
+"""Comparisons of runs: built run by run, over seeds, also when runs are gone; what is not comparable refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import PairedResult, paired_tests, read_results, score_protocols
+from hf_mlnmt.evaluation import METRICS, PairedResult, paired_tests, score_protocols
 from hf_mlnmt.evaluation.report import p_values
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import read_run
+from hf_mlnmt.evaluation.seed_tests import compare_seeds
+from hf_mlnmt.evaluation.sentence_counts import count_sentences
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.comparison import add_runs, comparison_of, page_of, stale_comparisons
+from hf_mlnmt.reports.comparison import add_runs, page_of, read_comparison, stale_comparisons
+from hf_mlnmt.reports.comparison_page import corrected
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
 
@@ -38,6 +41,7 @@ def sentences(seed: int, wrong: float) -> list[str]:
 
 
 OUTPUTS = {"base": sentences(2, 0.3), "a": sentences(3, 0.1), "b": sentences(4, 0.32)}
+SECOND = {"base": sentences(5, 0.33), "a": sentences(6, 0.12)}  # of another seed
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
@@ -45,9 +49,10 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def write_run(folder: Path, key: str, **changes: Any) -> Path:
+def write_run(folder: Path, key: str, outputs: list[str] | None = None, **changes: Any) -> Path:
     """What `hf-mlnmt train` leaves of a run."""
-    scores = score_protocols(OUTPUTS[key], sentences(0, 0), language="de", bootstrap=20)
+    outputs = outputs or OUTPUTS[key]
+    scores = score_protocols(outputs, sentences(0, 0), language="de", bootstrap=20)
     files = {"source": "test.en", "target": "test.de"}
     results: dict[str, Any] = {
         "schema": "hf_mlnmt.results/1", "system": NAMES[key], "seed": 1, "data": {"name": "toy"},
@@ -65,7 +70,7 @@ def write_run(folder: Path, key: str, **changes: Any) -> Path:
         for part in outer:
             inner = inner[part]
         inner[last] = value
-    write_lines(folder / "translations" / "test.average.de", OUTPUTS[key])
+    write_lines(folder / "translations" / "test.average.de", outputs)
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     (folder / "recipe.yaml").write_text("seed: 1\n")
     (folder / "average").mkdir(exist_ok=True)
@@ -108,9 +113,9 @@ def test_the_numbers_are_the_paired_tests(compared):
         systems = {name: OUTPUTS[key] for key, name in NAMES.items()}
         expected = paired_tests(systems, sentences(0, 0), protocol=protocol, language="de", **FEW).to_dict()
         for key in ("a", "b"):
-            found = read_results(compared / f"{NAMES[key]}.json").significance["test"][protocol]
-            assert found == {**expected, "systems": {NAMES[key]: expected["systems"][NAMES[key]]}}
-    assert read_results(compared / f"{NAMES['base']}.json").significance == {}
+            found = read_comparison(compared).tests[NAMES[key]]["tested"]["test"][protocol]
+            assert found == {m: {**v, "welch": None} for m, v in expected["systems"][NAMES[key]].items()}
+    assert NAMES["base"] not in read_comparison(compared).tests
 
 
 def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
@@ -124,26 +129,77 @@ def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
     shutil.copytree(runs / "b", later / "b", dirs_exist_ok=True)
     assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == [NAMES["b"]]
     assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == []
-    assert {path.name: path.read_text() for path in compared.iterdir()} == {
-        path.name: path.read_text() for path in (tmp_path / "toy").iterdir()
-    }
+    assert contents(compared) == contents(tmp_path / "toy")
     # other settings of the tests, or other translations, are tested anew
     assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, bootstrap=51, trials=100)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_second_seed_is_added_when_the_first_ones_runs_are_gone(runs, compared, tmp_path):
+    """The numbers are those of both seeds' sentences, the page has means and deviations."""
+    said: list[str] = []
+    second = {key: write_run(tmp_path / key, key, SECOND[key], seed=2, recipe__seed=2) for key in SECOND}
+    output = shutil.copytree(compared, tmp_path / "toy")
+    before = contents(output)
+    assert add_runs([second["a"]], output, runs / "data", said.append, **FEW) == []
+    assert "no run of seed 2 yet" in said[0]
+    assert before.items() <= {**contents(output), "README.md": before["README.md"]}.items()
+    assert add_runs([second["base"]], output, runs / "data", said.append, **FEW) == [NAMES["a"]]
+    comparison = read_comparison(output)
+    assert {name: list(seeds) for name, seeds in comparison.runs.items()} == {
+        NAMES["base"]: [1, 2], NAMES["b"]: [1], NAMES["a"]: [1, 2],
+    }  # fmt: skip
+    counts = {
+        key: [count_sentences(each[key], sentences(0, 0))["BLEU"] for each in (OUTPUTS, SECOND)] for key in SECOND
+    }
+    found = comparison.tested(NAMES["a"], "test", "cased", "BLEU")
+    assert found == compare_seeds("BLEU", counts["base"], counts["a"], **FEW).to_dict()
+    assert found["welch"] is not None
+    scores = comparison.scores(NAMES["a"], "test", "cased", "BLEU")
+    page = (output / "README.md").read_text()
+    assert f"{sum(scores) / 2:.2f} ± {abs(scores[0] - scores[1]) / 2**0.5:.2f} ({found['difference']:+.2f}" in page
+    assert "seeds (1, 2; a run for each) and budget: 10 steps" in page
+    assert f"Not all seeds are there yet of `{NAMES['b']}`." in page
+    together = [runs / "base", second["base"], runs / "a", second["a"], runs / "b"]
+    add_runs(together, tmp_path / "at once", runs / "data", said.append, **FEW)
+    assert contents(tmp_path / "at once") == contents(output)
+
+
+def test_marks_are_of_corrected_p_values(compared):
+    comparison = read_comparison(compared)
+    raw = {s: comparison.tested(s, "test", "cased", "BLEU")["approximate_randomisation"] for s in comparison.tests}
+    assert len(raw) == 2
+    found = corrected(comparison, "test", "cased", "BLEU")
+    assert found[min(raw, key=raw.get)] == pytest.approx(2 * min(raw.values()))
+
+
+def test_a_comparison_without_counts_shows_its_tests_and_takes_no_seed(runs, compared, tmp_path):
+    output = shutil.copytree(compared, tmp_path / "toy")
+    for path in output.glob("*.gz"):
+        path.unlink()
+    assert page_of(output) == (compared / "README.md").read_text()
+    other = write_run(tmp_path / "b", "b", SECOND["a"])
+    with pytest.raises(UserError, match=r"base\.seed1\.counts\.gz|ende\.seed1\.counts\.gz: no such file"):
+        add_runs([other], output, runs / "data", **FEW)
 
 
 def test_the_page_says_what_the_files_say(compared):
     page = (compared / "README.md").read_text(encoding="utf-8")
     assert page == page_of(compared)
-    assert list(comparison_of(compared)) == [NAMES["base"], NAMES["b"], NAMES["a"]]  # the zoo's order
-    content = json.loads((compared / f"{NAMES['a']}.json").read_text(encoding="utf-8"))
+    comparison = read_comparison(compared)
+    assert list(comparison.runs) == [NAMES["base"], NAMES["b"], NAMES["a"]]  # the zoo's order
     rows = [line for line in page.splitlines() if line.startswith(f"| `{NAMES['a']}`")]
     assert len(rows) == 3  # overview, cased, classic
-    assert "1,234,567 | 2.5" in rows[0]
+    assert "1,234,567 | 2.5 | 1 |" in rows[0]
     for row, protocol in zip(rows[1:], ("cased", "classic"), strict=True):
-        for metric in ("BLEU", "chrF", "TER"):
-            tested = content["significance"]["test"][protocol]["systems"][NAMES["a"]][metric]
-            assert f"{content['scores']['test'][protocol][metric]['score']:.2f} | {tested['difference']:+.2f}" in row
-            assert f"{tested['paired_bootstrap']:.3f} / {tested['approximate_randomisation']:.3f}" in row
+        for metric in METRICS:
+            tested = comparison.tested(NAMES["a"], "test", protocol, metric)
+            (score,) = comparison.scores(NAMES["a"], "test", protocol, metric)
+            assert f"{score:.2f} | {tested['difference']:+.2f}" in row
+            assert f"{tested['approximate_randomisation']:.3f} / {tested['paired_bootstrap']:.3f} |" in row
     assert "†" in rows[1]
     assert "the recipe's own is 4,000 steps" in page
     assert "99 target tokens" in page
@@ -152,7 +208,7 @@ def test_the_page_says_what_the_files_say(compared):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"seed": 2}, r"seed \(2; baseline 1\)"),
+        ({"recipe__seed": 2}, r"recipe.seed \(2; baseline 1\)"),
         ({"budget__steps": 20}, r"budget.steps \(20; baseline 10\)"),
         ({"budget__target_tokens": 98}, "budget.target_tokens"),
         ({"data": {"name": "other"}}, "data.name"),
@@ -181,13 +237,11 @@ def test_other_mistakes_are_named(runs, compared, tmp_path):
         add_runs([runs / "base", runs / "nothing"], tmp_path, runs / "data")
     with pytest.raises(UserError, match="not the folder of a training run"):
         add_runs([runs / "base", runs / "data"], tmp_path, runs / "data")
-    with pytest.raises(UserError, match="another baseline"):
-        add_runs([runs / "a", runs / "b"], compared, runs / "data", **FEW)
-    again = write_run(tmp_path / "again", "base")  # trained once more: other translations
-    write_lines(again / "translations" / "test.average.de", OUTPUTS["b"])
-    with pytest.raises(UserError, match="another run of it"):
-        add_runs([again, runs / "b"], compared, runs / "data", **FEW)
-    with pytest.raises(UserError, match="of one system"):
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "recipe.yaml").write_text("seed: 1\n")
+    with pytest.raises(UserError, match="the baseline's run has no results"):
+        add_runs([tmp_path / "later", runs / "a"], tmp_path / "out", runs / "data")
+    with pytest.raises(UserError, match="of one system and seed"):
         add_runs([runs / "base", write_run(tmp_path / "twin", "base")], tmp_path / "out", runs / "data")
     wrong = tmp_path / "data"
     write_lines(wrong / "test.en", sentences(0, 0))
@@ -203,11 +257,11 @@ def test_the_command(runs, compared, tmp_path):
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     assert "test, classic" in result.output
-    assert (tmp_path / "toy" / "README.md").read_text() == (compared / "README.md").read_text()
+    assert contents(tmp_path / "toy") == contents(compared)
     result = CliRunner().invoke(app, ["compare-runs", str(runs / "base"), "-o", str(tmp_path)])
     assert isinstance(result.exception, UserError)
     help_text = CliRunner().invoke(app, ["compare-runs", "--help"]).output
-    assert all(option in help_text for option in ("--data", "--output", "--trials", "--jobs"))
+    assert all(option in help_text for option in ("--data", "--output", "--trials", "--seed"))
 
 
 def test_p_values_in_the_order_of_the_legend():
@@ -228,8 +282,7 @@ def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
     assert "Not trained yet" in card
     assert "No results yet" in card
     section = card.split("## Side by side with other systems")[1].split("\n## ")[0]
-    content = json.loads((compared / f"{NAMES['a']}.json").read_text(encoding="utf-8"))
-    entry = content["scores"]["test"]["cased"]["BLEU"]["score"]
+    (entry,) = read_comparison(compared).scores(NAMES["a"], "test", "cased", "BLEU")
     assert f"| test | cased | BLEU ↑ | {entry:.2f} |" in section
     assert "small budget" in section
     assert f"compared with `{NAMES['base']}`" in section
@@ -262,7 +315,7 @@ def test_pages_of_the_projects_comparisons_are_in_step():
 def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp_path):
     """Nor from a file that was written before there was such a bound."""
     shutil.copytree(compared, tmp_path / "few")
-    for path in (tmp_path / "few").glob("*.json"):
+    for path in (tmp_path / "few").glob("*.seed1.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         content["outputs"] = {"test": {name: {"sentences": FEWEST_SENTENCES - 1} for name in ("cased", "classic")}}
         path.write_text(json.dumps(content), encoding="utf-8")
