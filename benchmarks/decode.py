@@ -216,7 +216,7 @@ def bleu(outputs: list[list[int]], parts: Any, reference: Path | None) -> float 
 
 def compare_systems(options: argparse.Namespace) -> None:
     """Every system with random weights: stock and ours, the same number of steps for every sentence."""
-    systems = hf_mlnmt.list_systems() if options.systems == "all" else options.systems.split(",")
+    systems = hf_mlnmt.list_systems("translation") if options.systems == "all" else options.systems.split(",")
     ids = torch.randint(5, 8000, (32, 15), generator=torch.Generator().manual_seed(1))
     inputs = [{"input_ids": ids.to(options.device), "attention_mask": torch.ones_like(ids).to(options.device)}]
     fixed = {"do_sample": False, "min_new_tokens": options.steps, "max_new_tokens": options.steps}

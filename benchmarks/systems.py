@@ -189,7 +189,7 @@ def show(rows: list[dict], title: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="small", choices=["tiny", "small", "base"])
-    parser.add_argument("--systems", nargs="+", default=list_systems(), help="unless given: all")
+    parser.add_argument("--systems", nargs="+", default=list_systems("translation"), help="unless given: all")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--tokens", type=int, default=1024, help="target tokens a training step")
     parser.add_argument("--length", type=int, default=20, help="subwords of a sentence")

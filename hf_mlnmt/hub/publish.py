@@ -187,13 +187,9 @@ def _write_model(model: Any, folder: Path) -> None:
     from transformers.utils import logging
 
     if architecture := architecture_of(model.config):
-        classes = {
-            "AutoConfig": architecture.config_class,
-            "AutoModel": architecture.base_class,
-            "AutoModelForSeq2SeqLM": architecture.translation_class,
-        }
         model.config.auto_map = {
-            auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for auto_class, cls in classes.items()
+            auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}"
+            for auto_class, cls in architecture.classes.items()
         }
     logging.disable_progress_bar()
     model.save_pretrained(folder)

@@ -1,5 +1,7 @@
 """What every architecture's config has: Marian's field names, plus where the layer norm stands.
 
+`StackConfig` is what a decoder needs, with or without an encoder; `TransformerConfig` adds the encoder.
+
 A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
 """
 
@@ -15,16 +17,14 @@ from .saving import copy_code
 
 
 @strict
-class TransformerConfig(PreTrainedConfig):
-    """The baseline's config; the defaults are the base shape of Vaswani et al. 2017.
+class StackConfig(PreTrainedConfig):
+    """What translation models and language models share; the defaults are the base shape of Vaswani et al. 2017.
 
     Args:
-        vocab_size: entries of the source vocabulary, and of the target's unless `decoder_vocab_size` is given.
-        decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
+        vocab_size: entries of the vocabulary (of the source's, where there are two).
         d_model: width of every layer (the papers' d).
-        encoder_layers, decoder_layers: numbers of layers (L and L_d).
-        encoder_attention_heads, decoder_attention_heads: heads (H); d_model must be a multiple.
-        encoder_ffn_dim, decoder_ffn_dim: inner width of the feed-forward sublayer (d_ff).
+        decoder_layers: number of layers (L_d). decoder_attention_heads: heads (H); d_model must be a multiple.
+        decoder_ffn_dim: inner width of the feed-forward sublayer (d_ff).
         norm_position: "post" LN(x + f(x)) as in the papers on joint attention; "pre" x + f(LN(x)), with one more layer
             norm after each stack, as in the thesis on monolingual data.
         dropout: on the embeddings and on every sublayer's output. attention_dropout: on the attention weights.
@@ -37,29 +37,18 @@ class TransformerConfig(PreTrainedConfig):
         position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
             (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
-        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
         tie_word_embeddings: the output projection is the target embedding. False unties everything, the shared
             source embedding too, as Transformers does.
         output_bias: a bias, trained, for each entry of the target vocabulary (Marian).
         init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
     """
 
-    model_type = "mlnmt-transformer"
     keys_to_ignore_at_inference = ["past_key_values", "losses"]
-    attribute_map = {
-        "hidden_size": "d_model",
-        "num_hidden_layers": "encoder_layers",
-        "num_attention_heads": "encoder_attention_heads",
-    }
 
     vocab_size: int = 32768
-    decoder_vocab_size: int | None = None
     d_model: int = 512
-    encoder_layers: int = 6
     decoder_layers: int = 6
-    encoder_attention_heads: int = 8
     decoder_attention_heads: int = 8
-    encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
     norm_position: Literal["post", "pre"] = "post"
     dropout: float | int = 0.1
@@ -73,15 +62,87 @@ class TransformerConfig(PreTrainedConfig):
     position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "interleaved"
     position_offset: int = 0
     max_position_embeddings: int = 1024
-    share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     output_bias: bool = False
     init_std: float | None = None
     pad_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 1
     bos_token_id: int | None = 3
-    decoder_start_token_id: int = 3
     use_cache: bool = True
+    is_encoder_decoder: bool = False
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Entries of the vocabulary that is predicted."""
+        return getattr(self, "decoder_vocab_size", None) or self.vocab_size
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
+        """As Transformers'; where `auto_map` points to code, that code goes along, so that what is saved loads again.
+
+        A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
+        """
+        if pointers := getattr(self, "auto_map", None):
+            self.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
+    def validate_sizes(self):
+        """Refuse sizes that cannot be built, naming the field."""
+        self._refuse_sizes("decoder")
+        for field in ("vocab_size", "d_model", "max_position_embeddings"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
+
+    def _refuse_sizes(self, side: str):
+        if getattr(self, f"{side}_layers") < 1:
+            raise ValueError(f"{side}_layers={getattr(self, f'{side}_layers')}: must be at least 1")
+        heads = getattr(self, f"{side}_attention_heads")
+        if heads < 1 or self.d_model % heads:
+            raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
+
+    def validate_activation(self):
+        """The activation function must be one that Transformers knows."""
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
+
+    def validate_positions(self):
+        """Only sines can be counted from another number."""
+        if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
+            raise ValueError(
+                f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
+            )
+
+    def validate_rates(self):
+        """Dropout rates are probabilities."""
+        for field in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
+
+
+@strict
+class TransformerConfig(StackConfig):
+    """The baseline's config: the fields of `StackConfig`, and
+
+    Args:
+        decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
+        encoder_layers, encoder_attention_heads, encoder_ffn_dim: of the encoder (L), as those of the decoder.
+        share_encoder_decoder_embeddings: one matrix embeds source and target (needs one vocabulary).
+    """
+
+    model_type = "mlnmt-transformer"
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+
+    decoder_vocab_size: int | None = None
+    encoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    share_encoder_decoder_embeddings: bool = True
+    decoder_start_token_id: int = 3
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
@@ -102,44 +163,9 @@ class TransformerConfig(PreTrainedConfig):
             config.num_hidden_layers = len(config.layer_types)
         return config
 
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """As Transformers'; where `auto_map` points to code, that code goes along, so that what is saved loads again.
-
-        A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
-        """
-        if pointers := getattr(self, "auto_map", None):
-            self.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
-        return super().save_pretrained(save_directory, push_to_hub, **kwargs)
-
-    def validate_sizes(self):
+    def validate_encoder(self):
         """Refuse sizes that cannot be built, naming the field."""
-        for field in ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
-        for side in ("encoder", "decoder"):
-            heads = getattr(self, f"{side}_attention_heads")
-            if heads < 1 or self.d_model % heads:
-                raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
-        if self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
-
-    def validate_activation(self):
-        """The activation function must be one that Transformers knows."""
-        if self.activation_function not in ACT2FN:
-            raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
-
-    def validate_positions(self):
-        """Only sines can be counted from another number."""
-        if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
-            raise ValueError(
-                f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
-            )
-
-    def validate_rates(self):
-        """Dropout rates are probabilities."""
-        for field in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
+        self._refuse_sizes("encoder")
 
     def validate_vocabularies(self):
         """One shared embedding needs one vocabulary."""

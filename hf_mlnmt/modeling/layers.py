@@ -15,14 +15,14 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import CrossAttention, SelfAttention
-from .configuration import TransformerConfig
+from .configuration import StackConfig, TransformerConfig
 from .dropout import Dropout
 
 
 class Sublayer(nn.Module):
     """Equation 3: the residual connection, dropout and layer norm around one computation."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: StackConfig):
         super().__init__()
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
@@ -39,7 +39,7 @@ class Sublayer(nn.Module):
 class FeedForward(nn.Module):
     """Equation 4."""
 
-    def __init__(self, config: TransformerConfig, width: int):
+    def __init__(self, config: StackConfig, width: int):
         super().__init__()
         self.fc1 = nn.Linear(config.d_model, width)
         self.fc2 = nn.Linear(width, config.d_model)
@@ -73,18 +73,23 @@ class EncoderLayer(GradientCheckpointingLayer):
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, attention over the source (none in a language model), then feed-forward."""
+    """Causal self-attention, attention over the source, then feed-forward.
+
+    With None for `source_attention_class` the whole sublayer is absent (language_model.py); where there is no memory it
+    is passed over.
+    """
 
     attention_class: type[nn.Module] = SelfAttention
-    source_attention_class: type[nn.Module] = CrossAttention
+    source_attention_class: type[nn.Module] | None = CrossAttention
 
-    def __init__(self, config: TransformerConfig, layer_idx: int):
+    def __init__(self, config: StackConfig, layer_idx: int):
         super().__init__()
         heads = config.decoder_attention_heads
         self.self_attn = self.attention_class(config, heads, layer_idx, is_causal=True)
         self.self_attn_sublayer = Sublayer(config)
-        self.source_attn: Any = self.source_attention_class(config, heads, layer_idx)
-        self.source_attn_sublayer = Sublayer(config)
+        if self.source_attention_class is not None:
+            self.source_attn: Any = self.source_attention_class(config, heads, layer_idx)
+            self.source_attn_sublayer = Sublayer(config)
         self.feed_forward = FeedForward(config, config.decoder_ffn_dim)
         self.feed_forward_sublayer = Sublayer(config)
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .linear import matrix_of
+
 ROWS = 256  # target positions projected at once: their logits stay in the processor's cache, whatever the batch
 
 
@@ -42,6 +44,18 @@ def projected_cross_entropy(
         states, weight = states.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
+
+
+def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """`projected_cross_entropy` by an output projection, the layer `head`."""
+    weight, bias = matrix_of(head, states)
+    return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
+
+
+def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
+    """What a sum over target tokens is divided by: `items`, or how many labels are not -100; at least 1."""
+    items = (labels != -100).sum() if items is None else items
+    return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:

@@ -44,12 +44,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention import CrossAttention, SelfAttention
-from .configuration import TransformerConfig
+from .configuration import StackConfig, TransformerConfig
 from .dropout import Dropout
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
-from .linear import matrix_of
-from .loss import cross_entropy, projected_cross_entropy
+from .loss import cross_entropy, divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 from .positions import LearnedPositions, SinusoidalPositions, positions_of
 
@@ -89,7 +88,9 @@ class TransformerPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the one vocabulary, on both sides (Transformers knows one side only)."""
+        """Resize the one vocabulary, on both sides where there are two (Transformers knows one side only)."""
+        if not self.config.is_encoder_decoder:
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if not self.config.share_encoder_decoder_embeddings:
             raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -106,7 +107,7 @@ class Stack(TransformerPreTrainedModel):
 
     layer_class: type[nn.Module]
 
-    def __init__(self, config: TransformerConfig, vocab_size: int, layers: int):
+    def __init__(self, config: StackConfig, vocab_size: int, layers: int):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
@@ -189,8 +190,8 @@ class Decoder(Stack):
         "cross_attentions": CrossAttention,
     }
 
-    def __init__(self, config: TransformerConfig):
-        super().__init__(config, config.decoder_vocab_size or config.vocab_size, config.decoder_layers)
+    def __init__(self, config: StackConfig):
+        super().__init__(config, config.target_vocab_size, config.decoder_layers)
         self.post_init()
 
     @merge_with_config_defaults
@@ -217,7 +218,8 @@ class Decoder(Stack):
             extras: what the model itself has for the layers, beside what `extend` makes.
         """
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            parts = [DynamicCache(config=self.config) for _ in range(1 if encoder_hidden_states is None else 2)]
+            past_key_values = EncoderDecoderCache(*parts) if len(parts) == 2 else parts[0]
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
         embeds = self.look_up(input_ids, inputs_embeds)
         extras = {**(extras or {}), **self.extend(embeds, past, decoder_position_ids, attention_mask, encoder_features)}
@@ -343,8 +345,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
         self.model = self.model_class(config)
-        vocabulary = config.decoder_vocab_size or config.vocab_size
-        self.lm_head = nn.Linear(config.d_model, vocabulary, bias=config.output_bias)
+        self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
         if not config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         self.post_init()
@@ -399,9 +400,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(outputs.last_hidden_state[:, kept])
         if labels is not None:
-            items = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
-            items = items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
-            losses = self.supervise(outputs, logits, labels, smoothing, items)
+            losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()
         return TranslationOutput(
             loss=loss,
@@ -435,8 +434,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
     def project_and_score(self, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         """The cross-entropy of states (batch, target, d_model), a sum over target tokens; no logits are kept."""
-        weight, bias = matrix_of(self.lm_head, states)
-        return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
+        return head_cross_entropy(self.lm_head, states, labels, label_smoothing)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

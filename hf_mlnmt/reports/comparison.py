@@ -96,7 +96,7 @@ def _in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str,
     """The baseline first, the others in the zoo's order, then by name; seeds by number."""
     from hf_mlnmt.zoo.systems import list_systems
 
-    order = {system: number for number, system in enumerate(list_systems())}
+    order = {system: number for number, system in enumerate(list_systems("translation"))}
     names = sorted(runs, key=lambda name: (name != baseline, order.get(name.split(".")[0], len(order)), name))
     return {name: dict(sorted(runs[name].items())) for name in names}
 

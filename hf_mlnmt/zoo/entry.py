@@ -5,7 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["translation", "language-model"]
+# The Auto class that loads a model of each kind, and what its class is called behind the architecture's prefix.
+HEADS: dict[Kind, tuple[str, str]] = {
+    "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
+    "language-model": ("AutoModelForCausalLM", "ForCausalLM"),
+}
 
 
 class Reported(NamedTuple):
@@ -22,7 +29,8 @@ class Reported(NamedTuple):
 
 @dataclass(frozen=True)
 class Architecture:
-    """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, <prefix>ForConditionalGeneration.
+    """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, and the one that its kind says:
+    <prefix>ForConditionalGeneration, <prefix>ForCausalLM.
 
     `beyond`: what they have that the baseline lacks, as a noun. `over_dual_context`: the same with an encoder of the
     dual contextual module, what `<system>+enc-dc` stands for; None where the two cannot be combined.
@@ -33,6 +41,7 @@ class Architecture:
     prefix: str
     beyond: str = ""
     over_dual_context: Architecture | None = None
+    kind: Kind = "translation"
 
     @property
     def config_class(self) -> Any:
@@ -45,17 +54,27 @@ class Architecture:
         return self._class("Model")
 
     @property
-    def translation_class(self) -> Any:
-        """The translation model, for AutoModelForSeq2SeqLM."""
-        return self._class("ForConditionalGeneration")
+    def head_class(self) -> Any:
+        """The model with output projection, for `auto_class`."""
+        return self._class(HEADS[self.kind][1])
 
-    def _class(self, kind: str) -> Any:
-        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{self.module}"), self.prefix + kind)
+    @property
+    def auto_class(self) -> str:
+        """The name of the Auto class that loads the whole model."""
+        return HEADS[self.kind][0]
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """Each of its classes by the name of its Auto class; imports the models."""
+        return {"AutoConfig": self.config_class, "AutoModel": self.base_class, self.auto_class: self.head_class}
+
+    def _class(self, suffix: str) -> Any:
+        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{self.module}"), self.prefix + suffix)
 
 
 @dataclass(frozen=True)
 class System:
-    """One entry of the zoo. The citation is the translation class's."""
+    """One entry of the zoo. The citation is its class's."""
 
     name: str
     architecture: Architecture

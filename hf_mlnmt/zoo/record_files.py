@@ -32,13 +32,13 @@ def record_config_of(system: str, setup: str) -> Any:
 
 def record_json(system: str, setup: str) -> dict[str, Any]:
     """The content of modeling/<system>.<setup>.json: every field of our configs, and the model's class."""
-    from hf_mlnmt.modeling.configuration import TransformerConfig
+    from hf_mlnmt.modeling.configuration import StackConfig
 
     config = record_config_of(system, setup)
-    ours = [kind for kind in type(config).__mro__ if issubclass(kind, TransformerConfig)]
+    ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig)]
     names = sorted({name for kind in ours for name in inspect.get_annotations(kind)})
     content = {name: value for name, value in config.to_dict().items() if name in [*names, "model_type"]}
-    model_class = _entry(system).architecture.translation_class
+    model_class = _entry(system).architecture.head_class
     return {**{name: content[name] for name in sorted(content)}, "architectures": [model_class.__name__]}
 
 

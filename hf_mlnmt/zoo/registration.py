@@ -40,13 +40,14 @@ def name_configs(table: Any) -> None:
 
 def register_models(_: Any = None) -> None:
     """Import all models and register their classes."""
-    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+    import transformers
 
     for architecture in architectures():
         config_class = architecture.config_class
-        AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
-        AutoModel.register(config_class, architecture.base_class, exist_ok=True)
-        AutoModelForSeq2SeqLM.register(config_class, architecture.translation_class, exist_ok=True)
+        transformers.AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
+        transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
+        head = getattr(transformers, architecture.auto_class)
+        head.register(config_class, architecture.head_class, exist_ok=True)
 
 
 class _Introduction(MetaPathFinder):

@@ -27,7 +27,7 @@ class Setup:
     systems: tuple[str, ...]
 
 
-_ALL = tuple(list_systems())
+_ALL = tuple(list_systems("translation"))
 
 SETUPS: dict[str, Setup] = {
     "multi30k-ende": Setup("Multi30k", "English-German", "tiny", {"vocab_size": 8000}, (*_ALL, *VARIANTS)),

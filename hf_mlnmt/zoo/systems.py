@@ -12,14 +12,15 @@ from hf_mlnmt.zoo.entries import (
     aggregation,
     dual_context,
     extended_cross_attention,
+    language_model,
     multi_layer_attention,
     multi_level_supervision,
     transformer,
 )
-from hf_mlnmt.zoo.entry import Architecture, System
+from hf_mlnmt.zoo.entry import Architecture, Kind, System
 
 if TYPE_CHECKING:
-    from hf_mlnmt.modeling.configuration import TransformerConfig
+    from hf_mlnmt.modeling.configuration import StackConfig
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"layers": 4, "d_model": 128, "attention_heads": 4, "ffn_dim": 256},
@@ -34,15 +35,20 @@ _ENTRIES = (
     *multi_level_supervision.SYSTEMS,
     *dual_context.SYSTEMS,
     *extended_cross_attention.SYSTEMS,
+    *language_model.SYSTEMS,
 )
 SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
 VARIANTS: dict[str, System] = {entry.name: entry for entry in transformer.VARIANTS}
 """Entries that only records have: no names for `config_for`."""
 
 
-def list_systems() -> list[str]:
-    """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection."""
-    return [name for name, entry in SYSTEMS.items() if entry.listed]
+def list_systems(kind: Kind | None = None) -> list[str]:
+    """The canonical names of all systems, in the order of the documentation; of the ms-<layers> a selection.
+
+    Args:
+        kind: "translation" (AutoModelForSeq2SeqLM) or "language-model" (AutoModelForCausalLM); None: both.
+    """
+    return [name for name, entry in SYSTEMS.items() if entry.listed and kind in (None, entry.architecture.kind)]
 
 
 def find_system(name: str) -> System:
@@ -86,13 +92,14 @@ def architecture_of(config: Any) -> Architecture | None:
     return next((one for one in architectures() if one.model_type == config.model_type), None)
 
 
-def config_for(system: str, shape: str = "base", **overrides: Any) -> TransformerConfig:
+def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfig:
     """The config of a system at a shape.
 
     Args:
         system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion;
             ms-1+enc-dc, m-10+enc-dc, s-agg+enc-dc and so on have a dual-context encoder.
-        shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048).
+        shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048);
+            of a language model the decoder's.
         overrides: config fields that replace the shape's and the system's.
 
     Raises: UserError for an unknown system, shape or field.
@@ -108,5 +115,6 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> Transforme
     size = SHAPES[shape]
     per_side = ("layers", "attention_heads", "ffn_dim")
     sides = {f"{side}_{name}": size[name] for side in ("encoder", "decoder") for name in per_side}
+    sides = {name: value for name, value in sides.items() if name in known}
     fields = deepcopy(dict(entry.fields))  # a config may be changed, the entry not
     return config_class(**{"d_model": size["d_model"], **sides, **fields, **overrides})

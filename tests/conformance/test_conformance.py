@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.causal_contract import causal_members
 from helpers.contract import Batch, Member, members
 from helpers.skips import OF_THIS_RELEASE, SKIPS
-from helpers.upstream import Unavailable, introduce, load
+from helpers.upstream import Unavailable, introduce, introduce_causal, load
 
 from hf_mlnmt.zoo import find_system
 
@@ -62,7 +63,7 @@ class Sizes:
 def conformance_class(member: Member) -> type[unittest.TestCase]:
     """The test case of one member."""
     config, architecture = member.config(), find_system(member.system).architecture
-    base, translation = architecture.base_class, architecture.translation_class
+    base, translation = architecture.base_class, architecture.head_class
     introduce(base, translation, config.model_type)
 
     class Case(UPSTREAM.ModelTesterMixin, UPSTREAM.GenerationTesterMixin, unittest.TestCase):
@@ -136,4 +137,43 @@ def cases() -> dict[str, type]:
     return found
 
 
-globals().update(cases())
+class CausalSizes(Sizes):
+    """The same of a language model."""
+
+    def __init__(self, parent: unittest.TestCase, member: Any):
+        self.parent, self.member = parent, member
+        config = self.get_config()
+        self.hidden_size, self.num_hidden_layers = config.d_model, config.decoder_layers
+        self.num_attention_heads = config.decoder_attention_heads
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
+        config, inputs = super().prepare_config_and_inputs_for_common()
+        return config, {name: value for name, value in inputs.items() if not name.startswith("decoder")}
+
+
+def causal_cases() -> dict[str, type]:
+    """Of every language model."""
+    found = {}
+    for member in {one.system: one for one in reversed(causal_members())}.values():
+        architecture = find_system(member.system).architecture
+        classes = (architecture.base_class, architecture.head_class)
+        introduce_causal(*classes, architecture.model_type)
+
+        class Case(UPSTREAM.ModelTesterMixin, UPSTREAM.GenerationTesterMixin, unittest.TestCase):
+            all_model_classes = classes
+            is_encoder_decoder = False
+            test_can_init_all_missing_weights_before_2023 = True
+            of = member
+
+            def setUp(self):
+                self.model_tester = CausalSizes(self, self.of)
+                self.config_tester = UPSTREAM.ConfigTester(self, config_class=type(self.of.config()), d_model=16)
+
+            def test_config(self):
+                self.config_tester.run_common_tests()
+
+        found[f"Test{architecture.prefix}"] = type(f"Test{architecture.prefix}", (Case,), {"__module__": __name__})
+    return found
+
+
+globals().update(cases() | causal_cases())

@@ -19,7 +19,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
 
 # A family's systems are traced alike: the last of each stands for it, and the fusion of auxiliary decoders for itself.
-FAMILIES = sorted({SYSTEMS[name].architecture: name for name in list_systems()}.values())
+FAMILIES = sorted({SYSTEMS[name].architecture: name for name in list_systems("translation")}.values())
 OVERRIDES = {"ms-123-aif": {"auxiliary_layers": [1]}}
 
 

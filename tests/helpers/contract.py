@@ -112,15 +112,16 @@ def members() -> list[Member]:
     """Every system in every variant."""
     return [
         Member(system, variant, {**TINY, **FIELDS.get(system, {}), **fields})
-        for system in hf_mlnmt.list_systems()
+        for system in hf_mlnmt.list_systems("translation")
         for variant, fields in {**COMMON_VARIANTS, **VARIANTS.get(system, {})}.items()
     ]
 
 
 def members_once() -> list[Member]:
     """Every system in its default variant and in those of its own; the baseline in all."""
-    default = {system: hf_mlnmt.config_for(system, "tiny").norm_position for system in hf_mlnmt.list_systems()}
-    baseline = hf_mlnmt.list_systems()[0]
+    systems = hf_mlnmt.list_systems("translation")
+    default = {system: hf_mlnmt.config_for(system, "tiny").norm_position for system in systems}
+    baseline = systems[0]
     return [
         member
         for member in members()

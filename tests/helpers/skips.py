@@ -45,6 +45,7 @@ SKIPS: dict[str, str] = {
     "test_moe_models_record_router_logits": _EXPERTS,
     "test_output_router_logits_from_config": _EXPERTS,
     "test_causal_lm_loss_honors_shift_labels": "for decoder-only heads",
+    "test_encoder_decoder_loss_no_double_shift": "for encoder-decoders",
     "test_can_capture_specific_layers_hidden_states": "reads `hidden_states`, which an encoder-decoder splits into "
     "encoder_hidden_states and decoder_hidden_states; tests/test_zoo.py checks those",
     "test_can_load_from_already_mapped_keys": "for renamed checkpoints; our weights keep their names",

@@ -56,6 +56,14 @@ def introduce(base: type, translation: type, model_type: str):
     modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type] = translation.__name__
 
 
+def introduce_causal(base: type, head: type, model_type: str):
+    """The same of a language model."""
+    from transformers.models.auto import modeling_auto
+
+    modeling_auto.MODEL_MAPPING_NAMES[model_type] = base.__name__
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = head.__name__
+
+
 def _archive() -> Path:
     version = transformers.__version__
     if given := os.environ.get("HF_MLNMT_SDIST"):

@@ -21,7 +21,7 @@ from hf_mlnmt.zoo import find_system
 SIZES = {**TINY, "encoder_layers": 3, "kernel_size": 4, "dual_layers": [2, 3]}
 BEAMS = {**DECODING, "num_beams": 3}
 # Every system that can have such an encoder; of multi-level supervision members that the sizes here suit.
-COMBINED = [name for name in hf_mlnmt.list_systems() if find_system(name).architecture.over_dual_context]
+COMBINED = [name for name in hf_mlnmt.list_systems("translation") if find_system(name).architecture.over_dual_context]
 SYSTEMS = ["ms-12", "ms-12-aif", *(name for name in COMBINED if not name.startswith("ms-"))]
 
 

@@ -76,15 +76,15 @@ def test_every_entry_says_what_it_is_and_builds_a_config(entry):
     for fields in (entry.fields, *entry.setup_fields.values()):
         assert set(fields) <= known
     assert set(entry.setup_fields) <= SETUPS.keys()
-    assert entry.architecture.translation_class.citation.startswith("@")
+    assert entry.architecture.head_class.citation.startswith("@")
 
 
 def test_architectures_are_the_classes_own():
     for architecture in architectures():
         assert architecture.config_class.model_type == architecture.model_type
-        assert architecture.translation_class.model_class is architecture.base_class
+        assert architecture.head_class.model_class is architecture.base_class
         assert architecture_of(architecture.config_class()) is architecture
-        assert architecture.beyond or architecture.prefix == "Transformer"
+        assert architecture.beyond or architecture.prefix == "Transformer" or architecture.kind != "translation"
 
 
 def test_multi_level_supervision_of_any_layers():

@@ -95,7 +95,8 @@ def test_every_class_can_be_imported_from_the_package_of_models():
     from hf_mlnmt import modeling
 
     for architecture in architectures():
-        for kind in ("Config", "Model", "ForConditionalGeneration"):
-            assert getattr(modeling, architecture.prefix + kind).__name__ == architecture.prefix + kind
+        for cls in architecture.classes.values():
+            assert cls.__name__.startswith(architecture.prefix)
+            assert getattr(modeling, cls.__name__) is cls
     with pytest.raises(ImportError):
         from hf_mlnmt.modeling import NoSuchModel  # noqa: F401

@@ -1,0 +1,210 @@
+"""The language model: the baseline's decoder alone, without attention over a source.
+
+Reference: thesis on monolingual data, section 4.1 (fusion's language model) and section 4.2 (F_trg-LM, decoder-lm).
+
+| symbol in the thesis | here | shape |
+| --- | --- | --- |
+| e_0 .. e_I: start token, words, </s> | input_ids | (batch, time) |
+| s: decoder states | hidden_states | (batch, time, d_model) |
+| E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
+
+(1) p(e_i | e_0^{i-1}) = softmax(E s_i + b), b only with output_bias; s_i from the layers of layers.py without their
+attention over the source: the sublayer is absent, its layer norm included
+(2) F_trg-LM = - sum_i log p(e_i | e_0^{i-1});  perplexity = exp(F_trg-LM / I), </s> among the I tokens
+
+The weights have the names that they have in a translation model, `model.decoder.` and `lm_head.`: what one has learnt
+the other can take. Labels are as in every causal model of Transformers: the input itself, -100 where nothing counts,
+shifted here; e_0 is predicted by nothing.
+Padding may stand on either side. Positions are counted from the first token that the mask shows, and no label counts
+behind a token that it hides.
+Departs: nothing. For transfer into a translation model both have the same sizes and norm position.
+"""
+
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from .attention import SelfAttention
+from .configuration import StackConfig
+from .layers import DecoderLayer
+from .loss import cross_entropy, divisor, head_cross_entropy
+from .transformer import Decoder, TransformerPreTrainedModel
+
+_Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
+
+
+@strict
+class DecoderOnlyConfig(StackConfig):
+    """The fields of the baseline's decoder (`StackConfig`), under the names that they have in a translation model."""
+
+    model_type = "mlnmt-lm"
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "decoder_layers",
+        "num_attention_heads": "decoder_attention_heads",
+    }
+
+
+class DecoderOnlyLayer(DecoderLayer):
+    """Causal self-attention, then feed-forward."""
+
+    source_attention_class = None
+
+
+class DecoderOnlyDecoder(Decoder):
+    """The baseline's decoder of the layers above."""
+
+    config: DecoderOnlyConfig  # type: ignore[assignment]
+    layer_class = DecoderOnlyLayer
+    _no_split_modules = ["DecoderOnlyLayer"]
+    _can_record_outputs = {"hidden_states": DecoderOnlyLayer, "attentions": SelfAttention}
+
+
+class DecoderOnlyModel(TransformerPreTrainedModel):
+    """The decoder, without the output projection."""
+
+    config: DecoderOnlyConfig  # type: ignore[assignment]
+    decoder_class: type[Decoder] = DecoderOnlyDecoder
+    _no_split_modules = ["DecoderOnlyLayer"]
+
+    def __init__(self, config: DecoderOnlyConfig):
+        super().__init__(config)
+        self.decoder = self.decoder_class(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.decoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module):
+        self.decoder.embed_tokens = value  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPast:
+        """Tokens (batch, time) -> states (batch, time, d_model).
+
+        Args:
+            attention_mask: (batch, past and time), 1 where there is a token, or what attention itself takes.
+            position_ids: (1 or batch, time); None: counted from the first token that the mask shows.
+        """
+        if position_ids is None and attention_mask is not None and attention_mask.dim() == 2:
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            assert given is not None
+            position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, -given.shape[1] :]
+        outputs = self.decoder(
+            input_ids,
+            attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            decoder_position_ids=position_ids,
+            **kwargs,
+        )
+        return BaseModelOutputWithPast(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
+    """The language model: equation 1 on top of `DecoderOnlyModel`, its loss, and `generate()`."""
+
+    config: DecoderOnlyConfig  # type: ignore[assignment]
+    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    model_class: type[DecoderOnlyModel] = DecoderOnlyModel
+    citation = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter 4}
+}"""
+    _no_split_modules = ["DecoderOnlyLayer"]
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
+
+    def __init__(self, config: DecoderOnlyConfig):
+        super().__init__(config)
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # names that are also among TransformersKwargs
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        smoothing: float = 0.0,  # "label" in its name would make Trainer look for it in every batch
+        loss_only: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """Score or train: logits (batch, time, vocabulary), and with `labels` (batch, time) the loss.
+
+        Args:
+            labels: `input_ids`, -100 where nothing counts; position i is predicted from the state of i - 1.
+            logits_to_keep: only the last so many positions' logits (0: all).
+            smoothing: eps of the label-smoothed loss (see loss.py).
+            loss_only: no logits are returned, nor kept in memory: the way to train.
+            num_items_in_batch: predicted tokens the loss is divided by (None: those of this batch). Where there are
+                none, the loss is 0, and so are its gradients.
+            shift_labels: what every position predicts, (batch, time), in the place of `labels`, which are shifted here.
+        """
+        following = _following(labels, attention_mask) if shift_labels is None else shift_labels
+        if following is not None and use_cache is None:
+            use_cache = False
+        outputs = self.model(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **kwargs
+        )
+        states = outputs.last_hidden_state
+        logits = loss = None
+        if not loss_only:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(states[:, kept])
+        if following is not None:
+            if logits is None or logits.shape[1] < following.shape[1]:
+                total = head_cross_entropy(self.lm_head, states, following, smoothing)
+            else:
+                total = cross_entropy(logits, following, smoothing)
+            loss = total / divisor(following, num_items_in_batch)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _following(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """What every position predicts, (batch, time): the next label, nothing behind a token that the mask hides."""
+    if labels is None:
+        return None
+    following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    if mask is None or mask.shape != labels.shape:
+        return following
+    return torch.where(mask == 0, -100, following)
