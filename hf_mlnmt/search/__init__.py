@@ -20,9 +20,11 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
+from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.beams import beam_search
+from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.sampling import sample
 from hf_mlnmt.search.source import HANDLED, Source
@@ -33,7 +35,10 @@ logger = logging.get_logger(__name__)
 
 # What searches with a model of a class, or of one derived from it: a `Decoder`, made from the model and what generate()
 # gives its loops by keyword. Its `why_not` says of the same what it does not know.
-DECODERS: dict[type, Any] = {TransformerForConditionalGeneration: TransformerDecoder}
+DECODERS: dict[type, Any] = {
+    TransformerForConditionalGeneration: TransformerDecoder,
+    RNNForConditionalGeneration: LSTMDecoder,
+}
 
 
 def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:

@@ -15,6 +15,7 @@ from hf_mlnmt.zoo.entries import (
     language_model,
     multi_layer_attention,
     multi_level_supervision,
+    rnn,
     transformer,
 )
 from hf_mlnmt.zoo.entry import Architecture, Kind, System
@@ -35,6 +36,7 @@ _ENTRIES = (
     *multi_level_supervision.SYSTEMS,
     *dual_context.SYSTEMS,
     *extended_cross_attention.SYSTEMS,
+    *rnn.SYSTEMS,
     *language_model.SYSTEMS,
 )
 SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}

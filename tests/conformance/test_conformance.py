@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.causal_contract import causal_members
-from helpers.contract import Batch, Member, members
+from helpers.contract import RECURRENT, Batch, Member, members
 from helpers.skips import OF_THIS_RELEASE, SKIPS
 from helpers.upstream import Unavailable, introduce, introduce_causal, load
 
@@ -101,6 +101,13 @@ OF_EACH_KIND = (
     "test_training_gradient_checkpointing*",
 )
 
+# They count self-attentions, choose their implementation, and want a gradient of the weights over the source.
+NOT_OF_LSTMS = (
+    "test_attention_outputs",
+    "test_can_set_attention_dynamically",
+    "test_retain_grad_hidden_states_attentions",
+)
+
 
 def kind_of(member: Member) -> tuple[Any, ...]:
     """The names of the parameters, without their numbers, and the dimensions of the attention weights returned."""
@@ -108,7 +115,8 @@ def kind_of(member: Member) -> tuple[Any, ...]:
     model.set_attn_implementation("eager")
     with torch.no_grad():
         found = model(**Batch.draw().inputs, output_attentions=True)
-    weights = [*found.encoder_attentions, *found.decoder_attentions, *found.cross_attentions]
+    kinds = (found.encoder_attentions, found.decoder_attentions, found.cross_attentions)
+    weights = [layer for kind in kinds for layer in kind or ()]
     names = frozenset(re.sub(r"\d+", "", name) for name, _ in model.named_parameters())
     return type(member.config()), names, frozenset(layer.dim() for layer in weights)
 
@@ -132,6 +140,8 @@ def cases() -> dict[str, type]:
             leave_out = {x: None for x in names if not any(fnmatch(x, pattern) for pattern in OF_EACH_KIND)}
             if getattr(member.config(), "information_fusion", False):
                 leave_out["test_attention_outputs"] = None  # it counts the outputs, and auxiliary_states is one more
+        if member.system in RECURRENT:
+            leave_out |= dict.fromkeys(NOT_OF_LSTMS)
         seen.add(kind), classes.add(config_class)
         found[name] = type(name, (conformance_class(member),), {"__module__": __name__, **leave_out})
     return found

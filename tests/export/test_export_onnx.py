@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from helpers.contract import RECURRENT
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt import TransformerConfig, config_for
@@ -19,7 +20,9 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
 
 # A family's systems are traced alike: the last of each stands for it, and the fusion of auxiliary decoders for itself.
-FAMILIES = sorted({SYSTEMS[name].architecture: name for name in list_systems("translation")}.values())
+# What packs the real positions of a batch (nn.LSTM over padded sentences) has no shape that a trace could name.
+TRACEABLE = [name for name in list_systems("translation") if name not in RECURRENT]
+FAMILIES = sorted({SYSTEMS[name].architecture: name for name in TRACEABLE}.values())
 OVERRIDES = {"ms-123-aif": {"auxiliary_layers": [1]}}
 
 
@@ -70,9 +73,8 @@ def check_folder(folder, root):
 
 
 def test_every_config_class_is_tried():
-    assert {type(config_for(name)) for name in FAMILIES} == {
-        entry.architecture.config_class for entry in SYSTEMS.values()
-    }
+    classes = {entry.architecture.config_class for name, entry in SYSTEMS.items() if name not in RECURRENT}
+    assert {type(config_for(name)) for name in FAMILIES} == classes
     assert TransformerConfig in {type(config_for(name)) for name in FAMILIES}
 
 

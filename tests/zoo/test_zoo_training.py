@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import IDLE, Member, assert_same, gradients, members, redraw
+from helpers.contract import IDLE, RECURRENT, Member, assert_same, gradients, members, redraw
 from torch._dynamo import reset as forget_compiled
 
 SYSTEMS = list({member.system: member for member in members()}.values())
@@ -123,6 +123,8 @@ def test_gradient_checkpointing(member, batch, reentrant, loss_only):
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 def test_dropout_is_only_for_training(member, batch, rate):
+    if rate == "activation_dropout" and member.system in RECURRENT:
+        pytest.skip("there is no feed-forward layer")
     others = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.0)
     model = member.model(**{**others, rate: 0.3})
     evaluated = model(**batch.training).loss
@@ -149,7 +151,10 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(**batch.training, loss_only=True).loss
     assert loss.dtype == torch.float32
-    assert set(seen) == {torch.float32, False}  # bfloat16 attention is slow backwards on a CPU
+    assert member.system in RECURRENT or set(seen) == {
+        torch.float32,
+        False,
+    }  # bfloat16 attention is slow backwards on a CPU
     loss.backward()
     for name, gradient in gradients(model).items():
         cosine = torch.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0)
@@ -176,7 +181,7 @@ def test_autocast(system, batch, implementation):
 def kinds() -> list[Member]:
     """One system of each kind: another config class, or another attention over the source."""
     found = {}
-    for member in SYSTEMS:
+    for member in (member for member in SYSTEMS if member.system not in RECURRENT):  # nn.LSTM cannot be traced whole
         attention = member.model().model.decoder.layers[0].source_attn
         found[type(member.config()), type(attention)] = member
     return list(found.values())

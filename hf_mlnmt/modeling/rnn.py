@@ -1,0 +1,255 @@
+"""The recurrent baseline: a BiLSTM encoder and an LSTM decoder with Luong's attention: the bridge's model without it.
+
+Reference: Vazquez, Raganato, Creutz and Tiedemann 2020, "A Systematic Study of Inner-Attention-Based Sentence
+Representations in Multilingual Neural Machine Translation", sections 2.1 and 3.1; equation numbers are the paper's.
+
+| symbol in the paper | here | shape |
+| --- | --- | --- |
+| x, y | input_ids, decoder_input_ids | (batch, source), (batch, target) |
+| h_1 .. h_n | last_hidden_state of the encoder | (batch, source, d_model) |
+| c, equation 2: the encoder's last states | features | (batch, 2 layers, d_model) |
+| s_t | states of the last decoder layer | (batch, target, d_model) |
+
+(1) h_t = f(x_t, h_{t-1}), f a BiLSTM, and (5) s_t = phi(c, y_{t-1}, s_{t-1}): rnn_layers.py
+(6), (7) the attention: luong.py        (4) p_t = softmax(E tanh(W_c [c_t ; s_t]))
+
+Departs: the paper calls g in (7) a feedforward network and its attention Luong's: it is the "general" score. The first
+decoder states are the encoder's last ones, layer by layer, both directions side by side. Dropout between layers and on
+the attentional state. Embeddings and first weights as the baseline's (transformer.py); the forget gates' biases begin
+at 1. Of the baseline's config the fields of heads, feed-forward layers, norms and positions say nothing here.
+"""
+
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import cached_source, real_positions
+from .configuration import TransformerConfig
+from .lstm import Packing
+from .lstm_cache import count_positions
+from .luong import additive_mask
+from .outputs import EncoderOutput
+from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer
+from .transformer import Stack, TransformerForConditionalGeneration, TransformerModel, TransformerPreTrainedModel
+
+
+@strict
+class RNNConfig(TransformerConfig):
+    """The config of the recurrent baseline.
+
+    Args:
+        d_model: width of embeddings, encoder (half of it a direction) and decoder.
+        encoder_layers, decoder_layers: must be equal, as each decoder layer begins where its encoder layer ended.
+        input_feeding: the attentional state joins the next word's embedding.
+    """
+
+    model_type = "mlnmt-rnn"
+
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    input_feeding: bool = True
+
+    def cache_slots(self) -> list[str]:
+        """One slot for the state of all layers."""
+        return ["mlnmt_lstm"]
+
+    def validate_depth(self):
+        """Decoder layers begin with what encoder layers end with."""
+        if self.decoder_layers != self.encoder_layers:
+            raise ValueError(
+                f"decoder_layers={self.decoder_layers} differs from encoder_layers={self.encoder_layers}: each decoder "
+                "layer of an rnn begins with the last state of its encoder layer"
+            )
+
+
+class RNNPreTrainedModel(TransformerPreTrainedModel):
+    """How weights begin, and what recurrent layers cannot do."""
+
+    config: RNNConfig
+    _no_split_modules = ["RNNEncoderLayer", "RNNDecoderLayers"]
+    _supports_flash_attn = False
+    _can_compile_fullgraph = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if isinstance(module, nn.LSTM):
+            init_lstm(module)
+
+
+def init_lstm(module: nn.LSTM) -> None:
+    """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight"):
+            bound = (6.0 / (module.hidden_size + parameter.shape[1])) ** 0.5
+            init.uniform_(parameter, -bound, bound)
+        else:
+            forget = torch.zeros_like(parameter)
+            if name.startswith("bias_ih"):
+                forget[module.hidden_size : 2 * module.hidden_size] = 1.0
+            init.copy_(parameter, forget)
+
+
+class RNNStack(RNNPreTrainedModel):
+    """What encoder and decoder share: the embeddings."""
+
+    look_up: Any = Stack.look_up
+
+    def __init__(self, config: RNNConfig, vocab_size: int):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.gradient_checkpointing = False
+
+
+class RNNEncoder(RNNStack):
+    """L layers over the source, in both directions."""
+
+    main_input_name = "input_ids"
+    _can_record_outputs = {"hidden_states": RNNEncoderLayer}
+
+    def __init__(self, config: RNNConfig):
+        super().__init__(config, config.vocab_size)
+        self.layers = nn.ModuleList([RNNEncoderLayer(config, index) for index in range(config.encoder_layers)])
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs,
+    ) -> EncoderOutput:
+        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model); `features`: the last h and c
+        of every layer, (batch, 2 layers, d_model)."""
+        states = self.look_up(input_ids, inputs_embeds) * self.embed_scale
+        packing = Packing.of(None if attention_mask is None else attention_mask.bool())
+        ends: list[Tensor] = []
+        for layer in self.layers:
+            states, hidden, cell = layer(states, packing)
+            ends += [hidden, cell]
+        return EncoderOutput(last_hidden_state=states, features=torch.stack(ends, dim=1))
+
+    @property
+    def hands_on(self) -> tuple[str, ...]:
+        """As `Encoder.hands_on`."""
+        return ("features",)
+
+
+class LayerStates(nn.Module):
+    """Passes on what a decoder layer made of what it read: the place where `output_hidden_states` looks."""
+
+    def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        return outputs
+
+
+class AttentionWeights(nn.Module):
+    """Passes on the weights over the source: the place where `output_attentions` looks."""
+
+    def forward(self, weights: Tensor) -> tuple[Tensor]:
+        return (weights,)
+
+
+class RNNDecoder(RNNStack):
+    """L_d layers over the target, reading the source."""
+
+    _can_record_outputs = {
+        "hidden_states": LayerStates,
+        "cross_attentions": OutputRecorder(AttentionWeights, index=0),
+    }
+
+    def __init__(self, config: RNNConfig):
+        super().__init__(config, config.decoder_vocab_size or config.vocab_size)
+        self.recurrence = RNNDecoderLayers(config)
+        self.layer_states = nn.ModuleList([LayerStates() for _ in range(config.decoder_layers)])
+        self.attention_weights = AttentionWeights()
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        encoder_features: Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """input_ids (batch, target) -> attentional states (batch, target, d_model).
+
+        Args:
+            encoder_hidden_states: (batch, source, d_model), what the attention reads.
+            encoder_attention_mask: (batch, source), 0 at padding; None: everything is read.
+            encoder_features: (batch, 2 layers, d_model), the first h and c of every layer; None: all are the mean of
+                `encoder_hidden_states`, which then must have no padding.
+        """
+        if encoder_hidden_states is None:
+            raise ValueError("encoder_hidden_states: the decoder of an rnn begins with what the encoder says")
+        if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
+        embeds = self.look_up(input_ids, inputs_embeds) * self.embed_scale
+        keys, values = cached_source(
+            past_key_values, 0, self.recurrence.attention.project_source, encoder_hidden_states
+        )
+        slot: Any = None if past_key_values is None else past_key_values.self_attention_cache.layers[0]
+        start = slot.last_state() if past else self.begin(encoder_hidden_states, encoder_features)
+        attentional, weights, ends, *outputs = self.recurrence(
+            embeds,
+            start,
+            keys,
+            values,
+            additive_mask(encoder_attention_mask, embeds),
+            real_positions(attention_mask, past, embeds.shape[1]),
+            bool(getattr(slot, "record_past", False)),
+        )
+        if slot is not None:
+            count_positions(slot, embeds)
+            slot.append_states(ends)
+        self.attention_weights(weights)
+        for place, inputs, states in zip(self.layer_states, [embeds, *outputs], outputs):
+            place(inputs, states)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, past_key_values=past_key_values)
+
+    def begin(self, memory: Tensor, features: Tensor | None) -> Tensor:
+        """The state before the first word, (batch, rows, d_model); no attentional state has been yet: zeros."""
+        if features is None:
+            features = memory.mean(1, keepdim=True).expand(-1, 2 * self.config.decoder_layers, -1)
+        return nn.functional.pad(features, (0, 0, 0, 1)) if self.config.input_feeding else features
+
+
+class RNNModel(RNNPreTrainedModel, TransformerModel):
+    """Encoder and decoder, without the output projection."""
+
+    encoder_class: Any = RNNEncoder
+    decoder_class: Any = RNNDecoder
+
+
+class RNNForConditionalGeneration(RNNPreTrainedModel, TransformerForConditionalGeneration):
+    """The translation model: equation 4 on top of `RNNModel`, the loss, and `generate()`."""
+
+    model_class = RNNModel
+    citation = """@article{vazquez2020systematic,
+  title = {A Systematic Study of Inner-Attention-Based Sentence Representations in Multilingual Neural Machine
+           Translation},
+  author = {V{\\'a}zquez, Ra{\\'u}l and Raganato, Alessandro and Creutz, Mathias and Tiedemann, J{\\"o}rg},
+  journal = {Computational Linguistics},
+  volume = {46},
+  number = {2},
+  pages = {387--424},
+  year = {2020},
+  doi = {10.1162/coli_a_00377}
+}"""

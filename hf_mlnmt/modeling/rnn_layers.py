@@ -1,0 +1,139 @@
+"""The layers of the recurrent models (rnn.py): encoder layers one by one, and all decoder layers in one recurrence.
+
+With input feeding the attentional state of a position joins the embedding of the next word (section 2.1 of the paper on
+inner attention, equation 5): what the first layer makes of the embeddings is computed for all positions at once, what
+depends on the position before in a loop. Without input feeding every layer runs in one call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .dropout import Dropout
+from .linear import in_own_precision
+from .lstm import LSTM, Packing, lstm_cell
+from .luong import LuongAttention
+
+
+class RNNEncoderLayer(GradientCheckpointingLayer):
+    """Equation 1, both directions; dropout on what it reads, but for the first layer."""
+
+    def __init__(self, config: Any, layer_idx: int):
+        super().__init__()
+        self.lstm = LSTM(config.d_model, config.d_model, bidirectional=True)
+        self.dropout = Dropout(config.dropout if layer_idx else 0.0)
+
+    def forward(self, states: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(batch, source, d_model) -> the same, and the last h and c, (batch, d_model)."""
+        return self.lstm(self.dropout(states), packing)
+
+
+class RNNDecoderLayers(GradientCheckpointingLayer):
+    """Equations 5 to 7 for all layers: they depend on one another at every position."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.fed = config.d_model if config.input_feeding else 0
+        widths = [config.d_model + self.fed] + [config.d_model] * (config.decoder_layers - 1)
+        self.lstms: Any = nn.ModuleList([LSTM(width, config.d_model) for width in widths])
+        self.attention = LuongAttention(config.d_model, config.attention_dropout)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        embeds: Tensor,
+        start: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        real: Tensor | None,
+        record: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Attentional states, weights over the source, states behind the positions, and the outputs of every layer.
+
+        Args:
+            embeds: (batch, target, d_model).
+            start: the state before the first position, (batch, rows, d_model): h and c of every layer from below, and
+                with input feeding the attentional state.
+            keys, values, mask: of the source, as `LuongAttention` takes them.
+            real: which positions are not padding, (batch, target); None: all.
+            record: whether the state behind every position is wanted, or behind the last alone.
+
+        Returns: (batch, target, d_model), (batch, 1, target, source), (batch, target or 1, rows, d_model), and for
+            every layer (batch, target, d_model).
+        """
+        with in_own_precision(embeds):
+            exact = self.lstms[0].weight_ih_l0.dtype
+            embeds, start, keys, values = (x.to(exact) for x in (embeds, start, keys, values))
+            if self.fed or record:
+                return self.loop(embeds, start, (keys, values, mask), real, record)
+            return self.all_at_once(embeds, start, (keys, values, mask), real)
+
+    def all_at_once(self, states: Tensor, start: Tensor, source: tuple, real: Tensor | None) -> tuple[Tensor, ...]:
+        """Every layer in one call: nothing that a position reads depends on the attention of an earlier one."""
+        packing, ends, outputs = Packing.of(real), [], []
+        for index, lstm in enumerate(self.lstms):
+            inputs = self.dropout(states) if index else states
+            before = start[:, 2 * index], start[:, 2 * index + 1]
+            states, *after = lstm(inputs, packing, before)
+            if packing is not None and real is not None:  # a row of padding alone: the state stays as it was
+                after = [torch.where(real.any(1, keepdim=True), new, old) for new, old in zip(after, before)]
+            ends += after
+            outputs.append(states)
+        attentional, weights = self.attention(states, *source)
+        return self.dropout(attentional), weights, torch.stack(ends, dim=1).unsqueeze(1), *outputs
+
+    def loop(
+        self, embeds: Tensor, start: Tensor, source: tuple, real: Tensor | None, record: bool
+    ) -> tuple[Tensor, ...]:
+        """Position by position."""
+        gates, inner = self.outer_gates(embeds), self.inner_matrices()
+        state, found, ends = [row.unsqueeze(1) for row in start.unbind(1)], [], []
+        for position in range(embeds.shape[1]):
+            attentional, weights, after = self.step(gates[:, position : position + 1], state, inner, source)
+            if real is not None:  # at padding everything stays as it is
+                here = real[:, position, None, None]
+                after = [torch.where(here, new, old) for new, old in zip(after, state)]
+            state = after
+            found.append((attentional, weights, *state[0 : 2 * len(self.lstms) : 2]))
+            if record or position + 1 == embeds.shape[1]:
+                ends.append(torch.stack(state, dim=2))
+        outputs, maps, *layers = zip(*found)
+        return torch.cat(outputs, 1), torch.cat(maps, 2), torch.cat(ends, 1), *(torch.cat(x, 1) for x in layers)
+
+    def outer_gates(self, embeds: Tensor) -> Tensor:
+        """What the first layer's gates have of the embeddings (..., d_model) -> (..., 4 d_model)."""
+        return self.lstms[0].outer_gates(embeds)
+
+    def inner_matrices(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Of every layer, the matrix for what is known at a position alone, and the bias that is left to add."""
+        first, *upper = self.lstms
+        found: list[Any] = [(first.inner_matrix(self.fed), None)]
+        return found + [(lstm.inner_matrix(lstm.input_size), lstm.biases()) for lstm in upper]
+
+    def step(
+        self, gates: Tensor, state: list[Tensor], inner: list[tuple[Tensor, Tensor | None]], source: tuple
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """One position of every sentence, or of every beam: (batch, beams, ...).
+
+        Args:
+            gates: `outer_gates` of the embeddings (batch, beams, 4 d_model).
+            state: the rows, (batch, beams, d_model) each.
+            inner: `inner_matrices`.
+
+        Returns: the attentional state, the weights (batch, 1, beams, source), the new rows.
+        """
+        rows, linear = [], nn.functional.linear
+        read = state[-1:] if self.fed else []  # what a layer reads beside its own last h
+        for index, (matrix, bias) in enumerate(inner):
+            products = linear(torch.cat([*read, state[2 * index]], dim=-1), matrix, bias)
+            hidden, cell = lstm_cell(products if index else products + gates, state[2 * index + 1])
+            rows += [hidden, cell]
+            read = [self.dropout(hidden)]
+        attentional, weights = self.attention(hidden, *source)
+        attentional = self.dropout(attentional)
+        return attentional, weights, rows + [attentional] * bool(self.fed)

@@ -1,0 +1,94 @@
+"""The decoder of the recurrent models, as the loops of a search take it (decoder.py).
+
+The state of every beam is h and c of all layers and, with input feeding, the attentional state; the source's keys and
+values are there once for each sentence, and the beams of a sentence are its queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.modeling.linear import in_own_precision
+from hf_mlnmt.modeling.luong import additive_mask
+from hf_mlnmt.modeling.outputs import EncoderOutput
+from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
+from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers
+from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.source import HANDLED, Source
+
+
+class LSTMState(NamedTuple):
+    """`rows` (sentences, beams, 2 layers + 1 or + 0, d_model); the source as `LuongAttention` takes it."""
+
+    rows: Tensor
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+
+    def expand(self, width: int) -> LSTMState:
+        return self._replace(rows=self.rows.expand(-1, width, -1, -1))
+
+    def reorder(self, parents: Tensor) -> LSTMState:
+        return self._replace(rows=gather_beams(self.rows, parents))
+
+    def select(self, sentences: Tensor, source_length: int) -> LSTMState:
+        mask = None if self.mask is None else self.mask[sentences, ..., :source_length]
+        length = self.keys.shape[2] if mask is None else source_length  # without a mask nothing is padding
+        keys, values = (x[sentences, :, :length] for x in (self.keys, self.values))
+        return LSTMState(self.rows[sentences], keys, values, mask)
+
+
+class LSTMDecoder:
+    """`Decoder` of decoder.py for the models of rnn.py."""
+
+    def __init__(self, model: Any, arguments: dict[str, Any]):
+        self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
+        self.normalized = model.logits_are_scores
+        self.inner: Any = None  # the matrices of the recurrence, put together once for all steps
+
+    @staticmethod
+    def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
+        """What of the model this decoder cannot compute, or None."""
+        parts: dict[type, Any] = {RNNForConditionalGeneration: model, RNNModel: model.model}
+        parts |= {RNNDecoder: model.model.decoder, RNNDecoderLayers: model.model.decoder.recurrence}
+        for plain, part in parts.items():
+            if any(getattr(type(part), name, None) is not getattr(plain, name, None) for name in ("forward", "decode")):
+                return f"a forward of its own in {type(part).__name__}"
+        others = [name for name in arguments if name not in HANDLED]
+        return f"the argument {others[0]}" if others else None
+
+    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, LSTMState]:
+        encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
+        memory = encoded.last_hidden_state if encoded.memory is None else encoded.memory
+        assert memory is not None
+        keys, values = self.recurrence.attention.project_source(memory)
+        mask = None if bool(source.real.all()) else additive_mask(source.real, memory)
+        start = self.decoder.begin(memory, encoded.features)
+        gates = self.outer_gates(prompt)
+        state = LSTMState(start.unsqueeze(1), keys, values, mask)
+        for position in range(prompt.shape[1]):
+            scores, state = self.advance(gates[:, position : position + 1], state, position + 1 == prompt.shape[1])
+        return scores, state
+
+    def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        return self.advance(self.outer_gates(tokens), state, True)
+
+    def outer_gates(self, tokens: Tensor) -> Tensor:
+        """Tokens (sentences, prompt or beams) -> (sentences, prompt or beams, 4 d_model)."""
+        embeds = self.decoder.embed_tokens(tokens) * self.decoder.embed_scale
+        with in_own_precision(embeds):
+            return self.recurrence.outer_gates(embeds)
+
+    def advance(self, gates: Tensor, state: LSTMState, scored: bool) -> tuple[Tensor, LSTMState]:
+        """One position: scores (sentences, beams, vocabulary), float32, if they are wanted, and the state."""
+        with in_own_precision(gates):
+            if self.inner is None:
+                self.inner = self.recurrence.inner_matrices()
+            rows = list(state.rows.to(gates.dtype).unbind(2))
+            source = state.keys.to(gates.dtype), state.values.to(gates.dtype), state.mask
+            attentional, _, rows = self.recurrence.step(gates, rows, self.inner, source)
+        state = state._replace(rows=torch.stack(rows, dim=2))
+        return self.model.lm_head(attentional).float() if scored else gates, state

@@ -1,0 +1,156 @@
+"""The attentive LSTM against tests/reference/rnn.py: values and gradients; its sizes, first weights and state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
+from huggingface_hub.errors import StrictDataclassError
+from reference import rnn as reference
+from reference.transformer import loss as reference_loss
+from torch.nn.functional import pad
+
+from hf_mlnmt import config_for
+from hf_mlnmt.modeling import LSTM, Packing, RNNForConditionalGeneration
+from hf_mlnmt.modeling.lstm_cache import LSTMCacheLayer, StaticLSTMCacheLayer
+
+VARIANTS = {
+    "feeding": {},
+    "no feeding": {"input_feeding": False},
+    "separate, three layers": {"encoder_layers": 3, "decoder_layers": 3, **SEPARATE},
+    "one layer, unscaled": {"encoder_layers": 1, "decoder_layers": 1, "scale_embedding": False},
+}
+
+
+def build(**fields) -> RNNForConditionalGeneration:
+    model = RNNForConditionalGeneration(config_for("rnn", "tiny", **{**TINY, **fields})).eval().double()
+    redraw(model, seed=2, std=None)
+    return model
+
+
+def cell_of(lstm, end: str = "") -> tuple:
+    return tuple(getattr(lstm, f"{name}_l0{end}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+
+def parameters_of(model) -> dict:
+    """The model's own parameters under the reference's names."""
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    return {
+        "source_embedding": encoder.embed_tokens.weight,
+        "target_embedding": decoder.embed_tokens.weight,
+        "projection": model.lm_head.weight,
+        "scale": encoder.embed_scale,
+        "encoder": [(cell_of(layer.lstm), cell_of(layer.lstm, "_reverse")) for layer in encoder.layers],
+        "decoder": [cell_of(lstm) for lstm in decoder.recurrence.lstms],
+        "attention": decoder.recurrence.attention.k_proj.weight,
+        "combine": decoder.recurrence.attention.out_proj.weight,
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_values_and_gradients_equal_the_reference(variant):
+    model = build(**VARIANTS[variant])
+    batch = Batch.draw(3, sources=(4, 2, 3), targets=(3, 4, 2))
+    batch.source_mask[0, 1] = 0  # a hole, beside padding on the right
+    source, mask, target = (x.tolist() for x in (batch.source, batch.source_mask, batch.target))
+    scores = reference.logits(parameters_of(model), source, mask, target, model.config.input_feeding)
+    expected = reference_loss(scores, batch.labels.tolist(), smoothing=0.1)
+    expected.backward()
+    expected_gradients = gradients(model)
+    for loss_only in (False, True):
+        out = model(**batch.training, smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
+        assert_same(out.loss, expected)
+        if not loss_only:
+            assert_same(out.logits, scores)
+        out.loss.backward()
+        assert_same(gradients(model), expected_gradients)
+
+
+def test_padding_on_either_side_touches_no_state():
+    """The encoder's states, and the ends of both directions, are those of the sentence alone."""
+    encoder, batch = build().get_encoder(), Batch.draw(3, sources=(4, 4), targets=(2, 2))
+    alone = encoder(batch.source)
+    for left, right in ((0, 3), (3, 0), (2, 2)):
+        around = {"pad": (left, right)}
+        padded = encoder(pad(batch.source, around["pad"], value=9), pad(batch.source_mask, around["pad"]))
+        assert_same(padded.last_hidden_state[:, left : left + 4], alone.last_hidden_state)
+        assert_same(padded.features, alone.features)
+        assert not padded.last_hidden_state[:, :left].any()
+
+
+def test_packing_is_undone():
+    real = torch.tensor([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]]).bool()
+    states = torch.arange(24.0).view(3, 4, 2) + 1
+    packing = Packing(real)
+    packed = packing.pack(states)
+    assert packed.batch_sizes.tolist() == [3, 2, 2, 1]
+    assert torch.equal(packing.unpack(packed.data), states * real.unsqueeze(-1))
+    assert Packing.of(torch.ones(2, 3).bool()) is None
+    assert Packing(torch.zeros(2, 3).bool()).batch_sizes.tolist() == [2]
+
+
+@pytest.mark.parametrize("feeding", [True, False])
+def test_a_chunk_of_padding_alone_leaves_the_state(feeding):
+    """The decoder's state behind a chunk that is padding for one sentence is that before it, in both ways to run."""
+    model, batch = build(input_feeding=feeding), Batch.draw()
+    decoder, encoded = model.get_decoder(), model.get_encoder()(**batch.encoder_inputs)
+    start = decoder.begin(encoded.last_hidden_state, encoded.features)
+    keys, values = decoder.recurrence.attention.project_source(encoded.last_hidden_state)
+    embeds, real = decoder.embed_tokens(batch.target), batch.target_mask.bool()
+    real[1] = False
+    for record in (False, True):
+        ends = decoder.recurrence(embeds, start, keys, values, None, real, record)[2]
+        assert_same(ends[1, -1], start[1])
+        assert not torch.allclose(ends[0, -1], start[0])
+
+
+def test_both_ways_to_run_agree():
+    """Without input feeding every layer runs in one call; while a cache records, position by position."""
+    model, batch = build(input_feeding=False), Batch.draw()
+    decoder, encoded = model.get_decoder(), model.get_encoder()(**batch.encoder_inputs)
+    start = decoder.begin(encoded.last_hidden_state, encoded.features)
+    keys, values = decoder.recurrence.attention.project_source(encoded.last_hidden_state)
+    embeds, found = decoder.embed_tokens(batch.target), []
+    for record in (False, True):
+        attentional, weights, ends, *layers = decoder.recurrence(embeds, start, keys, values, None, None, record)
+        found.append((attentional, weights, ends[:, -1], layers))
+    assert_same(found[0], found[1])
+
+
+def test_paper_size():
+    """Section 3.1.1: embeddings and states of 512, two layers a side, 256 units a direction in the encoder."""
+    config = config_for("rnn", "base", vocab_size=100, encoder_layers=2, decoder_layers=2)
+    model = RNNForConditionalGeneration(config)
+    direction = 4 * 256 * (512 + 256 + 2)
+    decoder = 4 * 512 * (2 * 512 + 512 + 2) + 4 * 512 * (512 + 512 + 2)
+    attention = 512 * 512 + 512 * 1024
+    assert model.num_parameters() == 100 * 512 + 2 * 2 * direction + decoder + attention
+    assert model.get_encoder().layers[0].lstm.hidden_size == 256
+
+
+def test_first_weights():
+    torch.manual_seed(0)
+    lstm = RNNForConditionalGeneration(config_for("rnn", "tiny", vocab_size=50)).get_encoder().layers[1].lstm
+    assert isinstance(lstm, LSTM)
+    for end in ("", "_reverse"):
+        forget = getattr(lstm, f"bias_ih_l0{end}").view(4, 64)
+        assert forget.sum(1).tolist() == [0, 64, 0, 0]
+        assert not getattr(lstm, f"bias_hh_l0{end}").any()
+        bound = (6 / (64 + 128)) ** 0.5
+        assert 0.98 * bound < getattr(lstm, f"weight_ih_l0{end}").abs().max() <= bound
+
+
+def test_refused_configurations():
+    with pytest.raises(StrictDataclassError, match="decoder_layers=1 differs from encoder_layers=2"):
+        config_for("rnn", "tiny", decoder_layers=1)
+    with pytest.raises(ValueError, match="begins with what the encoder says"):
+        build().get_decoder()(torch.ones(1, 1).long())
+
+
+def test_a_reset_state_is_none():
+    """An LSTM does not begin with zeros, but with what the encoder says."""
+    for slot in (LSTMCacheLayer(), StaticLSTMCacheLayer(max_cache_len=3)):
+        slot.append_states(torch.ones(2, 1, 5, 4))
+        assert slot.last_state().shape == (2, 5, 4)
+        slot.reset()
+        assert slot.last_state() is None
