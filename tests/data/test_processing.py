@@ -37,6 +37,12 @@ def test_order_and_what_cannot_be_undone():
     assert TextProcessing("de", lowercase=True).undo("der mann") == "der mann"
 
 
+def test_lower_casing_comes_after_moses():
+    """Moses splits a full stop off before a capital: lower-cased first, the end of the first sentence would be lost."""
+    processing = TextProcessing("de", moses=True, lowercase=True)
+    assert processing.apply("Ein Hund läuft. Er bellt.") == "ein hund läuft . er bellt ."
+
+
 @given(st.text())
 def test_the_default_leaves_text_alone(text):
     processing = TextProcessing()

@@ -110,6 +110,11 @@ def test_moses_text_is_multi30k_s() -> None:
     assert moses("A man's hat & “mine”", "en") == 'a man \'s hat & " mine "'
 
 
+def test_moses_text_is_lower_cased_before_it_is_tokenised() -> None:
+    """At the end of a sentence inside a line Moses leaves the full stop where a small letter follows: here always."""
+    assert moses("Ein Hund läuft. Er bellt.", "de") == "ein hund läuft. er bellt ."
+
+
 def test_counts(systems, references) -> None:
     short = score([line.split(" ")[0] for line in references], references, metrics=["chrf"], bootstrap=0)
     assert list(short.metrics) == ["chrF"]
