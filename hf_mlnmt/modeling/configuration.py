@@ -95,8 +95,9 @@ class StackConfig(PreTrainedConfig):
             raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
 
     def _refuse_sizes(self, side: str):
-        if getattr(self, f"{side}_layers") < 1:
-            raise ValueError(f"{side}_layers={getattr(self, f'{side}_layers')}: must be at least 1")
+        for field in (f"{side}_layers", f"{side}_ffn_dim"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
         heads = getattr(self, f"{side}_attention_heads")
         if heads < 1 or self.d_model % heads:
             raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
@@ -118,6 +119,13 @@ class StackConfig(PreTrainedConfig):
         for field in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
+
+    def validate_scales(self):
+        """Deviations and what is added to a variance are above 0."""
+        for field in ("init_std", "layer_norm_eps"):
+            value = getattr(self, field)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{field}={value}: must be a finite number above 0")
 
 
 @strict
