@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     check_name(name)
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
+        with _one_message(strict, Path(name).is_dir()):
+            model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
     except SafetensorError as error:
         raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
     except (StrictDataclassError, ValueError, TypeError) as error:
@@ -158,6 +160,25 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
         raise UserError(f"{name}: {'; '.join(problems)}")
     return model
+
+
+@contextmanager
+def _one_message(strict: bool, local: bool) -> Iterator[None]:
+    """Without Transformers' table of weights that do not fit, where an error names them (`strict`), and without its bar
+    of weights read from a `local` disk."""
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    if strict:
+        logging.set_verbosity(max(verbosity, logging.ERROR))
+    if local:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _unfit_weights(model: Any, report: Mapping[str, Any]) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+from contextlib import nullcontext
 
 import huggingface_hub
 import pytest
@@ -11,6 +13,7 @@ import torch
 from helpers.model_folders import small_model, write_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
@@ -24,6 +27,19 @@ from hf_mlnmt.model_folder import (
     is_path,
     load_model,
 )
+
+modeling_logger = transformers_logging.get_logger("transformers.modeling_utils")
+
+
+class Noting(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, texts: list[str]):
+        super().__init__()
+        self.texts = texts
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
 
 
 @pytest.fixture
@@ -65,6 +81,19 @@ def test_a_config_that_disagrees_with_the_weights_is_refused(folder, fields, fou
     assert str(folder) in str(error.value)
     with pytest.raises(UserError, match=found):  # what `hf-mlnmt translate` does
         TranslationPipeline.from_pretrained(str(folder))
+
+
+@pytest.mark.parametrize(("strict", "told"), [(True, False), (False, True)])
+def test_transformers_own_table_is_not_shown_beside_our_message(folder, monkeypatch, strict, told):
+    change_config(folder, encoder_layers=3)
+    reports: list[str] = []
+    monkeypatch.setattr(modeling_logger, "handlers", [Noting(reports)])
+    transformers_logging.enable_progress_bar()
+    with nullcontext() if not strict else pytest.raises(UserError):
+        load_model(folder, strict=strict)
+    assert any("LOAD REPORT" in text for text in reports) == told
+    assert transformers_logging.is_progress_bar_enabled()
+    assert transformers_logging.get_verbosity() == transformers_logging.WARNING
 
 
 def test_weights_that_the_model_lacks_are_refused_unless_asked_for(folder):
