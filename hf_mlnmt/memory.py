@@ -1,10 +1,11 @@
-"""Memory on a CPU: whether the C library keeps what is freed for the next step, or hands it back to the system."""
+"""Memory: how much there is, and whether the C library keeps what is freed or hands it back to the system."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+from pathlib import Path
 
 # The parameters of mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
@@ -46,3 +47,17 @@ def return_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def memory_of_machine(on_cpu: bool) -> float:
+    """Bytes of the accelerator, or of the machine or, where that is less, of the container this runs in."""
+    import torch
+
+    if not on_cpu and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limit = Path("/sys/fs/cgroup") / name
+        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+            total = min(total, int(text))
+    return total

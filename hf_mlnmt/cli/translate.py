@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,7 +141,9 @@ def translate(
     dtype: Annotated[
         str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=_MACHINE)] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads, no more than there are cores.", rich_help_panel=_MACHINE)
+    ] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
     ] = None,
@@ -166,6 +169,8 @@ def translate(
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     if output is not None:
         check_file(output)
+        if any(output.is_file() and Path(name).is_file() and output.samefile(name) for name in files or ()):
+            raise UserError(f"--output {output}: is one of the texts to translate. Choose another name.")
     options: dict[str, Any] = {
         "source_language": source_language, "target_language": target_language, "prefix": prefix, "num_beams": beams,
         "length_penalty": length_penalty, "length_normalization": length_normalization, "seed": seed,
@@ -208,7 +213,7 @@ def _load(model: str, device: str | None, dtype: str, threads: int | None, revis
     keep_memory()
     logging.disable_progress_bar()
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(min(threads, os.cpu_count() or threads))  # more only wait for one another
     remote: dict[str, Any] = {"revision": revision} if revision else {}
     if trust:
         remote["trust_remote_code"] = True

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.batches import batches_by_tokens, pad, sentences_that_fit
 from hf_mlnmt.generation.languages import Direction, code_tokens, direction, language_codes
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
@@ -127,6 +127,9 @@ class _Run:
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
         self.encoder = Encoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, self.direction)
+        width = max(self.arguments["num_beams"], self.arguments["num_return_sequences"])
+        vocabulary = getattr(parts.model.config, "decoder_vocab_size", None) or parts.model.config.vocab_size
+        self.most = sentences_that_fit(width, vocabulary, parts.model.device.type == "cpu")
         self.penalty = options.penalty(parts.model, self.direction)
         self.skipped = int(forced_first(parts.model, self.direction))
         self.codes = tuple(code_tokens(parts.source))
@@ -144,7 +147,7 @@ class _Run:
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] * self._n for _ in ids]
         real = [i for i, sequence in enumerate(ids) if len(sequence) > self.encoder.overhead]
         owners = list(chain.from_iterable([i] * len(pieces) for i, pieces in enumerate(segments.pieces)))
-        for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens):
+        for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]
             for i, hypotheses in zip(chosen, self._batch([ids[i] for i in chosen]), strict=True):
                 found[i] = hypotheses

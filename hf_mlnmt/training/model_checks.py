@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import SPECIAL_TOKENS
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.memory import memory_of_machine
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import Preparation
@@ -121,15 +120,3 @@ def _bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
     layers, width, inner = (getattr(config, name, 0) for name in (f"{side}_layers", "d_model", f"{side}_ffn_dim"))
     numbers = width if recipe.precision.gradient_checkpointing else kept * width + inner
     return tokens * layers * numbers * (4 if recipe.precision.dtype == "float32" else 2)
-
-
-def memory_of_machine(on_cpu: bool) -> float:
-    """Bytes of the accelerator, or of the machine or, where that is less, of the container this runs in."""
-    if not on_cpu and torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = Path("/sys/fs/cgroup") / name
-        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-            total = min(total, int(text))
-    return total

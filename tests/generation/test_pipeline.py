@@ -9,7 +9,7 @@ from helpers.toy_translators import SENTENCES, bpe, our_model, sentence
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline
+from hf_mlnmt.generation import Hypothesis, LengthPenalty, TranslationPipeline, batches
 from hf_mlnmt.generation.languages import code_tokens
 
 FAMILIES = {  # options of the pipeline; the same by hand: source code, prefix, arguments from the tokenizer
@@ -374,6 +374,21 @@ def test_memory_shortage_halves_the_batch(pipeline, monkeypatch):
     expected = pipeline(SENTENCES[:10])
     monkeypatch.setattr(pipeline.model, "generate", limited)
     assert pipeline(SENTENCES[:10]) == expected
+
+
+def test_many_beams_are_searched_in_smaller_batches_or_refused(pipeline, monkeypatch):
+    """In half of the memory: a sentence with w beams and v words takes w (3 v + 4 w) numbers of four bytes."""
+    generate, sizes = pipeline.model.generate, []
+    count = lambda **given: (sizes.append(len(given["input_ids"])), generate(**given))[1]  # noqa: E731
+    monkeypatch.setattr(pipeline.model, "generate", count)
+    expected = pipeline(SENTENCES[:10], num_beams=4)
+    of_one = 4 * 4 * (3 * pipeline.model.config.vocab_size + 4 * 4)
+    monkeypatch.setattr(batches, "memory_of_machine", lambda on_cpu: 2.0 * 3 * of_one)
+    sizes.clear()
+    assert pipeline(SENTENCES[:10], num_beams=4) == expected
+    assert max(sizes) == 3
+    with pytest.raises(UserError, match=r"of 100,000: one sentence alone takes 1\d\d\.\d GiB, of 0\.0"):
+        pipeline(SENTENCES[:10], num_beams=100_000)
 
 
 def test_loading_mistakes(ours, tmp_path):

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+import torch
 import typer
 from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
@@ -127,6 +128,24 @@ def test_numbers_out_of_range_are_refused_by_name(option, option_value):
     assert result.exit_code == 2
     assert f"Invalid value for '{option}'" in result.stderr
     assert "greater than or equal to 1" in result.stderr
+
+
+def test_a_text_is_not_replaced_by_its_translation(ours, tmp_path):
+    (tmp_path / "in.txt").write_text("A man.\n")
+    (tmp_path / "link").symlink_to("in.txt")
+    for name in ("in.txt", "link"):
+        with pytest.raises(UserError, match="is one of the texts to translate"):
+            run(ours, tmp_path / "in.txt", "-o", tmp_path / name)
+    assert (tmp_path / "in.txt").read_text() == "A man.\n"
+
+
+def test_no_more_threads_than_cores(ours, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    for threads in (3, 100_000):
+        run(ours, "--threads", threads, input="A man.\n")
+    assert asked == [3, 4]
 
 
 def test_a_pipe_as_output_stays_a_pipe(ours, expected, tmp_path):
