@@ -121,7 +121,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
     except LocalEntryNotFoundError as error:
         raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{nothing}, and not found on the Hub ({_first_line(error)}).") from error
+        raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
 
 
 # Loading
@@ -209,7 +209,8 @@ def _some(names: Iterable[str]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: what other libraries say after it is for their own users."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -88,12 +88,15 @@ def test_transformers_own_table_is_not_shown_beside_our_message(folder, monkeypa
     change_config(folder, encoder_layers=3)
     reports: list[str] = []
     monkeypatch.setattr(modeling_logger, "handlers", [Noting(reports)])
-    transformers_logging.enable_progress_bar()
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_warning()
     with nullcontext() if not strict else pytest.raises(UserError):
         load_model(folder, strict=strict)
     assert any("LOAD REPORT" in text for text in reports) == told
     assert transformers_logging.is_progress_bar_enabled()
     assert transformers_logging.get_verbosity() == transformers_logging.WARNING
+    transformers_logging.set_verbosity(before)
 
 
 def test_weights_that_the_model_lacks_are_refused_unless_asked_for(folder):

@@ -18,7 +18,7 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS, code_of, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
-from hf_mlnmt.model_folder import TARGET_TOKENIZER
+from hf_mlnmt.model_folder import TARGET_TOKENIZER, first_line
 
 __all__ = [
     "SPECIAL_TOKENS",
@@ -149,7 +149,8 @@ def load_tokenizers(folder: str | Path) -> Tokenizers:
 
 
 def _load(folder: str | Path) -> PreTrainedTokenizerBase:
-    if Path(folder).is_dir() and not any(Path(folder).glob("*token*")) and not any(Path(folder).glob("*.spm")):
+    here = (path for pattern in ("*token*", "*.spm") for path in Path(folder).glob(pattern))
+    if Path(folder).is_dir() and not any(path.is_file() for path in here):
         raise UserError(
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
@@ -157,7 +158,7 @@ def _load(folder: str | Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # the Rust side raises bare Exception for a broken file
         raise UserError(
-            f"{folder}: the tokenizer cannot be loaded ({error}). Give a model folder or a Hub name."
+            f"{folder}: the tokenizer cannot be loaded ({first_line(error)}). Give a model folder or a Hub name."
         ) from error
 
 

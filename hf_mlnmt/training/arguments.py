@@ -88,15 +88,17 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     }
     budget = recipe.budget
     settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
-    known = {item.name for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
+    known = {item.name: item.default for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
     if recipe.precision.gradient_checkpointing:
         # renamed in Transformers 5.20
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
-    for name in recipe.arguments:
+    for name, value in recipe.arguments.items():
         if name not in known:
             raise UserError(
                 f"{recipe.path}: arguments.{name}: Seq2SeqTrainingArguments has no such field{suggest(name, known)}."
             )
+        if isinstance(known[name], bool) and not isinstance(value, bool):
+            raise UserError(f"{recipe.path}: arguments.{name}: expected true or false, not {value!r}.")
     try:
         return Seq2SeqTrainingArguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import check_model_folder
 from hf_mlnmt.training.averaging import open_weights
 from hf_mlnmt.training.tasks import is_head
 
@@ -101,6 +102,10 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
     """
     for name in set(sources.values()):
         folder = local_folder(name, root, f"{file}: init_from")
+        try:
+            check_model_folder(folder)
+        except UserError as error:
+            raise UserError(f"{file}: init_from: {error}") from error
         with ExitStack() as stack:
             open_weights(folder, stack)
         load_tokenizers(folder)

@@ -242,8 +242,16 @@ class Preparation:
         fixed |= {"decoder_vocab_size": target}
         if not tokenizers.joint:
             fixed["share_encoder_decoder_embeddings"] = False
+        for name in settings.settings.keys() & fixed.keys() - {"share_encoder_decoder_embeddings"}:
+            raise UserError(
+                f"{self.recipe.path}: model.settings.{name}: this is as the tokenizer says ({fixed[name]}). Leave it "
+                "out; the size of the vocabulary is tokenizer.vocab_size."
+            )
         if settings.system is not None:
-            return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
+            try:
+                return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
+            except UserError as error:
+                raise UserError(f"{self.recipe.path}: model: {error}") from error
         path, ours = self._config_path()
         config = AutoConfig.from_pretrained(str(path))
         known = {item.name for item in dataclasses.fields(config)}

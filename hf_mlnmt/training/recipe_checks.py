@@ -82,6 +82,28 @@ RANGES = {
     "model.settings.encoder_ffn_dim": Range(0, 10**6, above=True),
     "model.settings.decoder_ffn_dim": Range(0, 10**6, above=True),
     "model.settings.max_position_embeddings": Range(0, 10**6, above=True),
+    # Fields of Seq2SeqTrainingArguments.
+    "arguments.dataloader_num_workers": Range(0, 1000),
+}
+
+# Fields of Seq2SeqTrainingArguments that a key of the recipe sets: under `arguments` they would undo it, or do nothing.
+SAID_BY_KEYS = {
+    "--output": "output_dir",
+    "starting the same command again": "resume_from_checkpoint",
+    "label_smoothing": "label_smoothing_factor",
+    "seed": "seed data_seed",
+    "batch.tokens": "per_device_train_batch_size group_by_length train_sampling_strategy",
+    "batch.accumulate": "gradient_accumulation_steps",
+    "optimizer": "learning_rate adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm",
+    "schedule": "lr_scheduler_type warmup_steps warmup_ratio",
+    "budget": "max_steps num_train_epochs",
+    "evaluation.every": "eval_steps eval_strategy save_steps save_strategy",
+    "evaluation.best": "metric_for_best_model greater_is_better",
+    "checkpoints.keep": "save_total_limit",
+    "precision.dtype": "bf16 fp16",
+    "precision": "torch_compile gradient_checkpointing activation_checkpointing",
+    "logging.every": "logging_steps",
+    "logging.trackers": "report_to",
 }
 
 # Names that become names of files: letters, digits, and some signs between them.
@@ -115,11 +137,7 @@ def check(recipe: Recipe) -> None:
     _check_choices(recipe)
     _check_changes_of_pairs(recipe)
     _check_schedule(recipe)
-    for name in ("label_smoothing_factor", "output_dir", "resume_from_checkpoint"):
-        if name in recipe.arguments:
-            raise UserError(
-                f"{recipe.path}: arguments.{name}: the recipe's own keys say this (label_smoothing, --output)."
-            )
+    _check_arguments(recipe)
 
 
 def doubts(recipe: Recipe, steps: int, saved: int) -> list[str]:
@@ -161,6 +179,13 @@ def _check_numbers(recipe: Recipe) -> None:
     for key, value in _numbers(recipe.to_dict()):
         if problem := RANGES.get(key, anything).problem(value):
             raise UserError(f"{recipe.path}: {key} {problem}, not {value}.")
+
+
+def _check_arguments(recipe: Recipe) -> None:
+    for key, names in SAID_BY_KEYS.items():
+        for name in names.split():
+            if name in recipe.arguments:
+                raise UserError(f"{recipe.path}: arguments.{name}: this is what {key} says. Set that in its place.")
 
 
 def _check_names(recipe: Recipe) -> None:

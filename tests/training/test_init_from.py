@@ -171,9 +171,15 @@ def load_same(left: Path, right: Path) -> bool:
 def test_a_folder_without_a_model_is_refused_before_anything_is_made(data, tmp_path):
     recipe = write_recipe(tmp_path / "recipe.yaml", init_from={"encoder": "empty"})
     (data / "empty").mkdir(exist_ok=True)
-    with pytest.raises(UserError, match=r"empty.model.safetensors: no such file"):
+    with pytest.raises(UserError, match=r"empty: no config.json there"):
         run(recipe, data, tmp_path / "run")
     assert not (tmp_path / "run" / "tokenizer").exists()
+
+
+def test_the_folder_of_a_run_is_no_model(whole, data, tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    with pytest.raises(UserError, match=r"recipe.yaml: init_from: .*It is a run's folder; give .*average or .*best"):
+        run(recipe, data, tmp_path / "run", settings=[f"init_from={whole[0]}"], dry_run=True)
 
 
 def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
