@@ -24,13 +24,37 @@ def room_of(file: str) -> str:
 def imports(file: str) -> Iterator[tuple[str, str, str]]:
     """(module, name, the name it has here) of everything that is imported from the package, in functions too."""
     for node in ast.walk(FILES[file]):
-        if isinstance(node, ast.ImportFrom):
-            folder = ".".join(["hf_mlnmt", *file.split("/")[:-1]]) if node.level else None
-            module = ".".join(filter(None, [folder, node.module]))
-            found = [(module, alias.name, alias.asname or alias.name) for alias in node.names]
-        else:
-            found = [(x.name, "", x.asname or x.name) for x in node.names] if isinstance(node, ast.Import) else []
-        yield from (one for one in found if one[0].split(".")[0] == "hf_mlnmt")
+        yield from imported_by(node, file)
+
+
+def imported_by(node: ast.AST, file: str) -> list[tuple[str, str, str]]:
+    """The same of one statement."""
+    found = []
+    if isinstance(node, ast.ImportFrom):
+        folder = ".".join(["hf_mlnmt", *file.split("/")[:-1]]) if node.level else None
+        module = ".".join(filter(None, [folder, node.module]))
+        found = [(module, alias.name, alias.asname or alias.name) for alias in node.names]
+    elif isinstance(node, ast.Import):
+        found = [(x.name, "", x.asname or x.name) for x in node.names]
+    return [one for one in found if one[0].split(".")[0] == "hf_mlnmt"]
+
+
+def files_imported(file: str) -> Iterator[str]:
+    """The package's files that a file imports, without its doors and what stands under TYPE_CHECKING."""
+    only_types = {
+        part
+        for node in ast.walk(FILES[file])
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(FILES[file]):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in only_types:
+            for module, name, _ in imported_by(node, file):
+                if (file, module.split(".")[1] if "." in module else name) not in DOORS:
+                    path = module.replace(".", "/").removeprefix("hf_mlnmt").removeprefix("/")
+                    candidates = [f"{path}/{name}.py", f"{path}.py", f"{path}/__init__.py"]
+                    found = next((one.removeprefix("/") for one in candidates if one.removeprefix("/") in FILES), None)
+                    yield from {found} - {file, None}
 
 
 def rooms_below(file: str) -> set[str]:
@@ -49,6 +73,14 @@ def test_imports_run_down():
             above = FLOORS[FLOORS.index(room) + 1 :]
             found = {(file, other) for other in rooms_below(file) if other in above} - DOORS
             assert not found, "an import that runs up"
+
+
+def test_no_circles():
+    """Of files that import each other, at their tops or when they run; the door apart, and what only types read."""
+    needed = {file: set(files_imported(file)) for file in FILES}
+    while free := {file for file, others in needed.items() if not others & needed.keys()}:
+        needed = {file: others for file, others in needed.items() if file not in free}
+    assert not needed, "each of these imports another of them"
 
 
 def test_architectures_import_nothing_but_each_other():
