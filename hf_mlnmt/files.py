@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -240,16 +241,26 @@ def _explained(path: Path) -> Iterator[None]:
             ) from cause
         if isinstance(error, UserError):
             raise
-        if isinstance(error, OSError) and error.errno in _UNWRITABLE and _concerns(error, path):
-            raise UserError(f"{path}: cannot be written ({error.strerror}). Choose another place.") from error
+        code = _system_code(error)
+        if code in _UNWRITABLE and _concerns(error, code, path):
+            raise UserError(f"{path}: cannot be written ({os.strerror(code)}). Choose another place.") from error
         raise
 
 
-def _concerns(error: OSError, path: Path) -> bool:
+def _system_code(error: Exception) -> int:
+    """The system's number of an error, 0 if it has none: also of those of Rust libraries, whose text ends with it."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    return int(told[1]) if told else 0
+
+
+def _concerns(error: Exception, code: int, path: Path) -> bool:
     """Whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
-    if not isinstance(error.filename, (str, os.PathLike)):
-        return error.errno in (errno.EROFS, errno.EIO, errno.EFBIG)
-    theirs, target = Path(os.path.realpath(error.filename)), Path(os.path.realpath(path))
+    name = getattr(error, "filename", None)
+    if not isinstance(name, (str, os.PathLike)):
+        return code in (errno.EROFS, errno.EIO, errno.EFBIG)
+    theirs, target = Path(os.path.realpath(name)), Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.")
     return (
         theirs == target

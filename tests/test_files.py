@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hf_mlnmt import files
 from hf_mlnmt.errors import UserError, suggest
@@ -185,6 +187,22 @@ def test_where_nothing_can_be_written_one_message_says_so(tmp_path: Path, monkey
         kind(tmp_path / "new" / "name"),
     ):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_in_rust_that_may_write_no_more_is_one_message_too(tmp_path: Path):
+    """safetensors raises an error of its own, with the system's number in its text."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (
+        pytest.raises(UserError, match=r"model: cannot be written \(File too large\)"),
+        atomic_folder(tmp_path / "model") as new,
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save_file({"weight": torch.zeros(1000)}, new / "model.safetensors")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
 
 
