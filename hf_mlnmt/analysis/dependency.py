@@ -55,7 +55,7 @@ class SentenceDependency:
 
     @property
     def mean(self) -> float:
-        """(4.5)"""
+        """Equation 4.5: the mean over the target tokens of a sentence."""
         return sum(self.tokens) / len(self.tokens)
 
 

@@ -53,7 +53,7 @@ class Divergence:
 
     @property
     def mean(self) -> float:
-        """(13)"""
+        """Equation 13: the mean over the layers."""
         return sum(self.layers.values()) / len(self.layers)
 
     def rows(self) -> list[dict[str, Any]]:

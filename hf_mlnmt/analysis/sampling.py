@@ -31,7 +31,7 @@ class Sample:
         return None if self.targets is None else encode_targets(parts, self.targets)
 
     def settings(self) -> dict[str, Any]:
-        """For the record."""
+        """What the results file says of the sample."""
         own = "own, greedy" if self.targets is None else "given"
         return {"sentences": len(self.sources), "left_out": self.left_out, "translations": own, "lines": self.lines}
 

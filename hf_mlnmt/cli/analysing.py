@@ -26,7 +26,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Unless 
 
 
 def tell(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     typer.echo(text, err=True)
 
 

@@ -25,7 +25,7 @@ from hf_mlnmt.errors import UserError
 
 
 class What(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """The questions."""
+    """What can be measured: the values of --what."""
 
     distance = "distance"
     entropy = "entropy"
@@ -36,7 +36,7 @@ class What(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
 
 
 class Side(str, Enum):  # noqa: UP042
-    """Whose attention."""
+    """Whose attention is measured: the values of --side."""
 
     encoder = "encoder"
     decoder = "decoder"

@@ -13,7 +13,7 @@ from hf_mlnmt.errors import UserError
 
 
 class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """What is left out."""
+    """What can be left out of a model."""
 
     layers = "layers"
     auxiliaries = "auxiliaries"

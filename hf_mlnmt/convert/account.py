@@ -85,7 +85,7 @@ class Account:
         return {name: self.state[name].contiguous() for name in expected}
 
     def record(self) -> dict[str, Any]:
-        """For import.json."""
+        """What import.json says: where each parameter came from, and what was left out."""
         return {"parameters": self.origin, "left_out": self.left_out}
 
     def _tensor(self, name: str) -> Tensor:
@@ -96,6 +96,6 @@ class Account:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """The first few names."""
+    """The first names, and how many more there are, for a message."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -39,7 +39,7 @@ class BothDirections(TrainingSet):
 
     @property
     def distinct(self) -> int:
-        """Pairs, either way round."""
+        """The number of pairs, each of which is there in both directions."""
         return len(self.corpora)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

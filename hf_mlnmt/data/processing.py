@@ -33,7 +33,7 @@ class TextProcessing:
         return not (self.moses or self.normalize or self.lowercase)
 
     def apply(self, text: str) -> str:
-        """Raw text to what the tokenizer reads."""
+        """What the tokenizer reads, from raw text."""
         if self.normalize:
             text = self._normalizer.normalize(text)
         if self.moses:
@@ -42,7 +42,7 @@ class TextProcessing:
         return text.lower() if self.lowercase else text
 
     def undo(self, text: str) -> str:
-        """Decoded text to raw text."""
+        """Raw text, from what the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
     def to_dict(self) -> dict[str, Any]:

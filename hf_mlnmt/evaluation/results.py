@@ -65,7 +65,7 @@ class Results:
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
     def add_significance(self, test_set: str, tests: Mapping[ProtocolName, PairedTests]) -> None:
-        """Take in one test set's paired tests."""
+        """Add the paired tests of one test set."""
         for protocol, value in tests.items():
             self.significance.setdefault(test_set, {})[protocol] = value.to_dict()
 

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 
 class Sizes(NamedTuple):
-    """The lengths that the graphs leave open."""
+    """The dimensions that the graphs leave open, by name."""
 
     batch: int
     source: int
@@ -91,7 +91,7 @@ class Sample:
 
 
 def read(cache: EncoderDecoderCache, slots: list[Slot]) -> list[Tensor]:
-    """The tensors in these slots."""
+    """The tensors that a cache holds in `slots`."""
     return [getattr(caches_of(cache)[slot.cache].layers[slot.layer], slot.name) for slot in slots]
 
 

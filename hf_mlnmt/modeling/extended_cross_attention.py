@@ -103,7 +103,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
         return [RecurrentCacheLayer._layer_type] * len(slots) if self.is_recurrent else slots
 
     def validate_extension(self):
-        """Refuse what the member does not have."""
+        """Refuse fields that this member does not read."""
         if self.fertility_maximum < 1:
             raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:

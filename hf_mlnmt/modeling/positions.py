@@ -82,7 +82,7 @@ class LearnedPositions(Positions):
 
 
 def positions_of(config) -> Positions:
-    """What the config asks for."""
+    """The positions that the config names."""
     sizes = config.max_position_embeddings, config.d_model
     if config.position_embedding == "learned":
         return LearnedPositions(*sizes)

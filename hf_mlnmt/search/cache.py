@@ -53,7 +53,7 @@ class SourceCacheLayer(DynamicLayer):
     matrices: HeadMatrices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Keep them, the keys transposed in memory."""
+        """Store the keys, transposed in memory, and the values."""
         self.lazy_initialization(key_states, value_states)
         self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
         self.values = value_states.contiguous()
@@ -114,7 +114,7 @@ class BeamCacheLayer(DynamicLayer):
         return start
 
     def return_old_buffers(self) -> None:
-        """After the buffers have moved."""
+        """Give the memory of buffers that were replaced by larger ones back to the system."""
         if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
             return_memory()
 

@@ -62,7 +62,7 @@ class NativeUnits:
         return self.hold(panels)
 
     def hold(self, tensor: Tensor | None) -> int | None:
-        """Where the numbers are; they stay there."""
+        """The address of a tensor's first number; the tensor is kept, so that the address stays valid."""
         self.held.append(tensor)
         return pointer(tensor)
 
@@ -116,5 +116,5 @@ def best_continuations_natively(
 
 
 def pointer(tensor: Tensor | None) -> int | None:
-    """Where the numbers are."""
+    """The address of a tensor's first number, or None."""
     return None if tensor is None else tensor.data_ptr()

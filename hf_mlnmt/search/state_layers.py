@@ -74,7 +74,7 @@ class BeamRecurrentCacheLayer(RecurrentState, BeamCacheLayer):
         return None if self.states is None or self.of_beams else self.states[:, -1]
 
     def states_before(self, length: int) -> Tensor | None:
-        """Of every beam, (sentences, heads, beams, width)."""
+        """The state of every beam, (sentences, heads, beams, width)."""
         if not self.of_beams:
             return super().states_before(length)
         assert self.states is not None

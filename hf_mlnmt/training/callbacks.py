@@ -147,7 +147,7 @@ class ShowProgress(TrainerCallback):
         self.bar.start()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """One step further."""
+        """Move the progress bar."""
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=state.global_step)
 
@@ -176,11 +176,11 @@ class ShowProgress(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the bar away."""
+        """Remove the progress bar."""
         self.close()
 
     def close(self) -> None:
-        """Also when training ends by an exception."""
+        """Remove the progress bar; called too when training ends by an exception."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

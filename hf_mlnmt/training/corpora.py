@@ -41,7 +41,7 @@ class TaskCorpora:
 
     @property
     def specs(self) -> list[CorpusSpec] | list[TextSpec]:
-        """Its corpora, of either kind."""
+        """The task's corpora: pairs, or text of one language."""
         return self.pairs or self.texts
 
 

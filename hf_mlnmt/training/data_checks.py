@@ -19,7 +19,7 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a corpus.
+    """What the check of a corpus found.
 
     `identity` is equal for equal corpora alone. `subwords` is what the target side has at least: one a line and one in
     ten bytes; 0 where it was not read.

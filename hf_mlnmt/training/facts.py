@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def facts_of(
     recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
 ) -> dict[str, Any]:
-    """Fields of Results and more.
+    """The fields of `Results` that say how a model was trained, and further ones for the file.
 
     Args:
         state: of the last checkpoint, see finishing.read_state.

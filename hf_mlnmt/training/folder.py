@@ -66,7 +66,7 @@ def explained(output: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """A folder for a while."""
+    """A temporary folder, removed at the end. Raises: UserError where none can be made."""
     try:
         folder = tempfile.TemporaryDirectory()
     except OSError as error:

@@ -115,12 +115,12 @@ class DrawCurves(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Also when it ends by a signal."""
+        """Draw the curves; called too when a signal ends the training."""
         if state.is_world_process_zero:
             self.draw()
 
     def draw(self) -> None:
-        """A picture that cannot be drawn is no reason to end a training."""
+        """Draw the curves. If that fails, a warning says so and the training goes on."""
         try:
             from hf_mlnmt.analysis.curves import draw
 

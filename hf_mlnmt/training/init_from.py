@@ -54,7 +54,7 @@ class Account:
     dropped: Shapes = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The account as JSON writes it."""
         return asdict(self)
 
     def table(self) -> str:

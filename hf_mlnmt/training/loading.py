@@ -105,5 +105,5 @@ class Collator:
 
 
 def split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
-    """A batch's task and its tensors."""
+    """The name of a batch's task, and its tensors."""
     return batch[TASK], {name: value for name, value in batch.items() if name != TASK}

@@ -45,7 +45,7 @@ class NamedLosses:
         self._steps: dict[str, set[int]] = {}
 
     def add(self, task: str, step: int, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
-        """Add a batch's."""
+        """Add the loss of one batch and its parts."""
         named = {f"loss_{task}_{part}" if self.several else f"loss_{part}": value for part, value in parts.items()}
         if self.several:
             named[f"loss_{task}"] = loss

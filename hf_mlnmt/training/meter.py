@@ -37,7 +37,7 @@ class Meter:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Not counted inside."""
+        """A block whose time and tokens do not count."""
         running = self._since is not None
         if running:
             self.__exit__()

@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass
 class TranslationSettings:
-    """label_smoothing: unless told, the recipe's."""
+    """Settings of `translation`. label_smoothing: None takes the recipe's."""
 
     label_smoothing: float | None = None
 

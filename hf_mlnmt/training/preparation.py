@@ -112,7 +112,7 @@ class Preparation:
     # Data
 
     def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
-        """Task -> its training set."""
+        """The training set of each task, by the task's name."""
         return self.corpora.training_sets(tokenizers)
 
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Values of a recipe that cannot be, and those that can but are surely meant otherwise: what its types do not say."""
+"""Values of a recipe that are refused, and unlikely ones that are warned of: checks beyond the types."""
 
 from __future__ import annotations
 

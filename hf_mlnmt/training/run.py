@@ -104,7 +104,7 @@ class Run:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """The same, to be seen."""
+        """A warning for the user, in yellow, from one process only."""
         if self.processes.is_main_process:
             self.console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
 

@@ -44,7 +44,7 @@ class Task:
             )
 
     def describe(self) -> str:
-        """Its languages and its examples."""
+        """One line for the user: the task's languages and how many examples it has."""
         return ": ".join(filter(None, ["-".join(self.languages.values()), self.data.describe()]))
 
 

@@ -9,7 +9,7 @@ from hf_mlnmt.search.steps.baseline import DecoderStep
 
 
 class AggregationStep(DecoderStep):
-    """aggregation.py."""
+    """A step of the family in modeling/aggregation.py: its decoder layers may each read a memory of their own."""
 
     family = (AggregationDecoderLayer,)
 

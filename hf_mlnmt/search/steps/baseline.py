@@ -184,7 +184,7 @@ class DecoderStep:
         return self.attend(module, query, source, context.source_mask, onto)
 
     def call(self, module: Callable, context: StepContext, states: Tensor, onto: Tensor, *inputs: Tensor) -> Tensor:
-        """An attention of a family's own."""
+        """Call an attention for which no step is written out."""
         states = states.view(-1, context.width, states.shape[1])
         output = module(states, *inputs, past_key_values=context.cache, attention_function=attend)[0]
         return onto + output.flatten(0, 1)
