@@ -21,7 +21,7 @@ from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import direction
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.scoring import generated_lengths
-from hf_mlnmt.generation.segments import Encoder, source_limit
+from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def usable_indices(
     return [index for index, ids in enumerate(encoder(list(texts))) if encoder.overhead < len(ids) <= limit]
 
 
-def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[Encoder, float]:
+def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
     way = direction(parts.model, parts.source, source_language, target_language)
     limit = source_limit(parts.model, parts.source, None)
-    encoder = Encoder(parts.source, parts.source_processing, way, None, None)
+    encoder = TextEncoder(parts.source, parts.source_processing, way, None, None)
     return encoder, float("inf") if limit is None else limit
 
 

@@ -21,6 +21,7 @@ from hf_mlnmt.convert.fairseq_vocabulary import EOS, PAD, START, read_dictionari
 from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
 from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.modeling import TransformerConfig
 
 # What the baseline cannot do, if it is set to anything else than these.
@@ -45,7 +46,7 @@ def load(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = first_line(error).partition(". ")[0].rstrip(".")  # torch goes on with advice that is not ours
         raise UserError(
             f"{path}: cannot be read as weights and plain settings alone, and what else a pickle holds is never run "
             f"({first})."

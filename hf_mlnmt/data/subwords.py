@@ -56,7 +56,7 @@ def train_tokenizer(
         raise UserError(
             f"vocab_size: {vocab_size} leaves no room beside {len(reserved)} reserved entries "
             f"(special tokens, language codes{', 256 bytes' if byte_fallback else ''}); take at least "
-            f"{len(reserved) + 100}{', or byte_fallback=False' if byte_fallback else ''}."
+            f"{len(reserved) + 100}{', or switch byte_fallback off' if byte_fallback else ''}."
         )
     train = _train_bpe if kind == "bpe" else _train_unigram
     model = train(_some(texts), vocab_size, reserved, byte_fallback, alphabet_limit, progress)

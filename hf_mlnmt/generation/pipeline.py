@@ -22,7 +22,7 @@ from hf_mlnmt.generation.languages import Direction, code_tokens, direction, lan
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
 from hf_mlnmt.generation.scoring import generated_lengths, log_probabilities
-from hf_mlnmt.generation.segments import Encoder, source_limit
+from hf_mlnmt.generation.segments import TextEncoder, source_limit
 from hf_mlnmt.generation.splitting import Piece, join
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class _Run:
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         self.direction: Direction = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
-        self.encoder = Encoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)
+        self.encoder = TextEncoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, self.direction)
         width = max(self.arguments["num_beams"], self.arguments["num_return_sequences"])
         vocabulary = getattr(parts.model.config, "decoder_vocab_size", None) or parts.model.config.vocab_size

@@ -23,7 +23,7 @@ class Segments:
     ids: list[list[int]]
 
 
-class Encoder:
+class TextEncoder:
     """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
 
     def __init__(self, tokenizer: Any, processing: Any, direction: Direction, prefix: str | None, limit: int | None):

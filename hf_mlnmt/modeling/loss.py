@@ -81,10 +81,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        room = states.new_empty(min(ROWS, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
+        buffer = states.new_empty(min(ROWS, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
         for start in range(0, states.shape[0], ROWS):
             rows, target = states[start : start + ROWS], labels[start : start + ROWS].unsqueeze(1)
-            logits = torch.mm(rows, weight.t(), out=room[: rows.shape[0]]).to(exact)
+            logits = torch.mm(rows, weight.t(), out=buffer[: rows.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)

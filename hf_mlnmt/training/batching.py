@@ -193,8 +193,8 @@ def padding_share(batches: Sequence[np.ndarray], lengths: np.ndarray) -> float:
     """Share of padding in the (sentences, longest) rectangles of `batches`: 0 when nothing is padded."""
     lengths = np.asarray(lengths)
     filled = sum(int(lengths[batch].sum()) for batch in batches)
-    room = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    return 1 - filled / room if room else 0.0
+    cells = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+    return 1 - filled / cells if cells else 0.0
 
 
 def batch_statistics(

@@ -80,7 +80,7 @@ class Tokenizer:
 
 
 @dataclass
-class Batch:
+class BatchSize:
     """tokens x accumulate x processes is what an optimizer step sees, at most."""
 
     tokens: int = 2048
@@ -181,7 +181,7 @@ class Recipe:
     model: Model = field(default_factory=Model)
     init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
-    batch: Batch = field(default_factory=Batch)
+    batch: BatchSize = field(default_factory=BatchSize)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: LearningRate = field(default_factory=LearningRate)
     budget: Budget = field(default_factory=Budget)
