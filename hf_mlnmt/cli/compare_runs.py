@@ -36,7 +36,8 @@ def compare_runs(
     from rich.console import Console
 
     from hf_mlnmt.files import check_folder_name
-    from hf_mlnmt.reports.comparison import COMPARISON, PAGE, add_runs, read_comparison
+    from hf_mlnmt.reports.comparing import add_runs
+    from hf_mlnmt.reports.comparison import COMPARISON, PAGE, read_comparison
     from hf_mlnmt.reports.comparison_page import narrow_tables
 
     folders = list({path.resolve(): path for path in runs}.values())  # `runs/*` holds the baseline too

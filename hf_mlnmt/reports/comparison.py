@@ -13,23 +13,14 @@ replaces what is there of it, and what depends on it is tested anew.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import read_results
-from hf_mlnmt.evaluation.runs import FinishedRun, check_comparable, counts_of, read_run, references_of, version_notes
-from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
-from hf_mlnmt.evaluation.seed_tests import compare_seeds
-from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
-from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS
-from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.reports.facts import read_json
-from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.zoo.records import records_root
 
 PAGE = "README.md"
 COMPARISON = "comparison.json"
@@ -88,11 +79,11 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
             found.setdefault(run["system"], {})[run["seed"]] = run
     if content["baseline"] not in found:
         raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
-    runs = _in_order(found, content["baseline"])
+    runs = in_order(found, content["baseline"])
     return RunComparison(content["baseline"], runs, content["systems"], content["settings"])
 
 
-def _in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
+def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
     """The baseline first, the others in the zoo's order, then by name; seeds by number."""
     from hf_mlnmt.zoo.systems import list_systems
 
@@ -101,175 +92,12 @@ def _in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str,
     return {name: dict(sorted(runs[name].items())) for name in names}
 
 
-def add_runs(
-    folders: Sequence[str | Path],
-    output: str | Path,
-    data: str | Path = ".",
-    tell: Callable[[str], None] = print,
-    **settings: int,
-) -> list[str]:
-    """Take runs into a comparison and test every system against the baseline; what is there already is kept.
-
-    Args:
-        folders: runs of any seeds. The first is one of the baseline's, unless `output` has a baseline already.
-            Unfinished ones are passed over, to be added by a later call.
-        output: folder of the comparison.
-        data: folder of the raw references, as for training.
-        settings: bootstrap, trials and seed of the tests.
-
-    Returns: the systems that were tested anew.
-    Raises: UserError for runs that are not comparable; then nothing is written.
-    """
-    output = Path(output)
-    new = [run for run in (_read(folder, tell) for folder in folders) if run is not None]
-    kept = read_comparison(output) if (output / COMPARISON).is_file() else None
-    if kept is None and (not new or new[0].folder != Path(folders[0])):
-        raise UserError(f"{folders[0]}: the baseline's run has no results.json yet. Let it finish first.")
-    settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
-    comparison = RunComparison(kept.baseline if kept else new[0].name, settings=settings)
-    given: dict[tuple[str, int], FinishedRun] = {}
-    for run in new:
-        if given.setdefault((run.name, run.seed), run) is not run:
-            other = given[run.name, run.seed].folder
-            raise UserError(f"{other} and {run.folder} are two runs of one system and seed ({run.name}, {run.seed}).")
-    every = {**_kept_runs(kept), **given}
-    _check(every, comparison.baseline, tell)
-    for system, seed in every.keys() - given.keys():
-        _counts_path(output, system, seed)
-    counts = {run: counts_of(found, references_of(found, data)) for run, found in given.items()}
-    for (system, seed), run in every.items():
-        comparison.runs.setdefault(system, {})[seed] = hide_paths(dict(run.results))
-    comparison.runs = _in_order(comparison.runs, comparison.baseline)
-    for (system, seed), found in counts.items():
-        write_counts(output / f"{system}.seed{seed}{COUNTS}", found)
-        write_json(output / f"{system}.seed{seed}.json", comparison.runs[system][seed])
-    tested = _test(comparison, kept, output, tell)
-    write_json(output / COMPARISON, _content(comparison))
-    write_text(output / PAGE, page_of(output))
-    return tested
-
-
-def _read(folder: str | Path, tell: Callable[[str], None]) -> FinishedRun | None:
-    run = read_run(folder)
-    if run is None:
-        tell(f"{folder}: not finished, passed over")
-    return run
-
-
-def _kept_runs(kept: RunComparison | None) -> dict[tuple[str, int], FinishedRun]:
-    runs = kept.runs if kept else {}
-    return {
-        (system, seed): FinishedRun(Path(f"{system}.seed{seed}"), results, {}, {})
-        for system, by_seed in runs.items()
-        for seed, results in by_seed.items()
-    }
-
-
-def _check(runs: Mapping[tuple[str, int], FinishedRun], baseline: str, tell: Callable[[str], None]) -> None:
-    """Every run beside the baseline's of its seed, and the baseline's beside one another."""
-    first = next(run for (system, _), run in runs.items() if system == baseline)
-    for (system, seed), run in runs.items():
-        beside = runs.get((baseline, seed))
-        if system == baseline:
-            check_comparable(run, first, other_seed=True)
-        elif beside is None:
-            tell(f"{run.folder}: the baseline has no run of seed {seed} yet; this one waits for it")
-            check_comparable(run, first, other_seed=True)
-        else:
-            check_comparable(run, beside)
-        for note in version_notes(run, beside or first):
-            tell(f"note: {note}")
-
-
-def _test(
-    comparison: RunComparison, kept: RunComparison | None, output: Path, tell: Callable[[str], None]
-) -> list[str]:
-    """Fill `comparison.tests`; returns the systems whose numbers are not those that were kept."""
-    tested = []
-    for system, runs in comparison.runs.items():
-        seeds = sorted(runs.keys() & comparison.runs[comparison.baseline].keys())
-        if system == comparison.baseline or not seeds:
-            continue
-        base, own = ([_counts_path(output, name, seed) for seed in seeds] for name in (comparison.baseline, system))
-        made_of = hashlib.sha256(b"".join(path.read_bytes() for path in (*base, *own))).hexdigest()
-        before = kept.tests.get(system) if kept and kept.settings == comparison.settings else None
-        if before and before["made_of"] == made_of:
-            comparison.tests[system] = before
-            continue
-        tell(f"testing {system} against {comparison.baseline}, seeds {', '.join(map(str, seeds))}")
-        numbers = _numbers(base, own, comparison)
-        comparison.tests[system] = {SEEDS: seeds, "made_of": made_of, TESTED: numbers}
-        tested.append(system)
-    return tested
-
-
-def _numbers(baseline: Sequence[Path], system: Sequence[Path], comparison: RunComparison) -> dict[str, Any]:
-    base, own = ([read_counts(path) for path in paths] for paths in (baseline, system))
-    return {
-        test: {
-            protocol: {
-                metric: compare_seeds(
-                    metric,
-                    [run[test][protocol][metric] for run in base],
-                    [run[test][protocol][metric] for run in own],
-                    **comparison.settings,
-                ).to_dict()
-                for metric in metrics
-            }
-            for protocol, metrics in protocols.items()
-        }
-        for test, protocols in comparison.first["scores"].items()
-    }
-
-
-def _counts_path(folder: Path, system: str, seed: int) -> Path:
-    path = folder / f"{system}.seed{seed}{COUNTS}"
-    if not path.is_file():
-        raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
-    return path
-
-
-def _content(comparison: RunComparison) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "baseline": comparison.baseline,
-        "settings": comparison.settings,
-        "systems": comparison.tests,
-    }
-
-
-def page_of(folder: str | Path, root: str | Path | None = None) -> str:
-    """The README.md of a comparison's folder, from its JSON files, and the recipe's own budget from the record."""
-    from hf_mlnmt.reports.comparison_page import comparison_page
-
-    comparison = read_comparison(folder)
-    return comparison_page(comparison, own_budget(comparison.baseline, root))
-
-
-def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The budget of a record's recipe; None if there is no such record."""
-    from hf_mlnmt.training.recipe import read_recipe
-
-    path = (Path(root) if root is not None else records_root()) / "training" / f"{stem}.yaml"
-    return read_recipe(path).to_dict()["budget"] if path.is_file() else None
-
-
 def comparisons_of_record(stem: str, root: str | Path) -> dict[str, RunComparison]:
     """{name: comparison} of the folders results/*/ that have the record, each with it and its baseline alone."""
-    folders = [folder for folder in _comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
+    folders = [folder for folder in comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
     return {folder.name: read_comparison(folder, only=stem) for folder in folders}
 
 
-def _comparisons(root: str | Path) -> list[Path]:
+def comparisons(root: str | Path) -> list[Path]:
+    """The folders results/*/ that hold a comparison."""
     return sorted(path.parent for path in (Path(root) / "results").glob(f"*/{COMPARISON}"))
-
-
-def stale_comparisons(root: str | Path | None = None) -> list[str]:
-    """Names of the comparisons under results/ whose README.md is not what their JSON files say."""
-    root = Path(root) if root is not None else records_root()
-    pages = [folder / PAGE for folder in _comparisons(root)]
-    return [
-        page.parent.name
-        for page in pages
-        if not page.is_file() or page.read_text(encoding="utf-8") != page_of(page.parent, root)
-    ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.seed_tests import holm
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
-from hf_mlnmt.reports.comparison import RunComparison
+from hf_mlnmt.reports.comparison import PAGE, RunComparison, comparisons, read_comparison
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
+from hf_mlnmt.zoo.records import records_root
 
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
@@ -30,6 +32,31 @@ def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | N
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
     blocks += [_legend(comparison), _signatures(comparison.first)]
     return "\n\n".join(blocks) + "\n"
+
+
+def page_of(folder: str | Path, root: str | Path | None = None) -> str:
+    """The README.md of a comparison's folder, from its JSON files, and the recipe's own budget from the record."""
+    comparison = read_comparison(folder)
+    return comparison_page(comparison, own_budget(comparison.baseline, root))
+
+
+def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
+    """The budget of a record's recipe; None if there is no such record."""
+    from hf_mlnmt.training.recipe import read_recipe
+
+    path = (Path(root) if root is not None else records_root()) / "training" / f"{stem}.yaml"
+    return read_recipe(path).to_dict()["budget"] if path.is_file() else None
+
+
+def stale_comparisons(root: str | Path | None = None) -> list[str]:
+    """Names of the comparisons under results/ whose README.md is not what their JSON files say."""
+    root = Path(root) if root is not None else records_root()
+    pages = [folder / PAGE for folder in comparisons(root)]
+    return [
+        page.parent.name
+        for page in pages
+        if not page.is_file() or page.read_text(encoding="utf-8") != page_of(page.parent, root)
+    ]
 
 
 def _heading(results: Mapping[str, Any]) -> str:

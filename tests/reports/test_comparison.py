@@ -22,8 +22,9 @@ from hf_mlnmt.evaluation.seed_tests import compare_seeds
 from hf_mlnmt.evaluation.sentence_counts import count_sentences
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.comparison import add_runs, page_of, read_comparison, stale_comparisons
-from hf_mlnmt.reports.comparison_page import corrected
+from hf_mlnmt.reports.comparing import add_runs
+from hf_mlnmt.reports.comparison import read_comparison
+from hf_mlnmt.reports.comparison_page import corrected, page_of, stale_comparisons
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
 
