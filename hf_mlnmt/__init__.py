@@ -14,6 +14,7 @@ from hf_mlnmt.zoo.systems import config_for, list_systems
 
 if TYPE_CHECKING:
     from hf_mlnmt.convert.importing import import_model
+    from hf_mlnmt.generation.fusing import fuse
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
 
@@ -25,6 +26,7 @@ __all__ = [
     "TransformerModel",
     "UserError",
     "config_for",
+    "fuse",
     "import_model",
     "list_systems",
 ]
@@ -33,11 +35,15 @@ introduce()
 
 
 def __getattr__(name: str) -> Any:
-    """The baseline's classes and `import_model`, imported when they are asked for."""
+    """The baseline's classes, `import_model` and `fuse`, imported when they are asked for."""
     if name == "import_model":
         from hf_mlnmt.convert.importing import import_model
 
         return import_model
+    if name == "fuse":
+        from hf_mlnmt.generation.fusing import fuse
+
+        return fuse
     if name in __all__:
         from hf_mlnmt import modeling
 

@@ -26,6 +26,7 @@ from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.cli.export import export
+from hf_mlnmt.cli.fuse import fuse
 from hf_mlnmt.cli.import_model import import_model
 from hf_mlnmt.cli.masking import masking
 from hf_mlnmt.cli.outputs import outputs
@@ -38,7 +39,7 @@ from hf_mlnmt.errors import UserError
 
 VERBS = {
     "First steps": (demo,),
-    "Train": (tokenizer, train, curves, average, drop_auxiliaries),
+    "Train": (tokenizer, train, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate,),
     "Score": (evaluate, compare, compare_runs),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),

@@ -68,6 +68,22 @@ def translate(
     split_long: Annotated[
         bool, typer.Option(help="Split lines that are too long; otherwise cut them off.", rich_help_panel=_SEARCH)
     ] = True,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of a fused model: scale of the translation models.", rich_help_panel=_SEARCH)
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Of a fused model: scale of the language models.", rich_help_panel=_SEARCH)
+    ] = None,
+    recombine: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Before each step join the beams that share their last K tokens: probabilities are added up, the "
+            "better one stands for all.",
+            metavar="K",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of searching the best.", rich_help_panel=_SAMPLING)
     ] = False,
@@ -177,7 +193,7 @@ def translate(
         "max_new_tokens": max_new_tokens, "max_source_tokens": max_source_tokens, "split_long": split_long,
         "do_sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p, "batch_tokens": batch_tokens,
         "num_return_sequences": n_best or (1 if scores else None),
-        "progress": progress,
+        "progress": progress, "alpha": alpha, "beta": beta, "recombine": recombine,
     }  # fmt: skip
     if early_stopping is not None:
         options["early_stopping"] = _early_stopping(early_stopping)

@@ -26,6 +26,9 @@ class DecodingOptions:
     max_new_tokens: int | None = None
     max_source_tokens: int | None = None  # longer texts are split; default: what the model takes
     split_long: bool = True  # False: cut the text off instead, with a warning
+    alpha: float | None = None  # of a fused model: the scale of its translation models
+    beta: float | None = None  # of a fused model: the scale of its language models
+    recombine: int | None = None  # beams that share their last so many tokens become one
     do_sample: bool = False
     temperature: float | None = None
     top_k: int | None = None  # None samples from the whole distribution
@@ -52,6 +55,12 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
                 raise UserError(f"{name}: {value!r} is not a number.")
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
+                raise UserError(f"{name}: {value!r} is not a number of at least 0.")
+        if self.recombine is not None and (not isinstance(self.recombine, int) or self.recombine < 0):
+            raise UserError(f"recombine: {self.recombine!r} is not a whole number of at least 0.")
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
         self._check_sampling()
@@ -98,7 +107,29 @@ class DecodingOptions:
         for name in ("temperature", "top_k", "top_p"):
             if getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
+        arguments |= self.scales(model)
+        if self.recombine is not None:
+            if beams == 1:
+                raise UserError("recombine: joins beams that share their last tokens; say num_beams (--beams) too.")
+            arguments["recombine"] = self.recombine
         return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
+
+    def scales(self, model: Any) -> dict[str, float]:
+        """alpha and beta of a fused model: as asked, else as its generation config says; of any other model nothing."""
+        asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
+        if not hasattr(model, "factors"):
+            if asked:
+                raise UserError(
+                    f"{next(iter(asked))}: {type(model).__name__} is no fused model; make one with hf-mlnmt fuse."
+                )
+            return {}
+        kept = {name: getattr(model.generation_config, name, None) for name in ("alpha", "beta")}
+        scales = {**{name: value for name, value in kept.items() if value is not None}, **asked}
+        try:
+            model.factors(**scales)
+        except ValueError as error:
+            raise UserError(f"{error}.") from error
+        return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
         """Transformers stops at 20 tokens unless told otherwise: never rely on that default."""

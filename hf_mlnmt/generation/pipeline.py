@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class Hypothesis:
     """One translation of an n-best list.
 
-    `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); `score`: that,
-    divided by the length normalisation.
+    `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted), of a fused model with
+    sequence-level normalization the sum of its scores; `score`: that, divided by the length normalisation.
     """
 
     text: str
@@ -198,7 +198,8 @@ class _Run:
         sums = [0.0] * len(output)
         if self.options.num_return_sequences:
             forced = (bool(self.skipped), forced_last(model, self.arguments))
-            sums = log_probabilities(model, input_ids, mask, output, lengths, *forced).tolist()
+            scales = {name: self.arguments[name] for name in ("alpha", "beta") if name in self.arguments}
+            sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **scales).tolist()
         texts = self._decode(output, lengths)
         hypotheses = [self._hypothesis(*row) for row in zip(texts, sums, lengths.tolist(), strict=True)]
         return [hypotheses[i : i + self._n] for i in range(0, len(hypotheses), self._n)]

@@ -31,13 +31,15 @@ def log_probabilities(
     lengths: Tensor,
     forced_first: bool = False,
     forced_last: int | None = None,
+    **options: Any,
 ) -> Tensor:
     """Sum of log P(token) over each translation, (batch * n,), natural logarithm, float32.
 
     Of a model whose logits are what a search adds up (`logits_are_scores`) it is the sum of those.
     `sequences` (batch * n, 1 + T): n rows for each source, as generate() returns them. With `forced_first` the first
     generated token (a language code) counts nothing, as in the search; nor does the last one of a translation of
-    `forced_last` tokens (models that force the end of sentence at the length limit).
+    `forced_last` tokens (models that force the end of sentence at the length limit). `options` are the forward's:
+    alpha and beta of a fused model.
     """
     n = len(sequences) // len(input_ids)
     rows = max(1, _ELEMENTS // (max(sequences.shape[1] - 1, 1) * _vocabulary(model)))
@@ -51,6 +53,7 @@ def log_probabilities(
             attention_mask=attention_mask[sources],
             decoder_input_ids=sequences[part, :-1],
             use_cache=False,
+            **options,
         ).logits.float()
         logs = logits.gather(2, targets[:, :, None])[:, :, 0]
         if not getattr(model, "logits_are_scores", False):  # of this package's models, those that a search adds up

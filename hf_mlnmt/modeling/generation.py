@@ -35,14 +35,8 @@ class TranslationGenerationMixin(_Loops):
         loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
         if loop is not None:
             return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        if self.logits_are_scores:
-            raise ValueError(
-                f"{type(self).__name__}: Transformers' beam search takes a log-softmax, but what this model returns is "
-                "added up as it is. Use hf_mlnmt's search: have that package installed, and ask for nothing that needs "
-                "Transformers' loop (output_scores, do_sample with several beams, a streamer, use_cache=False ...)"
-            )
-        with vocabulary_of_outputs(self.config):
-            return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+        with vocabulary_of_outputs(self.config), normalization_undone(self, logits_processor) as processors:
+            return super()._beam_search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
         """As GenerationMixin's, also where source and target have vocabularies of their own.
@@ -69,6 +63,30 @@ def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any])
     except ImportError:
         return None
     return search.loop_for(model, criteria, config, arguments)
+
+
+@contextmanager
+def normalization_undone(model: Any, processors: Any) -> Iterator[Any]:
+    """The logits processors for Transformers' beam search, which takes a log-softmax of whatever a model returns.
+
+    Where `logits_are_scores` the first of them gives back what that took away, log sum exp of the last position.
+    """
+    if not model.logits_are_scores:
+        yield processors
+        return
+    taken: list[Tensor] = []
+
+    def remember(module: Any, inputs: Any, outputs: Any) -> None:
+        taken[:] = [outputs.logits[:, -1].float().logsumexp(-1, keepdim=True)]
+
+    def give_back(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores + taken[0].to(scores.device)
+
+    hook = model.register_forward_hook(remember)
+    try:
+        yield type(processors)([give_back, *processors])
+    finally:
+        hook.remove()
 
 
 @contextmanager

@@ -74,6 +74,9 @@ def _direction(facts: Facts) -> str:
 
 
 def _shape(config: Any) -> str:
+    if hasattr(config, "members"):
+        members = ", ".join(f"{one.model_type} ({_shape(one)})" for one in config.members())
+        return f"{config.normalization}-level normalization, alpha {config.alpha}, beta {config.beta}, of {members}"
     layers = f"{getattr(config, 'encoder_layers', '?')}+{getattr(config, 'decoder_layers', '?')} layers"
     heads = getattr(config, "encoder_attention_heads", None)
     width = [layers, f"width {getattr(config, 'd_model', '?')}", *([f"{heads} heads"] if heads else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,8 @@ def model_of_config(config: Any) -> Any:
 def _part(name: str) -> str:
     """ "model.encoder.layers.0.fc.weight" -> "encoder"; "bridge.weight" -> "bridge"."""
     modules = name.split(".")[:-1]
+    if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # a member of a fused model
+        return modules[0].replace("_", " model ")
     for module in modules:
         if module in ("encoder", "decoder"):
             return module

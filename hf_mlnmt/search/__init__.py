@@ -20,10 +20,12 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
+from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.beams import beam_search
+from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.sampling import sample
@@ -38,6 +40,7 @@ logger = logging.get_logger(__name__)
 DECODERS: dict[type, Any] = {
     TransformerForConditionalGeneration: TransformerDecoder,
     RNNForConditionalGeneration: LSTMDecoder,
+    FusionForConditionalGeneration: FusedDecoder,
 }
 
 

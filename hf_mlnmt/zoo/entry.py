@@ -50,8 +50,11 @@ class Architecture:
 
     @property
     def base_class(self) -> Any:
-        """The model without output projection, for AutoModel."""
-        return self._class("Model")
+        """The model without output projection, for AutoModel; the whole model, of what has none."""
+        try:
+            return self._class("Model")
+        except AttributeError:
+            return self.head_class
 
     @property
     def head_class(self) -> Any:

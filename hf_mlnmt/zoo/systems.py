@@ -12,6 +12,7 @@ from hf_mlnmt.zoo.entries import (
     aggregation,
     dual_context,
     extended_cross_attention,
+    fusion,
     language_model,
     multi_layer_attention,
     multi_level_supervision,
@@ -82,11 +83,12 @@ def _over_dual_context(joint: System, name: str) -> System:
 
 
 def architectures() -> Iterator[Architecture]:
-    """The classes of every system, combinations too, each once."""
+    """The classes of every system, combinations too, each once; and those of models that are made of others."""
     for architecture in dict.fromkeys(entry.architecture for entry in SYSTEMS.values()):
         yield architecture
         if architecture.over_dual_context:
             yield architecture.over_dual_context
+    yield fusion.FUSION
 
 
 def architecture_of(config: Any) -> Architecture | None:

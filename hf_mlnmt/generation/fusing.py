@@ -1,0 +1,228 @@
+"""Fusing: a model of several, from folders, Hub names or loaded models, once their vocabularies are the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_folder
+from hf_mlnmt.model_folder import CONFIG, copy_text_files, fetch_small_files, load_model
+from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration, check_vocabulary, start_token
+from hf_mlnmt.modeling.fusion_config import FusionConfig, check_scales
+
+SHOWN = 3  # entries that differ, in a message
+
+Given = str | Path | PreTrainedModel
+
+
+class Member(NamedTuple):
+    """A model, and the tokenizers of its folder; none for a model that was given loaded."""
+
+    name: str
+    model: Any
+    tokenizers: Tokenizers | None
+
+
+def fuse(
+    translation: Given | Sequence[Given],
+    language_model: Given | Sequence[Given] = (),
+    alpha: float = 1.0,
+    beta: float = 0.1,
+    normalization: str = "sequence",
+    *,
+    translation_weights: Sequence[float] | None = None,
+    language_weights: Sequence[float] | None = None,
+    **options: Any,
+) -> FusionForConditionalGeneration:
+    """One model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
+
+    Args:
+        translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. A fused model
+            stands for its translation models: so another language model takes the place of the one it has.
+        language_model: a causal language model, several, or none, of the same target vocabulary.
+        alpha, beta: scales of the two kinds; both can be given to generate() too, and are kept in generation_config.
+        normalization: "symbol" (4.2) or "sequence" (4.4).
+        translation_weights, language_weights: within a kind; default: 1 / the number of members.
+        options: from_pretrained's: revision, trust_remote_code and so on.
+
+    Returns: a model in evaluation mode that is saved, published and used like any other.
+
+    Raises: UserError when a model cannot be loaded, is not of its kind, or has another vocabulary than the first: the
+        first entries that differ are named. Of loaded models only the sizes of the vocabularies can be compared.
+    """
+    _check(alpha, beta, normalization)
+    members = [one for given in _several(translation) for one in _translation_members(given, options)]
+    languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
+    if not members:
+        raise UserError("fuse: no translation model was given; a fused model needs at least one.")
+    first = members[0]
+    for one in (*members[1:], *languages):
+        check_same_vocabulary(first, one, sources=one.model.config.is_encoder_decoder)
+    config = _config(members, languages, alpha, beta, normalization, translation_weights, language_weights)
+    return _assemble(config, members, languages)
+
+
+def fuse_folders(models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any) -> Path:
+    """Fuse models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
+
+    Args:
+        models: folders or Hub names; translation models and language models in any order.
+        output: the folder to make.
+        settings: those of `fuse`; `weights`: one number for each of `models`.
+
+    Raises: UserError as `fuse`.
+    """
+    weights = settings.pop("weights", None)
+    if weights is not None and len(weights) != len(models):
+        raise UserError(f"{len(weights)} weights for {len(models)} models: give one for each model, or none.")
+    kinds: dict[bool, list[str]] = {True: [], False: []}
+    of_kind: dict[bool, list[float]] = {True: [], False: []}
+    for number, name in enumerate(models):
+        folder = fetch_small_files(name)
+        if not (folder / CONFIG).is_file():
+            raise UserError(f"{name}: no {CONFIG} there. Give a model folder, such as a run's average/, or a Hub name.")
+        seq2seq = bool(getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False))
+        kinds[seq2seq].append(str(name))
+        of_kind[seq2seq] += [weights[number]] if weights is not None else []
+        tell(f"{name}: a {'translation' if seq2seq else 'language'} model")
+    if weights is not None:
+        settings |= {"translation_weights": of_kind[True], "language_weights": of_kind[False]}
+    fused = fuse(kinds[True], kinds[False], **settings)
+    with atomic_folder(output) as new:
+        fused.save_pretrained(new)
+        copy_text_files(fetch_small_files(kinds[True][0]), new)
+    return Path(output)
+
+
+def check_same_vocabulary(first: Member, other: Member, sources: bool = False) -> None:
+    """Refuse a member whose target tokens (with `sources`, source tokens too) are not those of the first.
+
+    Raises: UserError naming the first entries that differ.
+    """
+    if first.tokenizers is not None and other.tokenizers is not None:
+        sides = ("source", "target") if sources else ("target",)
+        for side in sides:
+            ours, theirs = (_entries(getattr(one.tokenizers, side)) for one in (first, other))
+            if different := list(_differences(ours, theirs)):
+                raise UserError(
+                    f"{other.name}: its {side if sources else ''} vocabulary is not that of {first.name} "
+                    f"({len(theirs):,} entries there, {len(ours):,} here): the same ids would mean other words. "
+                    f"{'; '.join(different[:SHOWN])}. Train it with the tokenizer of {first.name} "
+                    f"(tokenizer.path: {first.name}).".replace("its  ", "its ")
+                )
+    try:
+        check_vocabulary(other.model, check_vocabulary(first.model, None))
+    except ValueError as error:
+        raise UserError(f"{other.name}: {error}. Train it with the tokenizer of {first.name}.") from error
+
+
+def _entries(tokenizer: Any) -> list[str | None]:
+    """The token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
+    encoder = tokenizer.get_vocab()
+    if getattr(tokenizer, "separate_vocabs", False):
+        encoder = tokenizer.target_encoder
+    entries: list[str | None] = [None] * (max(encoder.values(), default=-1) + 1)
+    for token, number in encoder.items():
+        entries[number] = token
+    return entries
+
+
+def _differences(ours: list[str | None], theirs: list[str | None]) -> Iterator[str]:
+    for number, (one, other) in enumerate(zip_longest(ours, theirs)):
+        if one != other:
+            yield f"entry {number} is {_shown(other)} there and {_shown(one)} here"
+
+
+def _shown(token: str | None) -> str:
+    return "missing" if token is None else repr(token)
+
+
+def _several(given: Given | Sequence[Given]) -> list[Given]:
+    return [given] if isinstance(given, str | Path | PreTrainedModel) else list(given)
+
+
+def _check(alpha: float, beta: float, normalization: str) -> None:
+    if normalization not in ("symbol", "sequence"):
+        raise UserError(f"normalization {normalization!r}: choose symbol or sequence.")
+    try:
+        check_scales(alpha, beta, normalization)
+    except ValueError as error:
+        raise UserError(f"{error}.") from error
+
+
+def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
+    if isinstance(given, PreTrainedModel):
+        return Member(type(given).__name__, given, None)
+    model = load_model(given, head, **options)
+    return Member(str(given), model, load_tokenizers(fetch_small_files(given, **options)))
+
+
+def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
+    """A translation model, or those of a fused one."""
+    member = _member(given, AutoModelForSeq2SeqLM, options)
+    if not isinstance(member.model, FusionForConditionalGeneration):
+        return [member]
+    return [Member(member.name, model, member.tokenizers) for model in member.model.translation_models]
+
+
+def _config(
+    members: list[Member],
+    languages: list[Member],
+    alpha: float,
+    beta: float,
+    normalization: str,
+    translation_weights: Sequence[float] | None,
+    language_weights: Sequence[float] | None,
+) -> FusionConfig:
+    first = members[0].model.config
+    positions = [getattr(one.model.config, "max_position_embeddings", None) for one in (*members, *languages)]
+    ids = {name: getattr(first, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    start = getattr(members[0].model.generation_config, "decoder_start_token_id", None)
+    start = getattr(first, "decoder_start_token_id", None) if start is None else start
+    try:
+        config = FusionConfig(
+            translation_models=[one.model.config for one in members],
+            language_models=[one.model.config for one in languages],
+            translation_weights=None if translation_weights is None else list(translation_weights),
+            language_weights=None if language_weights is None else list(language_weights),
+            alpha=alpha,
+            beta=beta,
+            normalization=normalization,
+            vocab_size=members[0].model.get_input_embeddings().weight.shape[0],
+            decoder_vocab_size=check_vocabulary(members[0].model, None),
+            max_position_embeddings=min((one for one in positions if isinstance(one, int)), default=None),
+            decoder_start_token_id=ids["bos_token_id"] if start is None else start,
+            **ids,
+        )
+        config.start_token_ids = [start_token(one.model.config, config) for one in (*members, *languages)]
+    except ValueError as error:  # StrictDataclassError is one
+        raise UserError(f"fuse: {str(error).strip().splitlines()[-1].strip()}.") from error
+    return config
+
+
+def _assemble(config: FusionConfig, members: list[Member], languages: list[Member]) -> FusionForConditionalGeneration:
+    """The model, its weights copied from the members'; generation settings are the first's."""
+    first = members[0].model
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(first.dtype)
+    try:
+        fused = FusionForConditionalGeneration(config)
+    finally:
+        torch.set_default_dtype(before)
+    for own, one in zip([*fused.translation_models, *fused.language_models], [*members, *languages]):
+        own.load_state_dict(one.model.state_dict())
+        own.tie_weights()
+        own.generation_config = one.model.generation_config
+    fused.generation_config = settings = copy.deepcopy(first.generation_config)
+    settings._from_model_config = False  # it says what no config says
+    settings.alpha, settings.beta = config.alpha, config.beta
+    settings.decoder_start_token_id = config.decoder_start_token_id
+    return fused.to(first.device).eval()

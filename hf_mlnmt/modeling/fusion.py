@@ -1,0 +1,315 @@
+"""Fusion: a log-linear model of translation models and language models over one target vocabulary.
+
+Reference: thesis on monolingual data, section 4.1, equations (4.1)-(4.5).
+
+| symbol in the thesis | here | shape |
+| --- | --- | --- |
+| alpha, beta | alpha, beta: of the config, of generation_config, or of one call | numbers |
+| gamma | beta / alpha | number |
+| p_TM, p_LM | members: `translation_models`, `language_models`, each with a weight w within its kind | |
+| q(e_i; e_0^{i-1}, f) | prod_m p_m^(alpha w_m) prod_n p_n^(beta w_n) | (batch, target, vocabulary) |
+
+| normalization | what a search adds up | equation |
+| --- | --- | --- |
+| symbol | log q(e_i) / sum_v q(v) = log_softmax(sum_m alpha w_m z_m + sum_n beta w_n z_n), z the members' logits | (4.2) |
+| sequence | sum_m w_m log p_m + (beta / alpha) sum_n w_n log p_n: nothing normalises them | (4.4) |
+
+(4.1) loss = - sum_i log q(e_i) / sum_v q(v), whatever `normalization` says. The sum over all translations of (4.5) is
+no matter of one forward pass: it is an objective of the training.
+
+Members are the models of any two folders; language models are frozen, and always in evaluation mode. What owns them is a
+model like any other: one set of weights, one config with the members' configs, one cache with the members' caches.
+Departs: several members of a kind have weights, 1 / their number unless told, so that a scale means the same for one
+member and for an ensemble.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .fusion_config import FusionConfig, check_scales, trusted
+from .fusion_parts import FusedCache, FusedEncoder, part_of
+from .generation import TranslationGenerationMixin
+from .loss import cross_entropy
+from .outputs import TranslationOutput
+
+
+class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
+    """Translation models and language models as one translation model: `forward`, the loss (4.1), and `generate()`."""
+
+    config: FusionConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    citation = """@phdthesis{monolingual-data-first-order-attention,
+  title = {Monolingual Data and First-Order Attention for Neural Machine Translation},
+  note = {Chapter 4 of the doctoral thesis}
+}"""
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = False
+
+    def __init__(self, config: FusionConfig):
+        super().__init__(config)
+        kinds = {"translation": AutoModelForSeq2SeqLM, "language": AutoModelForCausalLM}
+        for kind, auto_class in kinds.items():
+            members = getattr(config, f"{kind}_models")
+            for number, member in enumerate(members):
+                options = {"trust_remote_code": True} if trusted() else {}
+                model = auto_class.from_config(member, dtype=torch.get_default_dtype(), **options)
+                self.add_module(f"{kind}_{number}", model)
+                members[number] = model.config
+        self.post_init()
+        self._freeze()
+
+    # Members
+
+    @property
+    def translation_models(self) -> list[Any]:
+        """The translation models, in the config's order."""
+        return [getattr(self, f"translation_{number}") for number in range(len(self.config.translation_models or []))]
+
+    @property
+    def language_models(self) -> list[Any]:
+        """The language models, in the config's order."""
+        return [getattr(self, f"language_{number}") for number in range(len(self.config.language_models or []))]
+
+    def set_language_models(self, *models: PreTrainedModel, weights: Sequence[float] | None = None) -> None:
+        """Take other language models, of the same vocabulary, in the place of those there are.
+
+        The language model of training and that of search may differ (thesis, tables 4.17 and 4.19).
+
+        Raises: ValueError when a model predicts another number of tokens.
+        """
+        for model in models:
+            check_vocabulary(model, self.config.decoder_vocab_size)
+        for number in range(len(self.language_models)):
+            delattr(self, f"language_{number}")
+        config = self.config
+        starts = (config.start_token_ids or [])[: len(self.translation_models)]
+        starts = starts or [config.decoder_start_token_id] * len(self.translation_models)
+        config.language_models, config.language_weights = [], []  # both at once: each assignment is checked
+        config.start_token_ids = None
+        for number, model in enumerate(models):
+            self.add_module(f"language_{number}", model.to(device=self.device, dtype=self.dtype))
+        object.__setattr__(config, "language_models", [model.config for model in models])
+        config.language_weights = list(weights or [1.0 / len(models)] * len(models))
+        config.start_token_ids = starts + [start_token(model.config, config) for model in models]
+        self.post_init()
+        self._freeze()
+
+    def _freeze(self) -> None:
+        for model in self.language_models:
+            model.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> "FusionForConditionalGeneration":
+        """Training or evaluation mode of the translation models. Language models stay as they are: frozen, in
+        evaluation mode (Transformers' loading lets every parameter be trained, so it is said again here)."""
+        super().train(mode)
+        self._freeze()
+        return self
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.translation_models[0].get_input_embeddings()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.translation_models[0].get_output_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module):
+        raise ValueError("a fused model has the vocabulary of its members: change it there, and fuse them again")
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:  # type: ignore[override]
+        raise ValueError("a fused model has the vocabulary of its members: resize it there, and fuse them again")
+
+    def get_encoder(self, modality: str | None = None) -> FusedEncoder:  # type: ignore[override]
+        """All encoders as one."""
+        return FusedEncoder([model.get_encoder() for model in self.translation_models])
+
+    # Scales
+
+    @property
+    def logits_are_scores(self) -> bool:  # type: ignore[override]
+        """(4.4): a search adds up what `forward` returns, as it is."""
+        return self.config.normalization == "sequence"
+
+    def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
+        """Of every member, translation models first, what its logits (4.2) or log probabilities (4.4) are multiplied by.
+
+        Raises: ValueError for what is no scale.
+        """
+        config = self.config
+        alpha = config.alpha if alpha is None else alpha
+        beta = config.beta if beta is None else beta
+        alpha, beta = check_scales(alpha, beta, config.normalization)
+        if self.logits_are_scores:
+            alpha, beta = 1.0, beta / alpha  # gamma
+        translation, language = config.translation_weights or [], config.language_weights or []
+        return [alpha * weight for weight in translation] + [beta * weight for weight in language]
+
+    def combine(self, logits: Sequence[Tensor | None], factors: Sequence[float]) -> Tensor:
+        """The members' logits (..., vocabulary) as one: (4.2) without its log-softmax, or (4.4).
+
+        A member of factor 0 may be None.
+        """
+        total: Tensor | None = None
+        for one, factor in zip(logits, factors):
+            if factor and one is not None:
+                one = one.to(torch.promote_types(one.dtype, torch.float32))
+                one = factor * (one.log_softmax(-1) if self.logits_are_scores else one)
+                total = one if total is None else total + one
+        if total is None:
+            raise ValueError("all scales and weights are 0: nothing is left of the model")
+        return total
+
+    # Computation
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | ModelOutput | None = None,
+        past_key_values: FusedCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        alpha: float | None = None,
+        beta: float | None = None,
+        smoothing: float = 0.0,
+        loss_only: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> TranslationOutput:
+        """Score or train: logits (batch, target, vocabulary) as `normalization` says, and with `labels` the loss (4.1).
+
+        Args:
+            labels: (batch, target), ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
+            logits_to_keep: only the last so many positions' logits (0: all).
+            alpha, beta: scales for this call; None: the config's.
+            smoothing: must be 0: label smoothing is not defined for a product of models.
+            num_items_in_batch: target tokens the loss is divided by (None: those of this batch).
+        """
+        if smoothing:
+            raise ValueError(f"smoothing={smoothing}: label smoothing is not defined for a fused model; set it to 0")
+        if labels is not None and decoder_input_ids is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        assert decoder_input_ids is not None
+        use_cache = self.config.use_cache and labels is None if use_cache is None else use_cache
+        if use_cache and past_key_values is None:
+            past_key_values = self.make_cache()
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        factors, caches = self.factors(alpha, beta), getattr(past_key_values, "members", None)
+        recording = {name: value for name, value in kwargs.items() if name.startswith("output_") and value}
+        found: list[Any] = []
+        for number, (factor, model) in enumerate(zip(factors, [*self.translation_models, *self.language_models])):
+            if not factor:
+                found.append(None)
+                continue
+            given: dict[str, Any] = {"past_key_values": caches[number] if caches else None, "use_cache": use_cache}
+            given |= {"return_dict": True, **(recording if number == 0 else {})}
+            ids = self.start_as(number, decoder_input_ids)
+            if number < len(self.translation_models):
+                given |= {"decoder_input_ids": ids, "attention_mask": attention_mask}
+                given["encoder_outputs"] = part_of(encoder_outputs, number)
+                if decoder_attention_mask is not None:
+                    given["decoder_attention_mask"] = decoder_attention_mask
+            else:
+                given |= {"input_ids": ids, "attention_mask": decoder_attention_mask}
+            if logits_to_keep and "logits_to_keep" in inspect.signature(model.forward).parameters:
+                given["logits_to_keep"] = logits_to_keep
+            found.append(model(**given))
+        logits = self.combine([None if one is None else one.logits[:, -logits_to_keep:] for one in found], factors)
+        first = found[0]
+        return TranslationOutput(
+            loss=self.loss_of(logits, labels, num_items_in_batch, alpha) if labels is not None else None,
+            logits=None if loss_only else logits,
+            past_key_values=past_key_values,
+            decoder_hidden_states=getattr(first, "decoder_hidden_states", None),
+            decoder_attentions=getattr(first, "decoder_attentions", None),
+            cross_attentions=getattr(first, "cross_attentions", None),
+            encoder_last_hidden_state=encoder_outputs[0],
+        )
+
+    def loss_of(self, logits: Tensor, labels: Tensor, items: int | Tensor | None, alpha: float | None) -> Tensor:
+        """(4.1) from what `combine` gave: a sum over target tokens divided by their number."""
+        if self.logits_are_scores:  # alpha times (4.4) is log q
+            logits = (self.config.alpha if alpha is None else alpha) * logits
+        items = (labels != -100).sum() if items is None else items
+        return cross_entropy(logits, labels) / (items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1))
+
+    def start_as(self, number: int, ids: Tensor) -> Tensor:
+        """A target (batch, time) as a member reads it: behind the start token that it knows."""
+        starts = self.config.start_token_ids
+        if starts is None or starts[number] == self.config.decoder_start_token_id:
+            return ids
+        first = ids[:, :1]
+        first = torch.where(first == self.config.decoder_start_token_id, starts[number], first)
+        return torch.cat([first, ids[:, 1:]], dim=1)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
+
+    # generate()
+
+    def make_cache(self) -> FusedCache:
+        """An empty cache for every member."""
+        configs = [member.get_text_config(decoder=True) for member in self.config.members()]
+        count = len(self.translation_models)
+        translation = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs[:count]]
+        return FusedCache([*translation, *(DynamicCache(config=c) for c in configs[count:])])
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
+        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+            return
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            raise ValueError(f"cache_implementation={generation_config.cache_implementation!r}: only 'dynamic' here")
+        model_kwargs["past_key_values"] = self.make_cache()
+
+    def _prepare_generation_config(self, generation_config, *args, **kwargs):
+        given = {name: kwargs.pop(name) for name in ("alpha", "beta") if kwargs.get(name) is not None}
+        for name in ("alpha", "beta"):  # of the call, of the generation config, of the config
+            for config in (generation_config, self.generation_config):
+                if (value := getattr(config, name, None)) is not None:
+                    given.setdefault(name, value)
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        scales = {name: given.get(name, getattr(self.config, name)) for name in ("alpha", "beta")}
+        check_scales(**scales, normalization=self.config.normalization)
+        for name, value in scales.items():
+            setattr(prepared, name, value)
+        return prepared, {**model_kwargs, **scales}
+
+
+def check_vocabulary(model: Any, expected: int | None) -> int:
+    """How many tokens a member predicts. Raises: ValueError when they are not `expected` (None: any number)."""
+    head = model.get_output_embeddings()
+    size = model.config.get_text_config(decoder=True).vocab_size if head is None else head.weight.shape[0]
+    if expected is not None and size != expected:
+        raise ValueError(
+            f"{type(model).__name__} predicts {size} tokens, the translation model {expected}: members of a fused model "
+            "have one target vocabulary"
+        )
+    return size
+
+
+def start_token(config: Any, fused: Any) -> int:
+    """The start token of a member: its own, if it has one within the vocabulary, or the fused model's."""
+    own = getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
+    own = getattr(config, "bos_token_id", None) if own is None else own
+    known = isinstance(own, int) and 0 <= own < (fused.decoder_vocab_size or fused.vocab_size)
+    return own if known else fused.decoder_start_token_id
