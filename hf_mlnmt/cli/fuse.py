@@ -17,7 +17,9 @@ def fuse(
     beta: Annotated[float, typer.Option(help="Scale of the language models, 0 or more.")] = 0.1,
     normalization: Annotated[
         str,
-        typer.Option(help="symbol: the product is normalised at every token; sequence: never, which the thesis favours."),
+        typer.Option(
+            help="symbol: the product is normalised at every token; sequence: never, which the thesis favours."
+        ),
     ] = "sequence",
     weight: Annotated[
         list[float] | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
@@ -70,7 +71,9 @@ def fuse(
     return _assemble(config, members, languages)
 
 
-def fuse_folders(models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any) -> Path:
+def fuse_folders(
+    models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any
+) -> Path:
     """Fuse models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
 
     Args:
@@ -184,7 +187,9 @@ def _config(
 ) -> FusionConfig:
     first = members[0].model.config
     positions = [getattr(one.model.config, "max_position_embeddings", None) for one in (*members, *languages)]
-    ids = {name: getattr(first, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    ids: dict[str, Any] = {
+        name: getattr(first, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id")
+    }
     start = getattr(members[0].model.generation_config, "decoder_start_token_id", None)
     start = getattr(first, "decoder_start_token_id", None) if start is None else start
     try:
@@ -195,15 +200,14 @@ def _config(
             language_weights=None if language_weights is None else list(language_weights),
             alpha=alpha,
             beta=beta,
-            normalization=normalization,
+            normalization=normalization,  # type: ignore[arg-type]  # checked
             vocab_size=members[0].model.get_input_embeddings().weight.shape[0],
             decoder_vocab_size=check_vocabulary(members[0].model, None),
             max_position_embeddings=min((one for one in positions if isinstance(one, int)), default=None),
-            decoder_start_token_id=ids["bos_token_id"] if start is None else start,
-            **ids,
+            **{**ids, "decoder_start_token_id": ids["bos_token_id"] if start is None else start},
         )
         config.start_token_ids = [start_token(one.model.config, config) for one in (*members, *languages)]
-    except ValueError as error:  # StrictDataclassError is one
+    except (ValueError, StrictDataclassError) as error:
         raise UserError(f"fuse: {str(error).strip().splitlines()[-1].strip()}.") from error
     return config
 

@@ -57,7 +57,7 @@ class DecodingOptions:
                 raise UserError(f"{name}: {value!r} is not a number.")
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
+            if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise UserError(f"{name}: {value!r} is not a number of at least 0.")
         if self.recombine is not None and (not isinstance(self.recombine, int) or self.recombine < 0):
             raise UserError(f"recombine: {self.recombine!r} is not a whole number of at least 0.")

@@ -11,14 +11,14 @@ Reference: thesis on monolingual data, section 4.1, equations (4.1)-(4.5).
 
 | normalization | what a search adds up | equation |
 | --- | --- | --- |
-| symbol | log q(e_i) / sum_v q(v) = log_softmax(sum_m alpha w_m z_m + sum_n beta w_n z_n), z the members' logits | (4.2) |
+| symbol | log q(e_i) / sum_v q(v) = log_softmax(sum_m alpha w_m z_m + sum_n beta w_n z_n), z: their logits | (4.2) |
 | sequence | sum_m w_m log p_m + (beta / alpha) sum_n w_n log p_n: nothing normalises them | (4.4) |
 
 (4.1) loss = - sum_i log q(e_i) / sum_v q(v), whatever `normalization` says. The sum over all translations of (4.5) is
 no matter of one forward pass: it is an objective of the training.
 
-Members are the models of any two folders; language models are frozen, and always in evaluation mode. What owns them is a
-model like any other: one set of weights, one config with the members' configs, one cache with the members' caches.
+Members are the models of any two folders; language models are frozen, and always in evaluation mode. What owns them is
+a model like any other: one set of weights, one config with the members' configs, one cache with the members' caches.
 Departs: several members of a kind have weights, 1 / their number unless told, so that a scale means the same for one
 member and for an ensemble.
 """
@@ -101,9 +101,10 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         config.language_models, config.language_weights = [], []  # both at once: each assignment is checked
         config.start_token_ids = None
         for number, model in enumerate(models):
-            self.add_module(f"language_{number}", model.to(device=self.device, dtype=self.dtype))
+            torch.nn.Module.to(model, device=self.device, dtype=self.dtype)
+            self.add_module(f"language_{number}", model)
         object.__setattr__(config, "language_models", [model.config for model in models])
-        config.language_weights = list(weights or [1.0 / len(models)] * len(models))
+        config.language_weights = list(weights or [1.0 / max(len(models), 1)] * len(models))
         config.start_token_ids = starts + [start_token(model.config, config) for model in models]
         self.post_init()
         self._freeze()
@@ -143,7 +144,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return self.config.normalization == "sequence"
 
     def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
-        """Of every member, translation models first, what its logits (4.2) or log probabilities (4.4) are multiplied by.
+        """What every member's logits (4.2) or log probabilities (4.4) are multiplied by, translation models first.
 
         Raises: ValueError for what is no scale.
         """
@@ -236,7 +237,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return TranslationOutput(
             loss=self.loss_of(logits, labels, num_items_in_batch, alpha) if labels is not None else None,
             logits=None if loss_only else logits,
-            past_key_values=past_key_values,
+            past_key_values=past_key_values,  # type: ignore[arg-type]  # a cache of caches
             decoder_hidden_states=getattr(first, "decoder_hidden_states", None),
             decoder_attentions=getattr(first, "decoder_attentions", None),
             cross_attentions=getattr(first, "cross_attentions", None),
@@ -301,8 +302,8 @@ def check_vocabulary(model: Any, expected: int | None) -> int:
     size = model.config.get_text_config(decoder=True).vocab_size if head is None else head.weight.shape[0]
     if expected is not None and size != expected:
         raise ValueError(
-            f"{type(model).__name__} predicts {size} tokens, the translation model {expected}: members of a fused model "
-            "have one target vocabulary"
+            f"{type(model).__name__} predicts {size} tokens, the translation model {expected}: members of a fused "
+            "model have one target vocabulary"
         )
     return size
 
@@ -312,4 +313,4 @@ def start_token(config: Any, fused: Any) -> int:
     own = getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
     own = getattr(config, "bos_token_id", None) if own is None else own
     known = isinstance(own, int) and 0 <= own < (fused.decoder_vocab_size or fused.vocab_size)
-    return own if known else fused.decoder_start_token_id
+    return own if own is not None and known else fused.decoder_start_token_id

@@ -35,7 +35,7 @@ class FusedEncoderOutput(ModelOutput):
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
         """From the members' outputs, translation models in their order."""
         names = ("last_hidden_state", "memory", "features")
-        found = {}
+        found: dict[str, Tensor | None] = {}
         for number, output in enumerate(outputs):
             prefix = f"member{number}_" if number else ""
             found |= {prefix + name: getattr(output, name, None) for name in names}
@@ -87,7 +87,7 @@ class FusedCache(Cache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         for member in self._in_use():
-            member.reorder_cache(beam_idx)
+            member.reorder_cache(beam_idx)  # type: ignore[arg-type]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         for member in self._in_use():

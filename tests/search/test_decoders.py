@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from helpers.contract import TINY, redraw
-from helpers.searching import decode, sources
+from helpers.searching import assert_equal_loops, decode, sources
 from helpers.toy_decoders import OnlyLSTM, TwoModels, register
 from torch.nn.functional import pad
 
@@ -142,13 +142,13 @@ def test_scores_that_are_not_probabilities_are_added_as_they_are():
         torch.testing.assert_close(scored, found.sequences_scores[part], rtol=1e-5, atol=1e-5)
 
 
-def test_nothing_else_normalises_them():
-    """Neither compute_transition_scores nor Transformers' beam search, which would: it is an error that says so."""
+def test_nothing_else_normalises_them(monkeypatch):
+    """Neither compute_transition_scores nor Transformers' beam search, which gets back what its log-softmax takes."""
     model, inputs = build(Product), sources((4, 2), VOCABULARY)
     found = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, output_scores=True)
     for normalize in (False, True):
         scores = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=normalize)
         first = torch.stack(found.scores)[0].gather(1, found.sequences[:, 1:2])
         torch.testing.assert_close(scores[:, :1], first)
-    with pytest.raises(ValueError, match="log-softmax"):
-        decode(model, **inputs, num_beams=2, output_scores=True)
+    assert_equal_loops(model, monkeypatch, **inputs, num_beams=3, num_return_sequences=3)
+    assert not model._forward_hooks
