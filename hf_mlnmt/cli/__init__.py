@@ -27,6 +27,7 @@ from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.cli.fuse import fuse
+from hf_mlnmt.cli.fusion_grid import fusion_grid
 from hf_mlnmt.cli.import_model import import_model
 from hf_mlnmt.cli.masking import masking
 from hf_mlnmt.cli.outputs import outputs
@@ -41,7 +42,7 @@ VERBS = {
     "First steps": (demo,),
     "Train": (tokenizer, train, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate,),
-    "Score": (evaluate, compare, compare_runs),
+    "Score": (evaluate, compare, compare_runs, fusion_grid),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),

@@ -6,10 +6,10 @@ import json
 import shutil
 
 import pytest
-import torch
+from helpers.fused_folders import gpt2
 from helpers.model_folders import SENTENCES, small_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
 import hf_mlnmt
@@ -43,16 +43,6 @@ def folders(tmp_path_factory):
     hf_mlnmt.fuse(root / "tm", root / "lm", beta=0.5).save_pretrained(root / "by-hand")
     fuse_folders([root / "lm", root / "tm"], root / "fused", lambda text: None, beta=0.5)
     return root
-
-
-def gpt2(vocabulary):
-    torch.manual_seed(3)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "bos_token_id": 3, "eos_token_id": 1}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **sizes))
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.4)
-    return model
 
 
 def test_a_folder_like_any_other(folders):

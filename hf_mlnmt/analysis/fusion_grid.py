@@ -1,0 +1,192 @@
+"""Which scales suit a fused model: its scores on a development set for every alpha and beta of a grid.
+
+Reference: thesis on monolingual data, section 4.4.2: tables 4.8 and 4.9 (alpha by beta), 4.10 (gamma = beta / alpha).
+With sequence-level normalization (4.4) a search knows gamma alone: points of one gamma are translated once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from hf_mlnmt.analysis.figures import Panel, heat_maps, save
+from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import score
+from hf_mlnmt.files import size_and_crc
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.table import Number, Table
+
+# The thesis's; 0 is the translation models alone.
+ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
+BETAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
+GAMMAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 10.0)
+STEM, METRICS = "grid", ("BLEU", "chrF", "TER")
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Grid:
+    """What is tried on what; `run` does what is missing.
+
+    Args:
+        alphas, betas: None: the thesis's. Of sequence-level normalization these are alpha = 1 and its values of gamma.
+        options: how the pipeline decodes: num_beams and so on.
+    """
+
+    pipeline: TranslationPipeline
+    sources: Sequence[str]
+    references: Sequence[Sequence[str]]
+    folder: Path
+    alphas: Sequence[float] | None = None
+    betas: Sequence[float] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        model = self.pipeline.model
+        if not hasattr(model, "factors"):
+            raise UserError(f"{self.pipeline.name}: is no fused model; make one with hf-mlnmt fuse.")
+        self.normalization = model.config.normalization
+        sequence = self.normalization == "sequence"
+        self.alphas = sorted(self.alphas or ((1.0,) if sequence else ALPHAS))
+        self.betas = sorted(self.betas or (GAMMAS if sequence else BETAS))
+        for alpha in self.alphas:
+            for beta in self.betas:
+                try:
+                    model.factors(alpha, beta)
+                except ValueError as error:
+                    raise UserError(f"grid: {error}.") from error
+        self.rows = self._kept()
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """All of them; neither scale may be 0 together with the other."""
+        assert self.alphas is not None
+        assert self.betas is not None
+        return [(alpha, beta) for alpha in self.alphas for beta in self.betas if alpha or beta]
+
+    def settings(self) -> Row:
+        """What the scores depend on, beside alpha and beta."""
+        model = Path(self.pipeline.name)
+        weights = sorted(model.glob("*.safetensors")) if model.is_dir() else []
+        return {
+            "model": self.pipeline.name,
+            "weights": [size_and_crc(path) for path in weights],
+            "normalization": self.normalization,
+            "decoding": self.options,
+            "generation_config": self._generation(),
+            "sentences": len(self.sources),
+            "sources": _digest(self.sources),
+            "references": [_digest(lines) for lines in self.references],
+        }
+
+    def _generation(self) -> Row:
+        kept = self.pipeline.model.generation_config.to_diff_dict()
+        return {name: value for name, value in kept.items() if name not in ("alpha", "beta", "transformers_version")}
+
+    def _kept(self) -> list[Row]:
+        """The rows of an earlier run of this grid, or a part of one. Raises: UserError when it was another."""
+        path = self.folder / f"{STEM}.json"
+        if not path.is_file():
+            return []
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            rows, then = list(content["rows"]), content["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: cannot be read as a grid ({error!r}). Choose another --output.") from error
+        now = json.loads(json.dumps(self.settings()))
+        if different := [name for name in now if then.get(name) != now[name]]:
+            raise UserError(
+                f"{path}: is the grid of something else: {', '.join(different)} differ. Choose another --output, or "
+                "remove that file."
+            )
+        return rows
+
+    def run(self, progress: bool = True) -> list[Row]:
+        """Score every point that is not there yet; what is done is written after each. Returns all rows."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for alpha, beta in tqdm(self.missing(), unit=" points", disable=None if progress else True, leave=False):
+            self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
+            self.rows.sort(key=lambda row: (row["alpha"], row["beta"]))
+            write_rows(self.folder, STEM, "scales of a fused model", self.rows, self.settings())
+        return [row for row in self.rows if (row["alpha"], row["beta"]) in self.points]
+
+    def missing(self) -> list[tuple[float, float]]:
+        """Points that have no row."""
+        there = {(row["alpha"], row["beta"]) for row in self.rows}
+        return [point for point in self.points if point not in there]
+
+    def _like(self, alpha: float, beta: float) -> Row | None:
+        """A row of the same search with other scales."""
+        gamma = _gamma(alpha, beta)
+        found = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
+        return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in found), None)
+
+    def _score(self, alpha: float, beta: float) -> Row:
+        started = time.perf_counter()
+        lines = self.pipeline(self.sources, alpha=alpha, beta=beta, **self.options)
+        scores = score(lines, self.references, metrics=METRICS, bootstrap=0)
+        return {
+            "alpha": alpha,
+            "beta": beta,
+            "gamma": _gamma(alpha, beta),
+            **{name: round(one.score, 4) for name, one in scores.metrics.items()},
+            "length_ratio": round(scores.length_ratio, 4),
+            "seconds": round(time.perf_counter() - started, 2),
+            **{f"{name}_signature": one.signature for name, one in scores.metrics.items()},
+        }
+
+
+def best(rows: Iterable[Row]) -> Row:
+    """Of the highest BLEU; of several, the one with the largest weight of the language models."""
+    return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """BLEU, alpha by beta, the best row in bold; or with one alpha a row for each beta, TER and lengths too."""
+    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
+    top = best(rows)
+    note = f"best: alpha {_shown(top['alpha'])}, beta {_shown(top['beta'])}, BLEU {top['BLEU']:.2f}"
+    if len(alphas) == 1:
+        columns = [Number("beta"), *map(Number, METRICS), Number("length ratio")]
+        cells = [
+            [_shown(row["beta"]), *(f"{row[name]:.2f}" for name in METRICS), f"{row['length_ratio']:.3f}"]
+            for row in rows
+        ]
+        yield Table(columns, cells, f"alpha {_shown(alphas[0])}", note, bold=[list(rows).index(top)])
+        return
+    of = {(row["alpha"], row["beta"]): f"{row['BLEU']:.2f}" for row in rows}
+    head = [Number("alpha \\ beta"), *(Number(_shown(beta)) for beta in betas)]
+    cells = [[_shown(alpha), *(of.get((alpha, beta), "") for beta in betas)] for alpha in alphas]
+    yield Table(head, cells, "BLEU", note, bold=[alphas.index(top["alpha"])])
+
+
+def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
+    """The heat map of BLEU, grid.png and grid.svg."""
+    alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
+    of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
+    values = [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]
+    panel = Panel("", values, [_shown(alpha) for alpha in alphas], [_shown(beta) for beta in betas])
+    return save(heat_maps([panel], "alpha", "beta", "BLEU"), folder, STEM)
+
+
+def _gamma(alpha: float, beta: float) -> float | None:
+    """beta / alpha to twelve digits, so that 0.001 / 0.01 is 0.01 / 0.1; None without translation models."""
+    return float(f"{beta / alpha:.12g}") if alpha else None
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
