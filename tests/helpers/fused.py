@@ -6,9 +6,17 @@ from typing import Any
 
 import torch
 from helpers.contract import FIELDS, TINY, Member, redraw
-from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from hf_mlnmt import fuse
+from hf_mlnmt import config_for, fuse
 
 
 def translator(system: str = "transformer", seed: int = 0, vocabulary: int = 29, **fields: Any) -> Any:
@@ -20,6 +28,13 @@ def language_model(vocabulary: int = 29, seed: int = 7, start: int = 2) -> Any:
     """GPT-2, with a start token that is not the translation model's."""
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": start, "eos_token_id": 1}
     return _drawn(GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **sizes)), seed)
+
+
+def our_language_model(vocabulary: int = 29, seed: int = 6) -> Any:
+    """The baseline's decoder alone."""
+    fields = {name: value for name, value in TINY.items() if not name.startswith("encoder")}
+    config = config_for("lm", "tiny", **{**fields, "vocab_size": vocabulary})
+    return _drawn(AutoModelForCausalLM.from_config(config), seed)
 
 
 def marian(vocabulary: int = 29, seed: int = 3) -> Any:

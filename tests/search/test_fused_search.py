@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.contract import assert_same
-from helpers.fused import exponents, fused, language_model, marian, member_logits, t5, translator
+from helpers.fused import exponents, fused, language_model, marian, member_logits, our_language_model, t5, translator
 from helpers.searching import assert_equal_loops, decode, sources
 from reference.fusion import every_sequence, sequence_scores, symbol_scores
 
@@ -47,13 +47,13 @@ def test_the_best_of_all(normalization):
 
 
 KINDS = {
-    "ours": lambda: fused(translator(vocabulary=200)),
+    "ours": lambda: fused(translator(vocabulary=200), lms=[our_language_model(200)]),
     "ensemble": lambda: fused(translator("m-10", 1, 200), translator("dec-dc", 2, 200), translator(vocabulary=200)),
     "foreign": lambda: fused(marian(200), t5(200)),
     "mixed": lambda: fused(translator("previous-context-head", 0, 200), marian(200)),
-    "no language model": lambda: fused(translator(vocabulary=200), translator(seed=1, vocabulary=200), lms=[]),
+    "no language model": lambda: fused(translator(vocabulary=200), translator("rnn", 1, 200), lms=[]),
     "two language models": lambda: fused(
-        translator(vocabulary=200), lms=[language_model(200), language_model(200, seed=3)]
+        translator(vocabulary=200), lms=[our_language_model(200), language_model(200, seed=3)]
     ),
 }
 
