@@ -163,7 +163,7 @@ def _check(alpha: float, beta: float, normalization: str) -> None:
 
 def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
     if isinstance(given, PreTrainedModel):
-        return Member(type(given).__name__, given, None)
+        return Member(type(given).__name__, copy.deepcopy(given), None)  # language models will be frozen
     model = load_model(given, head, **options)
     return Member(str(given), model, load_tokenizers(fetch_small_files(given, **options)))
 
@@ -213,20 +213,17 @@ def _config(
 
 
 def _assemble(config: FusionConfig, members: list[Member], languages: list[Member]) -> FusionForConditionalGeneration:
-    """The model, its weights copied from the members'; generation settings are the first's."""
+    """The model around the members; generation settings, precision and device are the first's."""
     first = members[0].model
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(first.dtype)
-    try:
+    with torch.device("meta"):  # no memory for what is replaced
         fused = FusionForConditionalGeneration(config)
-    finally:
-        torch.set_default_dtype(before)
-    for own, one in zip([*fused.translation_models, *fused.language_models], [*members, *languages]):
-        own.load_state_dict(one.model.state_dict())
-        own.tie_weights()
-        own.generation_config = one.model.generation_config
+    for kind, several in (("translation", members), ("language", languages)):
+        for number, one in enumerate(several):
+            setattr(fused, f"{kind}_{number}", one.model.to(dtype=first.dtype, device=first.device))
+    for place, one in zip(("translation_models", "language_models"), (members, languages)):
+        object.__setattr__(config, place, [each.model.config for each in one])
     fused.generation_config = settings = copy.deepcopy(first.generation_config)
     settings._from_model_config = False  # it says what no config says
     settings.alpha, settings.beta = config.alpha, config.beta
     settings.decoder_start_token_id = config.decoder_start_token_id
-    return fused.to(first.device).eval()
+    return fused.eval()

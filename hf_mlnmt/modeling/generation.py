@@ -25,6 +25,17 @@ class TranslationGenerationMixin(_Loops):
     # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
     logits_are_scores: bool = False
 
+    def _prepare_generation_config(self, generation_config, *args, **kwargs):
+        given = [kwargs.pop("recombine", None)]  # of the call, of the generation config, of the model's
+        given += [getattr(config, "recombine", None) for config in (generation_config, self.generation_config)]
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        prepared.recombine = k = next((value for value in given if value is not None), None)
+        if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
+            raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
+        if k is not None and (prepared.num_beams == 1 or prepared.do_sample):
+            raise ValueError(f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample")
+        return prepared, model_kwargs
+
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
         if loop is not None:
@@ -35,6 +46,11 @@ class TranslationGenerationMixin(_Loops):
         loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
         if loop is not None:
             return loop(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        if getattr(generation_config, "recombine", None) is not None:
+            raise ValueError(
+                f"recombine={generation_config.recombine}: Transformers' loop knows no recombination. Have hf_mlnmt "
+                "installed, and ask for nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
+            )
         with vocabulary_of_outputs(self.config), normalization_undone(self, logits_processor) as processors:
             return super()._beam_search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
 

@@ -1,7 +1,8 @@
 """Beam search: `GenerationMixin._beam_search`, the same candidates, scores and rules for stopping.
 
 2 (or 1 + the number of end tokens) times the beams are looked at; those that end among the first `num_beams` go to the
-finished ones, scored by log P / length^penalty.
+finished ones, scored by log P / length^penalty. With `recombine` beams are joined before each step (recombination.py),
+and P is the probability of all the paths that a hypothesis stands for.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.candidates import continuations
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.finished import IMPOSSIBLE, FinishedHypotheses
+from hf_mlnmt.search.recombination import Recombination, is_possible
 from hf_mlnmt.search.rules import Rules
 
 
@@ -33,19 +35,28 @@ def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any
     running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)  # sums (sentences, beams)
     running[:, 0] = 0.0  # the beams are one at first
     finished = FinishedHypotheses(prompt, config)
+    k = getattr(config, "recombine", None)
+    joined = None if k is None else Recombination(k, prompt, running)
     history = input_ids.view(-1, beams, prompt.shape[1])  # (sentences, beams, length)
     scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
     length = prompt.shape[1]
     while True:
         length += 1
+        if joined is not None:
+            running = joined.join(running)
+        before = running
         # (sentences, candidates) each
         sums, parents, tokens = continuations(rules, history, scores, batch.decoder.normalized, running, count)
         last = rules.is_last(tokens, length)
         running, chosen = (sums + last * IMPOSSIBLE).topk(beams)  # (sentences, beams)
-        finished.add(batch.ids, sums, tokens, parents, last, length)
+        finished.add(batch.ids, sums, tokens, parents, last & is_possible(sums) if joined else last, length)
         tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, beams)
         finished.step(batch.ids, tokens, parents)
-        ended = finished.ended(batch.ids, running, length)  # (sentences,)
+        highest = running
+        if joined is not None:
+            joined.follow(running - before.gather(1, parents), tokens, parents)
+            highest = running.logsumexp(1, keepdim=True)  # what beams that are joined can have together
+        ended = finished.ended(batch.ids, highest, length)  # (sentences,)
         left = len(ended) - int(ended.sum())
         if not left or last.all():
             break
@@ -54,5 +65,7 @@ def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any
         if (kept := rules.sentences_to_keep(ended, left)) is not None:
             batch.keep(kept)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
+            if joined is not None:
+                joined.keep(kept)
         scores = batch.step(tokens, parents)  # (sentences, beams, vocabulary)
     return finished.result()
