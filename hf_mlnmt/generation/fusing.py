@@ -220,8 +220,8 @@ def _assemble(config: FusionConfig, members: list[Member], languages: list[Membe
     for kind, several in (("translation", members), ("language", languages)):
         for number, one in enumerate(several):
             setattr(fused, f"{kind}_{number}", one.model.to(dtype=first.dtype, device=first.device))
-    for place, one in zip(("translation_models", "language_models"), (members, languages)):
-        object.__setattr__(config, place, [each.model.config for each in one])
+    for place, several in (("translation_models", members), ("language_models", languages)):
+        object.__setattr__(config, place, [one.model.config for one in several])
     fused.generation_config = settings = copy.deepcopy(first.generation_config)
     settings._from_model_config = False  # it says what no config says
     settings.alpha, settings.beta = config.alpha, config.beta

@@ -49,9 +49,12 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     base_model_prefix = ""
     main_input_name = "input_ids"
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = """@phdthesis{monolingual-data-first-order-attention,
-  title = {Monolingual Data and First-Order Attention for Neural Machine Translation},
-  note = {Chapter 4 of the doctoral thesis}
+    citation = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter 4}
 }"""
     supports_gradient_checkpointing = True
     _supports_sdpa = True

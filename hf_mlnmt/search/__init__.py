@@ -21,27 +21,15 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
-from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.beams import beam_search
+from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
-from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.sampling import sample
 from hf_mlnmt.search.source import HANDLED, Source
-from hf_mlnmt.search.steps import entry_of_class
-from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
-
-# What searches with a model of a class, or of one derived from it: a `Decoder`, made from the model and what generate()
-# gives its loops by keyword. Its `why_not` says of the same what it does not know.
-DECODERS: dict[type, Any] = {
-    TransformerForConditionalGeneration: TransformerDecoder,
-    RNNForConditionalGeneration: LSTMDecoder,
-    FusionForConditionalGeneration: FusedDecoder,
-}
 
 
 def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
@@ -62,16 +50,21 @@ def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) 
 def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, config: Any, arguments: dict) -> Any:
     """The search that the config asks for: what generate() returns."""
     width = max(config.num_beams, config.num_return_sequences)
-    decoder = entry_of_class(model, DECODERS)(model, arguments)
+    decoder = find_decoder(model)(model, arguments)
     source = Source.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
     batch, rules = SearchBatch(decoder, source, width), Rules(logits_processor, criteria)
     del source  # the sentences that leave the batch shall leave the memory
     return (beam_search if config.num_beams > 1 else sample)(batch, input_ids, rules, config)
 
 
+def find_decoder(model: Any) -> Any:
+    """What searches with a model, or None; of a fused model, its members' decoders side by side."""
+    return FusedDecoder if isinstance(model, FusionForConditionalGeneration) else decoder_of(model)
+
+
 def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> str | None:
     """What the loops do not know, or None."""
-    decoder = entry_of_class(model, DECODERS)
+    decoder = find_decoder(model)
     if decoder is None:
         return f"the class {type(model).__name__} from {type(model).__module__}"
     return (

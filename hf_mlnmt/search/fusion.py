@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.modules import ModuleDecoder
 from hf_mlnmt.search.source import Source
-from hf_mlnmt.search.steps import entry_of_class
 
 
 class FusedState(tuple):
@@ -41,7 +41,7 @@ class FusedDecoder:
         factors = model.factors(arguments.get("alpha"), arguments.get("beta"))
         models = [*model.translation_models, *model.language_models]
         self.members = [
-            Member(number, factor, decoder_of(one)(one, {}))
+            Member(number, factor, decoder_of_member(one)(one, {}))
             for number, (factor, one) in enumerate(zip(factors, models))
             if factor
         ]
@@ -52,7 +52,9 @@ class FusedDecoder:
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """What of a member cannot be computed, or None."""
-        reasons = (decoder_of(one).why_not(one, {}) for one in (*model.translation_models, *model.language_models))
+        reasons = (
+            decoder_of_member(one).why_not(one, {}) for one in (*model.translation_models, *model.language_models)
+        )
         return next(filter(None, reasons), None)
 
     def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, FusedState]:
@@ -89,8 +91,6 @@ class FusedDecoder:
         return total
 
 
-def decoder_of(model: Any) -> Any:
-    """What searches with a member."""
-    from hf_mlnmt.search import DECODERS  # late: the table names the class above too
-
-    return entry_of_class(model, DECODERS) or ModuleDecoder
+def decoder_of_member(model: Any) -> Any:
+    """What searches with a member: its own decoder, or one for models that this package knows nothing of."""
+    return decoder_of(model) or ModuleDecoder

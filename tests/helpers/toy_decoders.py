@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt import TransformerForConditionalGeneration, search
+from hf_mlnmt import TransformerForConditionalGeneration
 from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.decoders import DECODERS
 from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -122,5 +123,5 @@ class OnlyLSTMDecoder:
 
 def register(monkeypatch) -> None:
     """Tell the search of the decoders above."""
-    monkeypatch.setitem(search.DECODERS, TwoModels, SideBySide)
-    monkeypatch.setitem(search.DECODERS, OnlyLSTM, OnlyLSTMDecoder)
+    monkeypatch.setitem(DECODERS, TwoModels, SideBySide)
+    monkeypatch.setitem(DECODERS, OnlyLSTM, OnlyLSTMDecoder)

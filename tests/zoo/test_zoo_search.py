@@ -14,7 +14,6 @@ from helpers.searching import assert_equal_loops, written_out
 
 from hf_mlnmt import search
 from hf_mlnmt.search import transformer
-from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
@@ -50,7 +49,7 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
 def test_steps_are_written_out(member, model):
     """No family goes through its modules in a search on a CPU."""
     if member.system in RECURRENT:
-        assert entry_of_class(model, search.DECODERS).why_not(model, {}) is None  # it has one decoder, on any device
+        assert search.find_decoder(model).why_not(model, {}) is None  # it has one decoder, on any device
         return
     step = written_out(model.eval())
     assert step is not None

@@ -1,0 +1,21 @@
+"""Which decoder searches with which model: the class of a model, and of those derived from it, in a table."""
+
+from typing import Any
+
+from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
+from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
+from hf_mlnmt.search.lstm import LSTMDecoder
+from hf_mlnmt.search.steps import entry_of_class
+from hf_mlnmt.search.transformer import TransformerDecoder
+
+# Each is a `Decoder` (decoder.py), made from the model and what generate() gives its loops by keyword. Its `why_not`
+# says of the same what it does not know.
+DECODERS: dict[type, Any] = {
+    TransformerForConditionalGeneration: TransformerDecoder,
+    RNNForConditionalGeneration: LSTMDecoder,
+}
+
+
+def decoder_of(model: Any) -> Any:
+    """The entry of the model's class, or None."""
+    return entry_of_class(model, DECODERS)
