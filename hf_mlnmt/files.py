@@ -12,6 +12,7 @@ or a file where a folder is      |
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -164,6 +165,21 @@ def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
         raise UserError(f"{path}: is there already. Choose another --output, or replace it with --force.")
     if any(target.iterdir()) and not (target / mark).is_file():
         raise UserError(f"{path}: has no {mark}, so --force does not replace (delete) it. Choose another --output.")
+
+
+@contextmanager
+def only_one(folder: Path, message: str) -> Iterator[None]:
+    """Make the folder, and refuse (UserError with `message`) to work in it beside another process that says so too.
+
+    A killed process holds nothing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(message) from error
+        yield
 
 
 def size_and_crc(path: Path) -> list[int]:

@@ -17,6 +17,7 @@ import typer
 
 from hf_mlnmt.cli.attention import attention
 from hf_mlnmt.cli.average import average
+from hf_mlnmt.cli.back_translate import back_translate
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.compare_runs import compare_runs
 from hf_mlnmt.cli.coverage import coverage
@@ -41,7 +42,7 @@ from hf_mlnmt.errors import UserError
 VERBS = {
     "First steps": (demo,),
     "Train": (tokenizer, train, curves, average, drop_auxiliaries, fuse),
-    "Translate": (translate,),
+    "Translate": (translate, back_translate),
     "Score": (evaluate, compare, compare_runs, fusion_grid),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),
     "Publish": (publish, export),

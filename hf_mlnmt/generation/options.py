@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
@@ -34,6 +34,7 @@ class DecodingOptions:
     top_k: int | None = None  # None samples from the whole distribution
     top_p: float | None = None
     seed: int | None = None
+    draws: Literal["batch", "text"] = "batch"  # text: from (seed, text) alone, whatever the batches are (draws.py)
     batch_tokens: int = 4096  # source tokens in a batch, padding included
     progress: bool = False  # a bar on stderr, where that is a terminal
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
@@ -75,6 +76,13 @@ class DecodingOptions:
             raise UserError(f"top_k: {self.top_k!r} is not a whole number of at least 1 (0, or left out: all tokens).")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
+        if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
+            raise UserError("draws by text are of one translation: leave num_return_sequences and num_beams out.")
+
+    @property
+    def draws_by_text(self) -> bool:
+        """Whether tokens are drawn, by draws.py."""
+        return self.do_sample and self.draws == "text"
 
     def beams(self, model: Any) -> int:
         """Beam size: as asked, else the model's own; 1 when sampling."""
@@ -102,6 +110,9 @@ class DecodingOptions:
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": self.do_sample}
         if beams > 1:
             arguments["length_penalty"] = self.penalty(model, direction)
+        if self.draws_by_text:
+            arguments["do_sample"] = False  # a processor of ours leaves one token to choose
+            return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
         if self.do_sample and model.generation_config.top_k is None:
             arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
         for name in ("temperature", "top_k", "top_p"):

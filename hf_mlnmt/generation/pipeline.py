@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from tqdm import tqdm
+from transformers import LogitsProcessorList
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad, sentences_that_fit
+from hf_mlnmt.generation.draws import TextDraws
 from hf_mlnmt.generation.languages import Direction, code_tokens, direction, language_codes
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
@@ -33,13 +35,15 @@ class Hypothesis:
     """One translation of an n-best list.
 
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted), of a fused model with
-    sequence-level normalization the sum of its scores; `score`: that, divided by the length normalisation.
+    sequence-level normalization the sum of its scores; `score`: that, divided by the length normalisation. `finished`:
+    it ended by itself, not at the length limit.
     """
 
     text: str
     score: float
     log_probability: float
     length: int
+    finished: bool = True
 
 
 class TranslationPipeline:
@@ -97,6 +101,18 @@ class TranslationPipeline:
         """
         return self._groups(groups, DecodingOptions.of(options), total)
 
+    def translate_lines(
+        self, texts: Sequence[str], first_line: int = 1, update: Callable[[int], Any] | None = None, **options: Any
+    ) -> list[Hypothesis]:
+        """The best hypothesis of each of these texts, which are lines `first_line` and so on of something longer.
+
+        With `draws="text"` and a seed a line's draws are the same however the lines are cut up into calls. `update` is
+        called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
+        given: they cost a pass through the model.
+        """
+        run = _Run(self.parts, DecodingOptions.of(options), self.name)
+        return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
+
     def _groups(
         self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
     ) -> Iterator[Any]:
@@ -108,7 +124,7 @@ class TranslationPipeline:
         hidden = None if options.progress else True
         with tqdm(total=total, unit=" texts", file=sys.stderr, disable=hidden, leave=False) as bar:
             for texts in groups:
-                results = run.translate(texts, line, bar)
+                results = run.translate(texts, line, bar.update)
                 line += len(texts)
                 yield from results if options.num_return_sequences else (best[0].text for best in results)
         run.report()
@@ -138,8 +154,8 @@ class _Run:
         if options.ignores_penalty(parts.model):
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
-    def translate(self, texts: Sequence[str], first_line: int, bar: Any) -> list[list[Hypothesis]]:
-        """n hypotheses for each text, best first."""
+    def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
+        """n hypotheses for each text, best first; `update` is called with the number of texts done."""
         segments = self.encoder.segments(texts, self.options.split_long, first_line)
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
         ids = segments.ids
@@ -147,11 +163,13 @@ class _Run:
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] * self._n for _ in ids]
         real = [i for i, sequence in enumerate(ids) if len(sequence) > self.encoder.overhead]
         owners = list(chain.from_iterable([i] * len(pieces) for i, pieces in enumerate(segments.pieces)))
+        places = [(first_line + i, j) for i, pieces in enumerate(segments.pieces) for j in range(len(pieces))]
         for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]
-            for i, hypotheses in zip(chosen, self._batch([ids[i] for i in chosen]), strict=True):
-                found[i] = hypotheses
-            bar.update(sum(1 for i in chosen if i == 0 or owners[i] != owners[i - 1]))
+            hypotheses = self._batch([ids[i] for i in chosen], [places[i] for i in chosen])
+            for i, some in zip(chosen, hypotheses, strict=True):
+                found[i] = some
+            update(sum(1 for i in chosen if i == 0 or owners[i] != owners[i - 1]))
         iterator = iter(found)
         return [self._together([next(iterator) for _ in pieces], pieces) for pieces in segments.pieces]
 
@@ -173,10 +191,13 @@ class _Run:
     def _n(self) -> int:
         return self.options.num_return_sequences or 1
 
-    def _batch(self, sequences: list[list[int]]) -> list[list[Hypothesis]]:
-        """Hypotheses of one batch; halves it when the GPU's memory does not suffice."""
+    def _batch(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch; halves it when the GPU's memory does not suffice.
+
+        places: (line, piece of the line) of each sequence.
+        """
         try:
-            return self._generate(sequences)
+            return self._generate(sequences, places)
         except torch.OutOfMemoryError as error:
             if len(sequences) == 1:
                 raise UserError(
@@ -185,14 +206,22 @@ class _Run:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
         half = len(sequences) // 2
-        return self._batch(sequences[:half]) + self._batch(sequences[half:])
+        return self._batch(sequences[:half], places[:half]) + self._batch(sequences[half:], places[half:])
+
+    def _draws(self, places: list[tuple[int, int]]) -> dict[str, Any]:
+        """What generate() needs to draw by (seed, line, piece)."""
+        options = self.options
+        if not options.draws_by_text:
+            return {}
+        draws = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
+        return {"logits_processor": LogitsProcessorList([*options.generate.get("logits_processor", []), draws])}
 
     @torch.inference_mode()
-    def _generate(self, sequences: list[list[int]]) -> list[list[Hypothesis]]:
+    def _generate(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
         model = self.model
         pad_id = self.parts.source.pad_token_id
         input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
-        output = model.generate(input_ids=input_ids, attention_mask=mask, **self.arguments)
+        output = model.generate(input_ids=input_ids, attention_mask=mask, **{**self.arguments, **self._draws(places)})
         output = getattr(output, "sequences", output)
         lengths = generated_lengths(output, model.generation_config.eos_token_id)
         sums = [0.0] * len(output)
@@ -200,24 +229,27 @@ class _Run:
             forced = (bool(self.skipped), forced_last(model, self.arguments))
             scales = {name: self.arguments[name] for name in ("alpha", "beta") if name in self.arguments}
             sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **scales).tolist()
-        texts = self._decode(output, lengths)
-        hypotheses = [self._hypothesis(*row) for row in zip(texts, sums, lengths.tolist(), strict=True)]
+        texts, finished = self._decode(output, lengths)
+        rows = zip(texts, sums, lengths.tolist(), finished, strict=True)
+        hypotheses = [self._hypothesis(*row) for row in rows]
         return [hypotheses[i : i + self._n] for i in range(0, len(hypotheses), self._n)]
 
-    def _decode(self, output: Tensor, lengths: Tensor) -> list[str]:
+    def _decode(self, output: Tensor, lengths: Tensor) -> tuple[list[str], list[bool]]:
+        """The texts, and whether each ended by itself."""
         ends = self.model.generation_config.eos_token_id
         ends = set(ends if isinstance(ends, list) else [ends])
-        texts = []
+        texts, finished = [], []
         for row, length in zip(output.tolist(), lengths.tolist(), strict=True):
             ids = row[1 + self.skipped : 1 + length]
-            self.unfinished += not ids or ids[-1] not in ends
+            finished.append(bool(ids) and ids[-1] in ends)
             text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
             texts.append((self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip())
-        return texts
+        self.unfinished += len(finished) - sum(finished)
+        return texts, finished
 
-    def _hypothesis(self, text: str, log_probability: float, generated: int) -> Hypothesis:
+    def _hypothesis(self, text: str, log_probability: float, generated: int, finished: bool) -> Hypothesis:
         score = log_probability / self.penalty.divisor(generated)
-        return Hypothesis(text, score, log_probability, generated - self.skipped)
+        return Hypothesis(text, score, log_probability, generated - self.skipped, finished)
 
     def _together(self, found: list[list[Hypothesis]], pieces: list[Piece]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
@@ -230,5 +262,6 @@ class _Run:
             text = join([hypothesis.text for hypothesis in ranked], pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            whole.append(self._hypothesis(text, total, length + self.skipped))
+            finished = all(hypothesis.finished for hypothesis in ranked)
+            whole.append(self._hypothesis(text, total, length + self.skipped, finished))
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)

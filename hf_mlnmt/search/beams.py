@@ -64,6 +64,7 @@ def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any
             history = torch.cat([gather_beams(history, parents), tokens.unsqueeze(-1)], dim=-1)
         if (kept := rules.sentences_to_keep(ended, left)) is not None:
             batch.keep(kept)
+            rules.keep(kept, beams)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
             if joined is not None:
                 joined.keep(kept)

@@ -39,11 +39,16 @@ ROW_BY_ROW = {
 
 
 class Rules:
-    """Logits processors and stopping criteria."""
+    """Logits processors and stopping criteria.
+
+    A processor that has something of its own for each row is told with `keep_rows(rows)` which of them stay.
+    """
 
     def __init__(self, logits_processor: Any, criteria: Any):
         self.processors = logits_processor
-        self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in logits_processor)
+        self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
+        others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]
+        self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in others)
         self.end_tokens = next((c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)), None)
         limits = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
         self.max_length = min(limits) if limits else None
@@ -68,3 +73,9 @@ class Rules:
         """Indices of the `left` sentences that are not done (sentences,), when so many are done that it is worth a copy
         of the others' state; else None."""
         return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.75 * len(done) else None
+
+    def keep(self, sentences: Tensor, width: int) -> None:
+        """Only these sentences (indices) stay, each with its `width` rows."""
+        for processor in self.followers:
+            rows = torch.arange(width, device=sentences.device)
+            processor.keep_rows((sentences.unsqueeze(-1) * width + rows).flatten())

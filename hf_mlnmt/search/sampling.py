@@ -43,6 +43,7 @@ def sample(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any) -> 
             history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)  # (sentences, width, length)
         if (kept := rules.sentences_to_keep(ended, left)) is not None:
             batch.keep(kept)
+            rules.keep(kept, width)
             tokens, done, history = tokens[kept], done[kept], history[kept]
         scores = batch.step(tokens, None)
     sequences = torch.cat(columns, dim=1)

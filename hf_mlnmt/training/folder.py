@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import is_full_disk, write_json, write_text
+from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
@@ -77,18 +76,11 @@ def temporary() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def alone(output: Path) -> Iterator[None]:
+def alone(output: Path) -> AbstractContextManager[None]:
     """Refuse to run beside another process that trains in the same folder. A killed process holds nothing."""
-    output.mkdir(parents=True, exist_ok=True)
-    with (output / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{output}: another training is running in this folder. Wait for it, or choose another --output."
-            ) from error
-        yield
+    return only_one(
+        output, f"{output}: another training is running in this folder. Wait for it, or choose another --output."
+    )
 
 
 def kept_recipe(output: Path) -> Recipe | None:

@@ -107,7 +107,7 @@ def test_paragraphs_fit_any_terminal_and_examples_stay_lines():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trnslate",), "Did you mean 'translate'?"),
+        (("evalute",), "Did you mean 'evaluate'?"),
         (("translate", "--beems", "3"), "--beams"),
         (("evaluate", "--referense", "x"), "--reference"),
         (("publish", "m", "--licens", "mit"), "--licen"),

@@ -1,0 +1,224 @@
+"""`hf-mlnmt back-translate`: a synthetic corpus from text of one language."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hf_mlnmt.data.synthetic import Manifest
+
+_METHOD = "Method"
+_PAIRS = "Text and pairs"
+_MACHINE = "Speed and machine"
+
+
+def back_translate(
+    model: Annotated[
+        str,
+        typer.Argument(help="Model folder or Hub name. With --method copied there is none: this is a text file too."),
+    ],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Text files, one sentence a line, plain or .gz, one after the other.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for source.txt, target.txt and manifest.json.", show_default=False),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", "-m", help="beam, greedy, sampling, top-k, noised or copied.", rich_help_panel=_METHOD
+        ),
+    ] = "beam",
+    forward: Annotated[
+        bool,
+        typer.Option(
+            "--forward", help="The text is the source, the model's output the target.", rich_help_panel=_METHOD
+        ),
+    ] = False,
+    beams: Annotated[
+        int | None, typer.Option("--beams", "-b", min=1, help="beam, noised: 5.", rich_help_panel=_METHOD)
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="beam, noised: the model's own.", rich_help_panel=_METHOD)
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="sampling, top-k: 1.", rich_help_panel=_METHOD)] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="top-k: from the 10 likeliest tokens.", rich_help_panel=_METHOD)
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="sampling: from the likeliest tokens that together have this probability.", rich_help_panel=_METHOD
+        ),
+    ] = None,
+    drop_words: Annotated[
+        float | None, typer.Option(help="noised: probability that a word goes, 0.1.", rich_help_panel=_METHOD)
+    ] = None,
+    replace_words: Annotated[
+        float | None,
+        typer.Option(help="noised: probability that a word becomes the filler, 0.1.", rich_help_panel=_METHOD),
+    ] = None,
+    swap_words: Annotated[
+        int | None, typer.Option(min=0, help="noised: places that a word may move, 3.", rich_help_panel=_METHOD)
+    ] = None,
+    filler: Annotated[str | None, typer.Option(help="noised: '_'.", rich_help_panel=_METHOD)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of all draws: 1. They follow from it and the line.", rich_help_panel=_METHOD),
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(
+            help="A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
+            "is; the manifest says so.",
+            rich_help_panel=_PAIRS,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take so many lines of the text.", rich_help_panel=_PAIRS)
+    ] = None,
+    drop: Annotated[
+        str,
+        typer.Option(
+            help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. All are counted, but "
+            "duplicates only if they go.",
+            rich_help_panel=_PAIRS,
+        ),
+    ] = "empty,long,repeated,copied",
+    max_ratio: Annotated[
+        float,
+        typer.Option(help="An output with more than so many times the text's words is long.", rich_help_panel=_PAIRS),
+    ] = 3.0,
+    bad_lines: Annotated[
+        str,
+        typer.Option(help="At lines that cannot be read: error, or drop, which counts them.", rich_help_panel=_PAIRS),
+    ] = "error",
+    source_language: Annotated[
+        str | None,
+        typer.Option(
+            "--source-language", "-s", help="The text's code, where the model needs one.", rich_help_panel=_PAIRS
+        ),
+    ] = None,
+    target_language: Annotated[
+        str | None,
+        typer.Option(
+            "--target-language", "-t", help="The output's code, where the model needs one.", rich_help_panel=_PAIRS
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest output in tokens.", rich_help_panel=_PAIRS)
+    ] = None,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the text in a batch, padding included.", rich_help_panel=_MACHINE)
+    ] = 4096,
+    window: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = 2048,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=_MACHINE),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
+    ] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=_MACHINE)] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
+    ] = None,
+) -> None:
+    """Make a synthetic corpus: text of one language, and another side that a model writes.
+
+    For back-translation the text is the target language's and the model translates from it. Stopped at any moment and
+    started again with the same command, it goes on, and ends with the same bytes. A recipe reads the folder as a
+    corpus: `synthetic: DIR`, with `ratio: 2` for two such pairs to each parallel one.
+    All of it: docs/monolingual-back-translation.md
+
+    Examples:
+
+        hf-mlnmt back-translate runs/de-en/average news.de.gz -o synthetic
+        hf-mlnmt back-translate runs/de-en/average news.de.gz -o sampled --method sampling --seed 1 --tag "<bt>"
+        hf-mlnmt back-translate runs/large/average text.en.gz -o distilled --forward
+    """
+    from hf_mlnmt.errors import UserError
+
+    if output is None:
+        raise UserError("--output DIR is missing: the folder for the pairs and their manifest.")
+    from hf_mlnmt.synthetic.methods import Method
+
+    copied = method == "copied"
+    texts = [Path(model), *(files or [])] if copied else list(files or [])
+    chosen = Method(
+        method, beams=beams, length_penalty=length_penalty, temperature=temperature, top_k=top_k, top_p=top_p,
+        drop=drop_words, replace=replace_words, swap=swap_words, filler=filler, seed=seed,
+    )  # fmt: skip
+    settings = {
+        "limit": limit, "max_ratio": max_ratio, "bad_lines": bad_lines, "source_language": source_language,
+        "target_language": target_language, "max_new_tokens": max_new_tokens, "window": window,
+        "batch_tokens": batch_tokens, "dtype": dtype,
+        "drop": () if drop == "none" else tuple(reason.strip() for reason in drop.split(",")),
+    }  # fmt: skip
+    _run(
+        None if copied else model, texts, output, chosen, settings, threads,
+        forward=forward, tag=tag, device=device, revision=revision,
+    )  # fmt: skip
+
+
+def _run(
+    model: str | None, texts: list[Path], output: Path, method: Any, settings: dict, threads: int | None, **how: Any
+) -> None:
+    import torch
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from hf_mlnmt import synthetic
+    from hf_mlnmt.cli.progress import LinesProgress
+    from hf_mlnmt.memory import keep_memory
+
+    keep_memory()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    console = Console(stderr=True)
+
+    def tell(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    with LinesProgress(console) as progress:
+        watcher = synthetic.Watcher(tell, lambda text: tell(f"warning: {text}", "yellow"), progress.show)
+        try:
+            manifest = synthetic.back_translate(
+                model, texts, output, method, synthetic.Settings(**settings), watcher=watcher, **how
+            )
+        except (KeyboardInterrupt, SystemExit):
+            if progress.done is not None:
+                tell(
+                    f"stopped after {progress.done:,} lines; kept but for the last --window. The same command goes on."
+                )
+            raise
+    console.print(_table(manifest))
+    tell(f"{output}: {manifest.pairs:,} pairs")
+
+
+def _table(manifest: Manifest) -> Any:
+    """What was read, kept and dropped."""
+    from hf_mlnmt.table import Number, Table
+
+    counts = manifest.content["counts"]
+    rows = [("lines read", counts["read"]), ("pairs kept", counts["kept"])]
+    rows += [(f"dropped: {reason}", count) for reason, count in counts["dropped"].items()]
+    extra = {reason: count - counts["dropped"].get(reason, 0) for reason, count in counts["found"].items()}
+    rows += [(f"{reason}, kept or dropped for something else", count) for reason, count in extra.items() if count]
+    total = max(1, counts["read"])
+    return Table(
+        ["", Number("number"), Number("share")], [(name, f"{count:,}", f"{count / total:.2%}") for name, count in rows]
+    )

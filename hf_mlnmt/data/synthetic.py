@@ -1,0 +1,112 @@
+"""A synthetic corpus on disk: pairs of which one side was written by a model, and the manifest that says how.
+
+| file | what is in it |
+| --- | --- |
+| source.txt, target.txt | line i of one and line i of the other are a pair |
+| manifest.json | the model, the text, the method, what was counted and dropped; sizes and SHA-256 of all of these |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+
+MANIFEST = "manifest.json"
+SCHEMA = "hf_mlnmt.synthetic/1"
+FILES = {"source": "source.txt", "target": "target.txt"}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `read_manifest` found; `content` is the JSON."""
+
+    folder: Path
+    content: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs there are."""
+        return self.content["pairs"]["lines"]
+
+    @property
+    def tag(self) -> str | None:
+        """The token that is to stand before every source of these pairs."""
+        return self.content["tag"]
+
+    def summary(self) -> dict[str, Any]:
+        """What a results file says of it."""
+        model = self.content["model"]
+        return {
+            "direction": self.content["direction"],
+            "model": model["name"] if model else None,
+            "method": self.content["method"],
+            "counts": self.content["counts"],
+        }
+
+
+def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
+    """The folder of a synthetic corpus, relative to `root` or to here.
+
+    Raises: UserError when there is none, or it is not finished.
+    """
+    places = [Path(root) / name, Path(name)]
+    places = [place.parent if place.name == MANIFEST else place for place in places]
+    for place in places:
+        if (place / MANIFEST).is_file():
+            return place
+    if unfinished := next((place for place in places if (place / "state.json").is_file()), None):
+        raise UserError(
+            f"{unfinished}: this back-translation is not finished. Start the command that makes it again: it goes on."
+        )
+    raise UserError(
+        f"{name}: no synthetic corpus there (no {MANIFEST}), neither in {root} nor here. Make one: "
+        "hf-mlnmt back-translate MODEL TEXT -o DIR."
+    )
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read a manifest and compare the files beside it with what it says of them.
+
+    Raises: UserError when it is missing or not one of ours, and naming each file that changed since.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder}: no {MANIFEST} there: it is no synthetic corpus, or not a finished one.") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}). Make the corpus again.") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise UserError(f"{path}: not a manifest of a synthetic corpus ('schema' is not {SCHEMA}).")
+    changed = [
+        f"{FILES[side]}: {problem}"
+        for side in FILES
+        if (problem := _difference(Path(folder) / FILES[side], content["pairs"][side]))
+    ]
+    if changed:
+        raise UserError(
+            f"{path}: files changed since it was written: {'; '.join(changed)}. Put back what was there, or make the "
+            "corpus again in another folder."
+        )
+    return Manifest(Path(folder), content)
+
+
+def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    if (size := path.stat().st_size) != told["bytes"]:
+        return f"has {size:,} bytes, {told['bytes']:,} expected"
+    found = sha256(path)
+    return None if found == told["sha256"] else f"its SHA-256 is {found[:12]}..., {told['sha256'][:12]}... expected"
+
+
+def sha256(path: str | Path) -> str:
+    """The hash of a file's bytes, as `sha256sum` prints it."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,230 @@
+"""Synthetic corpora: pairs, manifest, filters, and no interruption that changes a byte of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from helpers.model_folders import SENTENCES
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.lines import problem_in
+from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.synthetic import Method, Settings, Watcher, back_translate
+from hf_mlnmt.synthetic.identity import text_lines
+from hf_mlnmt.synthetic.journal import Journal
+
+FREE = {"drop": (), "max_new_tokens": 20}
+NAMES = ("source.txt", "target.txt", "manifest.json")
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch, pipeline, one_thread):
+    """The model is loaded once for all tests."""
+    monkeypatch.setattr(TranslationPipeline, "from_pretrained", classmethod(lambda *_, **__: pipeline))
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def bytes_of(folder: Path) -> list[bytes]:
+    assert sorted(path.name for path in folder.iterdir()) == sorted([".lock", *NAMES])
+    return [(folder / name).read_bytes() for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (Method("beam", beams=2), {"num_beams": 2}),
+        (Method("greedy"), {"num_beams": 1}),
+        (Method("sampling", seed=7), {"do_sample": True, "draws": "text", "seed": 7}),
+        (Method("top-k", top_k=2, seed=7), {"do_sample": True, "draws": "text", "seed": 7, "top_k": 2}),
+    ],
+)
+def test_pairs_are_what_the_model_says_in_the_order_of_the_text(folder, texts, pipeline, tmp_path, method, options):
+    manifest = back_translate(folder, texts, tmp_path / "out", method, Settings(window=13, **FREE))
+    read = list(text_lines(texts, "error"))
+    expected = [each.text for each in pipeline.translate_lines(read, 0, max_new_tokens=20, **options)]
+    expected = [" ".join(out.splitlines()) for out in expected]
+    pairs = [(out, line) for out, line in zip(expected, read) if line and not problem_in(out)]
+    assert list(zip(*(lines_of(tmp_path / "out" / name) for name in NAMES[:2]))) == pairs
+    assert manifest.pairs == len(pairs) > 100
+    counts = manifest.content["counts"]
+    assert counts["dropped"].pop("empty or unreadable line of the text") == 1
+    assert (counts["read"], counts["kept"], sum(counts["dropped"].values())) == (141, len(pairs), 140 - len(pairs))
+    assert manifest.content["method"] == method.to_dict()
+
+
+def test_forward_limit_and_noise(folder, texts, pipeline, tmp_path):
+    settings = Settings(limit=17, **FREE)
+    back_translate(folder, texts, tmp_path / "forward", Method("beam", beams=2), settings, forward=True, tag="<bt>")
+    method = Method("noised", beams=2, seed=4)
+    manifest = back_translate(folder, texts, tmp_path / "noised", method, settings)
+    sources, outputs = (lines_of(tmp_path / "forward" / name) for name in NAMES[:2])
+    assert sources == SENTENCES[:17]
+    assert lines_of(tmp_path / "noised" / "source.txt") == [method.change(out, i) for i, out in enumerate(outputs)]
+    assert (read_manifest(tmp_path / "forward").tag, manifest.tag) == ("<bt>", None)
+    assert manifest.content["direction"] == "back"
+
+
+def test_copied_needs_no_model(texts, tmp_path):
+    manifest = back_translate(None, texts, tmp_path / "out", Method("copied"), Settings(drop=("duplicate",)))
+    assert lines_of(tmp_path / "out" / "source.txt") == lines_of(tmp_path / "out" / "target.txt")
+    assert manifest.content["model"] is None
+    assert manifest.content["counts"]["found"]["copied"] == 140
+    assert manifest.content["counts"]["dropped"]["duplicate"] == 10
+    with pytest.raises(UserError, match="a model is needed by every method but 'copied'"):
+        back_translate(None, texts, tmp_path / "other", Method("beam"))
+
+
+@pytest.mark.parametrize("method", [Method("sampling"), Method("noised", beams=2)], ids=lambda method: method.name)
+def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(folder, texts, tmp_path, method):
+    """SIGKILL after times that are drawn, each start going on from what the one before left."""
+    settings = Settings(limit=90, window=3, drop=("duplicate", "long"), max_ratio=1.2, max_new_tokens=20)
+    before = time.monotonic()
+    back_translate(folder, texts, tmp_path / "whole", method, settings)
+    seconds = time.monotonic() - before
+    output, draw, kills = tmp_path / "killed", random.Random(1), 0
+    while kills < 20 and not (output / "manifest.json").exists():
+        child = os.fork()
+        if not child:
+            try:
+                back_translate(folder, texts, output, method, settings)
+            finally:
+                os._exit(0)
+        time.sleep(draw.uniform(0.01, seconds / 8))
+        os.kill(child, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert kills >= 5, "the text is too short for this machine"
+    back_translate(folder, texts, output, method, settings)
+    assert bytes_of(output) == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("moment", range(20))
+def test_interrupted_between_any_two_writes(folder, texts, tmp_path, monkeypatch, moment):
+    """What is written is written in steps; an error before each of them stands for a kill there."""
+    settings, method = Settings(window=80, drop=("duplicate",), max_new_tokens=8), Method("greedy")
+    whole = tmp_path / "whole"
+    assert back_translate(folder, texts, whole, method, settings).content["counts"]["dropped"]["duplicate"] >= 10
+    count = 0
+
+    def breaking(function):
+        def wrapper(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count - 1 == moment:
+                raise RuntimeError("killed")
+            return function(*arguments, **options)
+
+        return wrapper
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", breaking(os.fsync))
+        patch.setattr(os, "replace", breaking(os.replace))
+        patch.setattr(Path, "unlink", breaking(Path.unlink))
+        with contextlib.suppress(RuntimeError):
+            back_translate(folder, texts, tmp_path / "out", method, settings)
+    back_translate(folder, texts, tmp_path / "out", method, settings)
+    assert bytes_of(tmp_path / "out") == bytes_of(whole)
+
+
+def test_finished_it_does_nothing(folder, texts, tmp_path, monkeypatch):
+    back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE))
+    monkeypatch.setattr(TranslationPipeline, "translate_lines", None)
+    told: list[str] = []
+    back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE), watcher=Watcher(told.append))
+    assert "is finished, and nothing changed since: 140 pairs" in told[-1]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_model_text_or_method_is_refused(folder, texts, tmp_path, monkeypatch, finished):
+    """What changed is named, and nothing is lost."""
+    output, copies = tmp_path / "out", [shutil.copy(path, tmp_path) for path in texts]
+    model = shutil.copytree(folder, tmp_path / "model")
+    with monkeypatch.context() as patch:
+        if not finished:
+            patch.setattr(Journal, "append", lambda *arguments, **more: 1 / 0)
+        try:
+            back_translate(model, copies, output, Method("greedy"), Settings(**FREE))
+        except ZeroDivisionError:
+            assert not finished
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps({**config, "length_penalty": 2.0}))
+    with pytest.raises(UserError, match=r"model's generation_config.json has another content") as caught:
+        back_translate(model, copies[:1], output, Method("sampling"), Settings(**FREE, limit=5), tag="<bt>")
+    state = "finished" if finished else "not finished"
+    for expected in (f"({state})", "text: 2 file(s) -> 1", "tag: None -> <bt>", "limit: None -> 5",
+                     "method, name: greedy -> sampling", "method, seed: None -> 1"):  # fmt: skip
+        assert expected in str(caught.value)
+    Path(copies[0]).write_text("other\n")
+    with pytest.raises(UserError, match=r"first.txt: its content changed \(71 lines -> 1\)"):
+        back_translate(folder, copies, output, Method("greedy"), Settings(**FREE))
+    assert before == {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def test_a_manifest_whose_files_changed_is_refused(folder, texts, tmp_path):
+    output = tmp_path / "out"
+    back_translate(folder, texts, output, Method("greedy"), Settings(**FREE))
+    kept = (output / "source.txt").read_bytes()
+    (output / "source.txt").write_bytes(kept[:-2] + b"\x21\n")
+    (output / "target.txt").unlink()
+    with pytest.raises(UserError, match=r"source\.txt: its SHA-256 is .* target\.txt: is missing"):
+        read_manifest(output)
+    (output / "source.txt").write_bytes(kept + b"x\n")
+    with pytest.raises(UserError, match=r"source.txt: has [\d,]+ bytes, [\d,]+ expected"):
+        back_translate(folder, texts, output, Method("greedy"), Settings(**FREE))
+
+
+def test_what_is_no_synthetic_corpus(tmp_path, texts):
+    with pytest.raises(UserError, match=r"no synthetic corpus there .* hf-mlnmt back-translate"):
+        find_synthetic("nothing", tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match="not a manifest of a synthetic corpus"):
+        read_manifest(find_synthetic(tmp_path))
+    with pytest.raises(UserError, match="holds other things"):
+        back_translate(None, texts, texts[0].parent, Method("copied"))
+
+
+def test_bad_lines_are_found_before_anything_is_translated(folder, tmp_path):
+    text = tmp_path / "text"
+    text.write_bytes(b"fine\nnot \xff fine\nfine too\n")
+    with pytest.raises(UserError, match=r"text, line 2: invalid UTF-8 .* bad_lines drop"):
+        back_translate(folder, [text], tmp_path / "out", Method("greedy"), Settings(**FREE))
+    assert not (tmp_path / "out" / "state.json").exists()
+    manifest = back_translate(folder, [text], tmp_path / "out", Method("greedy"), Settings(bad_lines="drop", **FREE))
+    assert lines_of(tmp_path / "out" / "target.txt") == ["fine", "fine too"]
+    assert manifest.content["counts"]["dropped"] == {"empty or unreadable line of the text": 1}
+
+
+def test_text_of_the_wrong_language_warns_with_evidence(folder, texts, pipeline, tmp_path, monkeypatch):
+    """The model "translates" a language into itself, cuts it into short pieces, and spoils many outputs."""
+    warnings: list[str] = []
+    settings, watcher = Settings(drop=(), max_new_tokens=20), Watcher(warn=warnings.append)
+
+    def answer(change):
+        return lambda lines, *arguments, **more: [Hypothesis(change(line), 0.0, 0.0, 1) for line in lines]
+
+    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: " ".join(line.split()[::-1])))
+    back_translate(folder, texts, tmp_path / "same", Method("greedy"), settings, watcher=watcher)
+    assert warnings[0].startswith("is the text in the language that the model translates into, and not from?")
+    assert "lines 100% of its words ('" in warnings[0]
+    assert read_manifest(tmp_path / "same").content["warnings"] == warnings
+    other = tmp_path / "other"
+    other.write_text("".join("".join(line.split()).upper() + "\n" for line in SENTENCES))
+    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: "so so so so" if "A" in line[3:] else "well"))
+    back_translate(folder, [other], tmp_path / "different", Method("greedy"), settings, watcher=watcher)
+    assert "lines into pieces of 1." in warnings[1]
+    assert "outputs are repeated" in warnings[1]
+    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: f"gut {len(line)}"))
+    back_translate(folder, texts, tmp_path / "right", Method("greedy"), settings, watcher=watcher)
+    assert len(warnings) == 2

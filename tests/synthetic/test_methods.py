@@ -1,0 +1,104 @@
+"""Methods and their options, the noise, and what is found wrong with outputs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.word_overlap import word_overlap
+from hf_mlnmt.synthetic import Method
+from hf_mlnmt.synthetic.outputs import Counts, Judge
+
+WORDS = [f"w{i}" for i in range(40)]
+TEXT = " ".join(WORDS)
+
+
+def test_defaults_are_the_methods_own():
+    assert Method("beam").to_dict() == {"name": "beam", "beams": 5}
+    assert Method("top-k").to_dict() == {"name": "top-k", "temperature": 1.0, "top_k": 10, "seed": 1}
+    assert Method("noised", drop=0.2).to_dict() == {
+        "name": "noised", "beams": 5, "drop": 0.2, "replace": 0.1, "swap": 3, "filler": "_", "seed": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "sample"}, "did you mean 'sampling'"),
+        ({"name": "beam", "top_k": 5}, "top_k is no option of the method beam, but of top-k"),
+        ({"name": "greedy", "seed": 1}, "seed is no option of the method greedy"),
+        ({"name": "noised", "drop": 1.0}, "drop is a probability"),
+        ({"name": "noised", "swap": -1}, "swap is by how many places"),
+        ({"name": "noised", "filler": "two words"}, "filler must be one word"),
+        ({"name": "beam", "beams": 0}, "beams must be at least 1"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(UserError, match=message):
+        Method(**options)
+
+
+def test_each_noise_by_itself():
+    """Counts within five standard deviations over 500 lines; a word moves by at most `swap` places."""
+    lines, bound = range(500), 5 * math.sqrt(500 * 40 * 0.2 * 0.8)
+    dropped = [Method("noised", drop=0.2, replace=0.0, swap=0).change(TEXT, line).split() for line in lines]
+    assert all(words == sorted(words, key=WORDS.index) for words in dropped)
+    assert abs(sum(map(len, dropped)) - 500 * 40 * 0.8) < bound
+    replaced = [Method("noised", drop=0.0, replace=0.2, swap=0).change(TEXT, line).split() for line in lines]
+    assert all(word in (WORDS[i], "_") for words in replaced for i, word in enumerate(words))
+    assert abs(sum(words.count("_") for words in replaced) - 500 * 40 * 0.2) < bound
+    swapped = [Method("noised", drop=0.0, replace=0.0, swap=3).change(TEXT, line).split() for line in lines]
+    moves = Counter(abs(i - WORDS.index(word)) for words in swapped for i, word in enumerate(words))
+    assert set(moves) == {0, 1, 2, 3}
+    assert all(sorted(words, key=WORDS.index) == WORDS for words in swapped)
+
+
+def test_noise_follows_from_seed_and_line():
+    method = Method("noised")
+    assert method.change(TEXT, 7) == method.change(TEXT, 7)
+    assert len({method.change(TEXT, line) for line in range(20)}) == 20
+    assert method.change(TEXT, 7) != Method("noised", seed=2).change(TEXT, 7)
+    assert all(Method("noised", drop=0.99).change("one", line) in ("one", "_") for line in range(20))
+    assert method.change("", 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "finished", "reason"),
+    [
+        ("", "", True, "empty or unreadable line of the text"),
+        ("a b", "c\x00d", True, "control characters in the output"),
+        ("a b", " ", True, "empty"),
+        ("a b", "c d", False, "long"),
+        ("a b", "a b c d e f g h i", True, "long"),
+        ("a b c", "x x x x", True, "repeated"),
+        ("a b c d e", "the dog the dog the dog the dog", True, "repeated"),
+        ("A b", "a  B", True, "copied"),
+        ("a b c", "x x x", True, None),
+        ("a b", "a b c d e f g h", True, None),
+        ("a b c", "xx x xx x", True, None),
+    ],
+)
+def test_what_is_wrong_with_an_output(text, output, finished, reason):
+    judge = Judge(("empty", "long", "repeated", "copied"), 3.0, Counts())
+    assert judge.keeps(text, output, finished, output) == (reason is None)
+    assert judge.counts.dropped == ({reason: 1} if reason else {})
+    lenient = Judge((), 3.0, Counts())
+    always = reason is not None and len(reason) > 10
+    assert lenient.keeps(text, output, finished, output) != always, "only what can be of no use goes unasked"
+    assert (lenient.counts.found == {reason: 1}) if reason else not lenient.counts.found
+
+
+def test_a_pair_that_was_there_before():
+    judge = Judge(("duplicate",), 3.0, Counts())
+    pairs = [("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"), ("ax", ""), ("a", "x")]
+    assert [judge.keeps(text, output, True, output) for text, output in pairs] == [True, True, True, False, True, False]
+    assert judge.counts.dropped == {"duplicate": 2}
+
+
+def test_words_that_two_texts_share():
+    found = word_overlap(["The dog, the cat!", "3 dogs"], ["A dog: THE end"])
+    assert (found.share, found.words) == (3 / 5, ("the", "dog"))
+    assert str(found) == "60% of its words ('the', 'dog')"
