@@ -16,7 +16,9 @@ from hf_mlnmt.generation import TranslationPipeline
 def folder(tmp_path_factory) -> Path:
     """The model's folder."""
     folder, tokenizer = tmp_path_factory.mktemp("translator"), train_tokenizer(SENTENCES, "bpe", 300, (), False)
-    small_model(len(tokenizer)).save_pretrained(folder)
+    model = small_model(len(tokenizer))
+    model.get_input_embeddings().weight.data[tokenizer.eos_token_id] *= 3  # outputs of many lengths
+    model.save_pretrained(folder)
     save_tokenizers(folder, tokenizer)
     return folder
 
