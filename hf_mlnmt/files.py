@@ -182,6 +182,13 @@ def only_one(folder: Path, message: str) -> Iterator[None]:
         yield
 
 
+def cache_folder() -> Path:
+    """Where what can be made again is kept: $HF_MLNMT_CACHE, else $XDG_CACHE_HOME/hf_mlnmt, else ~/.cache/hf_mlnmt."""
+    own = os.environ.get("HF_MLNMT_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(own) if own else base / "hf_mlnmt"
+
+
 def size_and_crc(path: Path) -> list[int]:
     """[bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
     checksum = 0

@@ -157,6 +157,14 @@ def translate(
     dtype: Annotated[
         str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
     ] = "auto",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="torch: generate(); ctranslate2; auto: CTranslate2 where it is installed and finds the same as "
+            "generate(). Default: auto, or what the variable HF_MLNMT_ENGINE says.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads, no more than there are cores.", rich_help_panel=_MACHINE)
     ] = None,
@@ -204,7 +212,7 @@ def translate(
     from hf_mlnmt.generation.writing import translate_groups
 
     DecodingOptions.of(options)  # mistakes are found before the model is loaded
-    pipeline = _load(model, device, dtype, threads, revision, trust_remote_code)
+    pipeline = _load(model, threads, revision, trust_remote_code, device=device, dtype=dtype, engine=engine)
     total = count_texts(inputs) if progress and sys.stderr.isatty() else None
     groups = text_groups(inputs, window)
     translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **options)
@@ -219,7 +227,7 @@ def _early_stopping(value: str) -> bool | str:
     return values[value.lower()]
 
 
-def _load(model: str, device: str | None, dtype: str, threads: int | None, revision: str | None, trust: bool) -> Any:
+def _load(model: str, threads: int | None, revision: str | None, trust: bool, **options: Any) -> Any:
     import torch
     from transformers.utils import logging
 
@@ -230,7 +238,8 @@ def _load(model: str, device: str | None, dtype: str, threads: int | None, revis
     logging.disable_progress_bar()
     if threads is not None:
         torch.set_num_threads(min(threads, os.cpu_count() or threads))  # more only wait for one another
-    remote: dict[str, Any] = {"revision": revision} if revision else {}
+    if revision:
+        options["revision"] = revision
     if trust:
-        remote["trust_remote_code"] = True
-    return TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **remote)
+        options["trust_remote_code"] = True
+    return TranslationPipeline.from_pretrained(model, **options)

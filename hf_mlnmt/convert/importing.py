@@ -110,12 +110,12 @@ def _read_pickle(path: Path) -> Source:
 
 def _build(source: Source) -> Any:
     """Our model with the checkpoint's weights, float32, ready to translate."""
-    from hf_mlnmt.generation.loading import Parts, check_vocabulary
+    from hf_mlnmt.data.vocabulary import check_vocabulary
     from hf_mlnmt.modeling import TransformerForConditionalGeneration
 
     with torch.device("meta"):
         empty = TransformerForConditionalGeneration(source.config)
-    check_vocabulary(source.account.source, Parts(empty, source.tokenizers.source, source.tokenizers.target))
+    check_vocabulary(source.account.source, source.config, source.tokenizers.source, source.tokenizers.target)
     state = source.account.finish(empty)
     model = TransformerForConditionalGeneration.from_pretrained(
         None, config=source.config, state_dict=state, dtype=torch.float32

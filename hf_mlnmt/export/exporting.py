@@ -85,13 +85,14 @@ def export(
 
 
 def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:
+    from hf_mlnmt.engine import conversion
     from hf_mlnmt.export import ctranslate2 as export_ctranslate2
 
     if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
         with tempfile.TemporaryDirectory() as scratch:
-            export_ctranslate2.write(network, tokenizers, Path(scratch), "float32")
+            conversion.write(network, tokenizers, Path(scratch), "float32")
             export_ctranslate2.check(Path(scratch), network, tokenizers, "float32")
-    export_ctranslate2.write(network, tokenizers, folder, dtype)
+    conversion.write(network, tokenizers, folder, dtype)
     return export_ctranslate2.check(folder, network, tokenizers, dtype)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from hf_mlnmt.convert.huggingface import KNOWN
+from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.data.vocabulary import check_vocabulary
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import fetch_small_files, load_model
+
+logger = logging.getLogger(__name__)
+
+_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
 
 
 class Parts(NamedTuple):
@@ -24,9 +32,11 @@ class Parts(NamedTuple):
     target_processing: TextProcessing | None = None
 
 
-def load(name: str, device: str | None = None, dtype: str = "auto", **options: Any) -> Parts:
+def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
     """Load a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
 
+    fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
+        baseline, whose generate() is faster.
     dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8 as
     they come, on a CPU (docs/decoding.md says when that is faster).
 
@@ -35,20 +45,54 @@ def load(name: str, device: str | None = None, dtype: str = "auto", **options: A
     rounded = dtype == "int8"
     if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
-    model = load_model(name, dtype="float32" if rounded else dtype, **options)
-    folder = fetch_small_files(name, **options)
-    source, target, processing = _tokenizers(name, folder, options)
-    parts = Parts(model, source, target, processing.get("source"), processing.get("target"))
-    check_vocabulary(name, parts)
+    number = "float32" if rounded else dtype
+    imported = _imported(name, number, options) if fast else None
+    parts = imported or _as_it_is(name, number, options)
+    model = parts.model
     try:
         model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
     except RuntimeError as error:
         raise UserError(f"device {device!r}: {error}") from error
-    return parts._replace(model=_in_int8(model)) if rounded else parts
+    return in_int8(parts) if rounded else parts
 
 
-def _in_int8(model: Any) -> Any:
-    """The model with its linear layers in int8."""
+def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
+    model = load_model(name, dtype=dtype, **options)
+    folder = fetch_small_files(name, **options)
+    source, target, processing = _tokenizers(name, folder, options)
+    check_vocabulary(name, model.config, source, target)
+    return Parts(model, source, target, processing.get("source"), processing.get("target"))
+
+
+def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
+    """As the baseline; None for what is none of its architectures, or cannot be imported."""
+    if not options.keys() <= _OF_THE_HUB or _model_type(name, options) not in KNOWN:
+        return None
+    try:
+        model, tokenizers, *_ = import_model(name, **options)
+    except UserError as error:
+        logger.warning("%s: left as it is, because it cannot be imported: %s", name, error)
+        return None
+    if dtype != "auto":
+        model.to(getattr(torch, dtype))
+    logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
+    sides = {side: each for side, each in tokenizers.processing.items() if not each.identity}
+    return Parts(model, tokenizers.source, tokenizers.target, sides.get("source"), sides.get("target"))
+
+
+def _model_type(name: str, options: dict[str, Any]) -> str | None:
+    """What config.json says; None where none can be read, which the loading of the model will explain."""
+    from transformers import PreTrainedConfig
+
+    try:
+        return PreTrainedConfig.get_config_dict(name, **options)[0].get("model_type")
+    except (OSError, ValueError):
+        return None
+
+
+def in_int8(parts: Parts) -> Parts:
+    """A copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
+    model = parts.model
     if model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {model.device}: use bfloat16 or float16 there.")
     from torch.ao.quantization import quantize_dynamic
@@ -64,7 +108,7 @@ def _in_int8(model: Any) -> Any:
         raise UserError(
             f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."
         ) from error
-    return model
+    return parts._replace(model=model)
 
 
 def choose_device(device: str | None) -> torch.device:
@@ -91,17 +135,3 @@ def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Any, 
     except (OSError, ValueError) as error:
         raise UserError(f"{name}: its tokenizer cannot be loaded. {error}") from error
     return tokenizer, tokenizer, {}
-
-
-def check_vocabulary(name: str, parts: Parts) -> None:
-    """Raises: UserError when a tokenizer has more entries than the model has embeddings."""
-    config = parts.model.config
-    sides = [(parts.source, config.vocab_size, "source")]
-    if parts.target is not parts.source:
-        sides.append((parts.target, getattr(config, "decoder_vocab_size", None) or config.vocab_size, "target"))
-    for tokenizer, rows, side in sides:
-        if len(tokenizer) > rows:
-            raise UserError(
-                f"{name}: the {side} tokenizer has {len(tokenizer)} entries, the model {rows} embeddings. "
-                "They are not of one model: train or download both together."
-            )

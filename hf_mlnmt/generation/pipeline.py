@@ -1,6 +1,6 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-It prepares batches and calls model.generate(), nothing else decodes: whatever makes generate() faster serves it too.
+It prepares batches; model.generate() decodes, or another engine that finds the same (engines.py).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 from transformers import LogitsProcessorList
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, pad, sentences_that_fit
+from hf_mlnmt.generation.batches import batches_by_tokens, sentences_that_fit
 from hf_mlnmt.generation.draws import TextDraws
+from hf_mlnmt.generation.engines import Search, choose_engine
+from hf_mlnmt.generation.found import Found
 from hf_mlnmt.generation.languages import Direction, code_tokens, direction, language_codes
 from hf_mlnmt.generation.loading import Parts, load
-from hf_mlnmt.generation.options import DecodingOptions, forced_first, forced_last
-from hf_mlnmt.generation.scoring import generated_lengths, log_probabilities
+from hf_mlnmt.generation.options import DecodingOptions, forced_first
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 from hf_mlnmt.generation.splitting import Piece, join
 
@@ -49,25 +49,47 @@ class Hypothesis:
 class TranslationPipeline:
     """Translates texts with one loaded model.
 
+    `engine`: "torch" (generate()), "ctranslate2", or "auto": CTranslate2 where it finds the same; see engines.py.
+
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(self, parts: Parts, name: str = ""):
-        self.parts = parts
-        self.model = parts.model
+    def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
+        """`rounded`: in int8; `parts` are in float32 then."""
+        self.search = Search(parts, engine, rounded, name or "the model")
+        self.parts = self.search.torch_parts if self.search.refused else parts
+        self.model = self.parts.model
         self.name = name
 
     @classmethod
     def from_pretrained(
-        cls, name: str, device: str | None = None, dtype: str = "auto", **options: Any
+        cls,
+        name: str,
+        device: str | None = None,
+        dtype: str = "auto",
+        *,
+        engine: str | None = None,
+        fast: bool = True,
+        **options: Any,
     ) -> TranslationPipeline:
         """From a local folder or a Hub name; `options` go to Transformers (revision, trust_remote_code...).
 
-        Without `device`, a GPU is used where there is one. Raises UserError when it cannot be loaded.
+        Args:
+            device: default: a GPU where there is one, but a CPU for int8.
+            dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
+            engine: "auto" (the default, unless the variable HF_MLNMT_ENGINE names another), "ctranslate2" or "torch".
+            fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
+                the same outputs; False leaves it as it is.
+
+        Raises: UserError when it cannot be loaded, or the engine that is named cannot run it.
         """
-        return cls(load(str(name), device, dtype, **options), str(name))
+        engine = choose_engine(engine)
+        rounded = dtype == "int8"
+        device = "cpu" if rounded and device is None else device
+        parts = load(str(name), device, "float32" if rounded else dtype, fast=fast, **options)
+        return cls(parts, str(name), engine, rounded)
 
     @property
     def languages(self) -> list[str]:
@@ -110,7 +132,7 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = _Run(self.parts, DecodingOptions.of(options), self.name)
+        run = _Run(self.parts, DecodingOptions.of(options), self.name, self.search)
         return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
@@ -118,7 +140,7 @@ class TranslationPipeline:
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run = _Run(self.parts, options, self.name)
+        run = _Run(self.parts, options, self.name, self.search)
         line = 1
         # disable=None: no bar where stderr is not a terminal.
         hidden = None if options.progress else True
@@ -133,8 +155,9 @@ class TranslationPipeline:
 class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
-    def __init__(self, parts: Parts, options: DecodingOptions, name: str):
+    def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: Search):
         self.parts = parts
+        self.search = search
         self.model = parts.model
         self.options = options
         # A prefix of the caller's own stands in for the languages.
@@ -197,7 +220,7 @@ class _Run:
         places: (line, piece of the line) of each sequence.
         """
         try:
-            return self._generate(sequences, places)
+            return self._search(sequences, places)
         except torch.OutOfMemoryError as error:
             if len(sequences) == 1:
                 raise UserError(
@@ -216,36 +239,20 @@ class _Run:
         draws = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
         return {"logits_processor": LogitsProcessorList([*options.generate.get("logits_processor", []), draws])}
 
-    @torch.inference_mode()
-    def _generate(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        model = self.model
-        pad_id = self.parts.source.pad_token_id
-        input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
-        output = model.generate(input_ids=input_ids, attention_mask=mask, **{**self.arguments, **self._draws(places)})
-        output = getattr(output, "sequences", output)
-        lengths = generated_lengths(output, model.generation_config.eos_token_id)
-        sums = [0.0] * len(output)
-        if self.options.num_return_sequences:
-            forced = (bool(self.skipped), forced_last(model, self.arguments))
-            scales = {name: self.arguments[name] for name in ("alpha", "beta") if name in self.arguments}
-            sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **scales).tolist()
-        texts, finished = self._decode(output, lengths)
-        rows = zip(texts, sums, lengths.tolist(), finished, strict=True)
-        hypotheses = [self._hypothesis(*row) for row in rows]
-        return [hypotheses[i : i + self._n] for i in range(0, len(hypotheses), self._n)]
+    def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
+        arguments = {**self.arguments, **self._draws(places)}
+        found = self.search(sequences, arguments, self.skipped, bool(self.options.num_return_sequences))
+        return [[self._decode(one) for one in row] for row in found]
 
-    def _decode(self, output: Tensor, lengths: Tensor) -> tuple[list[str], list[bool]]:
-        """The texts, and whether each ended by itself."""
+    def _decode(self, found: Found) -> Hypothesis:
         ends = self.model.generation_config.eos_token_id
         ends = set(ends if isinstance(ends, list) else [ends])
-        texts, finished = [], []
-        for row, length in zip(output.tolist(), lengths.tolist(), strict=True):
-            ids = row[1 + self.skipped : 1 + length]
-            finished.append(bool(ids) and ids[-1] in ends)
-            text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
-            texts.append((self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip())
-        self.unfinished += len(finished) - sum(finished)
-        return texts, finished
+        ids = found.ids[self.skipped :]
+        finished = bool(ids) and ids[-1] in ends
+        self.unfinished += not finished
+        text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
+        text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
+        return self._hypothesis(text, found.log_probability, len(found.ids), finished)
 
     def _hypothesis(self, text: str, log_probability: float, generated: int, finished: bool) -> Hypothesis:
         score = log_probability / self.penalty.divisor(generated)

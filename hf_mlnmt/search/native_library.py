@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from hf_mlnmt.files import cache_folder
+
 logger = logging.get_logger(__name__)
 
 SOURCE = Path(__file__).with_name("search.c")
@@ -82,13 +84,6 @@ def _compiled(compiler: str, number: str) -> Path:
                 made.replace(target)
                 return target
     raise OSError(outcome.stderr.strip()[-500:])
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept."""
-    own = os.environ.get("HF_MLNMT_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(own) if own else base / "hf_mlnmt"
 
 
 def processor() -> str:

@@ -149,7 +149,10 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     from hf_mlnmt.generation import TranslationPipeline
 
     options = {"revision": revision} if revision else {}
-    return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
+    # By generate() alone, whatever is installed: the same bytes are promised.
+    return TranslationPipeline.from_pretrained(
+        str(model), device=device, dtype=settings.dtype, engine="torch", **options
+    )
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:

@@ -104,7 +104,7 @@ class Scoring:
                 return outputs
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
         options = {"target_language": test.target_language} if test.target_language else {}
-        translate = TranslationPipeline.from_pretrained(str(model))
+        translate = TranslationPipeline.from_pretrained(str(model), engine="torch")  # scores are generate()'s
         outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
         write_text(kept, "".join(line + "\n" for line in outputs))
         self.made.note(f"translations/{kept.name}", digest(made_of, outputs))

@@ -77,12 +77,15 @@ def test_searches_find_the_same(original, imported, name, beams, monkeypatch):
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_pipeline_translates_the_same(original, imported, name):
     options = {**LANGUAGES.get(name, {}), "num_beams": 3}
-    expected, found = (
-        TranslationPipeline.from_pretrained(folder, device="cpu")(TEXTS, **options)
-        for folder in (original(name), imported(name))
+    as_it_is, by_itself, found = (
+        TranslationPipeline.from_pretrained(folder, device="cpu", fast=fast)
+        for folder, fast in ((original(name), False), (original(name), True), (imported(name), True))
     )
-    assert found == expected
-    assert len(set(found)) > 2
+    expected = as_it_is(TEXTS, **options)
+    assert as_it_is.model.config.model_type in huggingface.KNOWN
+    assert by_itself.model.config.model_type == found.model.config.model_type == "mlnmt-transformer"
+    assert by_itself(TEXTS, **options) == found(TEXTS, **options) == expected
+    assert len(set(expected)) > 2
 
 
 def test_generation_settings_are_taken_over(original, imported):

@@ -9,10 +9,11 @@ import torch
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.engine.conversion import ACTIVATIONS, write
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
-from hf_mlnmt.export.ctranslate2 import check, exportable, write
+from hf_mlnmt.export.ctranslate2 import check, exportable
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
@@ -137,13 +138,7 @@ def test_what_ctranslate2_cannot_say_is_refused():
 def test_an_export_that_differs_is_not_kept(dtype, tmp_path, monkeypatch):
     tokenizers = joint_tokenizer()
     folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers))
-    monkeypatch.setitem(_activations(), "relu", "SWISH")
+    monkeypatch.setitem(ACTIVATIONS, "relu", "SWISH")
     with pytest.raises(UserError, match="Nothing was exported"):
         export(folder, tmp_path / "out", "ctranslate2", dtype=dtype)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
-
-
-def _activations() -> dict[str, str]:
-    from hf_mlnmt.export import ctranslate2 as export_ctranslate2
-
-    return export_ctranslate2._ACTIVATIONS

@@ -1,0 +1,294 @@
+"""CTranslate2 in the pipeline: generate()'s translations and scores where it searches, generate() where it cannot."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
+from helpers.foreign_translators import sentencepiece_model
+from helpers.originals import LANGUAGES, MAKERS, save
+from helpers.toy_translators import SENTENCES
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.engine import request_of
+from hf_mlnmt.generation import TranslationPipeline, engines
+
+pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
+
+TEXTS = [*SENTENCES[:9], "", SENTENCES[9]]
+MARIAN = {"renormalize_logits": True}  # as in the generation_config.json of OPUS-MT models
+KINDS = {
+    "baseline": {},
+    "two vocabularies": {},
+    **{name: {**LANGUAGES.get(name, {}), **(MARIAN if "marian" in name else {})} for name in MAKERS if name != "mbart"},
+}
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beam 4": {"num_beams": 4, "early_stopping": True},
+    "n-best, small windows and batches": {
+        "num_beams": 4, "early_stopping": True, "num_return_sequences": 3, "length_penalty": 0.4, "batch_tokens": 40,
+    },
+    "length 2.0": {"num_beams": 3, "early_stopping": True, "length_penalty": 2.0, "num_return_sequences": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Converted models, and nothing of the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_MLNMT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+    spm, pieces = sentencepiece_model(tmp_path_factory.mktemp("spm"))
+
+    def folder(kind):
+        if kind not in made:
+            target = tmp_path_factory.mktemp("model")
+            if kind in MAKERS:
+                made[kind] = save(target, *MAKERS[kind](target, spm, pieces))
+            else:
+                tokenizers = two_tokenizers() if kind == "two vocabularies" else joint_tokenizer()
+                made[kind] = write_folder(target, tokenizers, ending(toy_model(tokenizers)))
+        return made[kind]
+
+    return folder
+
+
+def ending(model):
+    """Sentences end by themselves, most of them long before the limit, and early enough to matter."""
+    with torch.no_grad():
+        model.lm_head.weight[model.config.eos_token_id] *= 1.3
+    model.generation_config.max_new_tokens = 30
+    return model
+
+
+class Counted:
+    """How many sentences went through generate()."""
+
+    def __init__(self, monkeypatch):
+        self.sentences = 0
+        function = engines.by_generate
+
+        def spy(parts, sequences, *rest):
+            self.sentences += len(sequences)
+            return function(parts, sequences, *rest)
+
+        monkeypatch.setattr(engines, "by_generate", spy)
+
+
+@pytest.fixture
+def generated(monkeypatch):
+    return Counted(monkeypatch)
+
+
+def pipeline(folder, engine, **options):
+    return TranslationPipeline.from_pretrained(folder, "cpu", engine=engine, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_translations_and_scores_are_generates(folders, kind, generated):
+    ours, theirs = (pipeline(folders(kind), engine) for engine in ("torch", "auto"))
+    for options in SEARCHES.values():
+        expected = ours(TEXTS, **KINDS[kind], **options)
+        generated.sentences = 0
+        found = theirs(TEXTS, **KINDS[kind], **options)
+        assert not theirs.search.refused, theirs.search.said
+        if "marian" not in kind and kind not in ("bart", "mbart50"):  # where ends are forced, some are done again
+            assert generated.sentences <= engines.COMPARED
+        if "num_return_sequences" not in options:
+            assert found == expected
+            assert len(set(expected)) > 2
+            continue
+        for row, other in zip(found, expected, strict=True):
+            assert [one.text for one in row] == [one.text for one in other]
+            for one, two in zip(row, other, strict=True):
+                assert one.length == two.length
+                assert one.score == pytest.approx(two.score, abs=1e-4)
+                assert one.log_probability == pytest.approx(two.log_probability, abs=1e-3)
+
+
+def test_searches_end_as_with_early_stopping(folders):
+    """With many models and lengths: every hypothesis of every search, in its order."""
+    tokenizers, lengths = joint_tokenizer(), set()
+    for seed in range(4):
+        model = toy_model(tokenizers)
+        torch.manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.data += 0.1 * parameter.std() * torch.randn_like(parameter)
+        parts = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").parts._replace(model=ending(model))
+        ours, theirs = (TranslationPipeline(parts, engine=engine) for engine in ("torch", "auto"))
+        for penalty, count in ((0.0, 1), (0.6, 5), (1.5, 5)):
+            options = {"num_beams": 5, "num_return_sequences": count, "length_penalty": penalty, "early_stopping": True}
+            expected, found = ours(TEXTS, **options), theirs(TEXTS, **options)
+            assert [[one.text for one in row] for row in found] == [[one.text for one in row] for row in expected]
+            lengths |= {one.length for row in expected for one in row}
+        assert theirs.search.translator is not None
+    assert len(lengths) > 8, "says too little"
+
+
+REASONS = {
+    "do_sample": {"do_sample": True, "seed": 1},
+    "no_repeat_ngram_size=3": {"no_repeat_ngram_size": 3},
+    "repetition_penalty=1.2": {"repetition_penalty": 1.2},
+    "min_new_tokens=4": {"min_new_tokens": 4},
+    "the argument logits_processor": {"logits_processor": []},
+    "early_stopping=False (CTranslate2's searches end as with True)": {"num_beams": 3},
+    "early_stopping=never": {"num_beams": 3, "early_stopping": "never"},
+    "length_normalization=gnmt": {"num_beams": 3, "early_stopping": True, "length_normalization": "gnmt"},
+    "bad_words_ids without renormalize_logits": {"num_beams": 3, "early_stopping": True, "bad_words_ids": [[7]]},
+    "bad_words_ids of several tokens": {"bad_words_ids": [[7, 8]]},
+    "several translations with length_penalty=0": {
+        "num_beams": 3, "early_stopping": True, "length_penalty": 0.0, "num_return_sequences": 2,
+    },
+    "eos_token_id=[1, 9]": {"eos_token_id": [1, 9]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_the_engine_does_not_know_goes_to_generate(folders, reason, caplog, generated):
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ("torch", "auto"))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        found = [theirs(TEXTS[:3], **REASONS[reason]) for _ in range(2)]
+    assert generated.sentences == 6
+    lines = [record.getMessage() for record in caplog.records if "CTranslate2" in record.getMessage()]
+    assert len(lines) == 1, "said once"
+    assert f"because of {reason}" in lines[0]
+    assert theirs.search.translator is None, "nothing was converted for it"
+    if reason != "do_sample":
+        assert found[0] == ours(TEXTS[:3], **REASONS[reason])
+
+
+def test_limits_beyond_the_positions_and_starts_of_their_own_are_not_the_engines(folders):
+    model = pipeline(folders("baseline"), "torch").model
+    assert "up to 99 tokens, more than the model's 64" in request_of(model, {"max_new_tokens": 99})
+    mbart = pipeline(folders("mbart"), "auto")  # of 25 languages: the decoder starts with the language's code
+    assert any(mbart(TEXTS[:2], **LANGUAGES["mbart"]))
+    assert "decoder_start_token_id" in "".join(mbart.search.said)
+
+
+def test_asked_for_by_name_searches_end_as_the_engine_ends_them(folders, generated):
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ("torch", "ctranslate2"))
+    assert theirs(TEXTS, num_beams=4) == ours(TEXTS, num_beams=4, early_stopping=True)
+    generated.sentences = 0
+    assert theirs(TEXTS, num_beams=4, early_stopping=False) == ours(TEXTS, num_beams=4)
+    assert generated.sentences == 20, "not the engine's"
+
+
+def test_forbidden_tokens(folders):
+    """Those that would be taken most often."""
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ("torch", "auto"))
+    options = {"num_beams": 3, "early_stopping": True, "renormalize_logits": True}
+    before = ours(TEXTS, **options)
+    sources = ours.parts.source(SENTENCES[:9])["input_ids"]
+    found = ours.search(sources, {"num_beams": 3, "num_return_sequences": 1}, 0, False)
+    ids = [index for row in found for index in row[0].ids if index != ours.model.config.eos_token_id]
+    options["bad_words_ids"] = [[index] for index in sorted(set(ids), key=ids.count)[-3:]]
+    expected = ours(TEXTS, **options)
+    assert expected != before
+    assert theirs(TEXTS, **options) == expected
+    assert not theirs.search.refused
+
+
+def test_an_end_forced_at_the_limit_is_generates(folders, generated):
+    """CTranslate2 stops there without an end: those sentences are done again."""
+    ours, theirs = (pipeline(folders("marian"), engine) for engine in ("torch", "auto"))
+    options = {**MARIAN, "num_beams": 3, "early_stopping": True, "num_return_sequences": 2, "max_new_tokens": 5}
+    expected, found = ours(TEXTS, **options), theirs(TEXTS, **options)
+    assert not theirs.search.refused
+    assert [[one.text for one in row] for row in found] == [[one.text for one in row] for row in expected]
+
+
+def test_a_difference_gives_the_engine_up(folders, caplog, monkeypatch, generated):
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ("torch", "auto"))
+    expected = ours(TEXTS, num_beams=1)
+    search = engines.Translator.search
+    monkeypatch.setattr(
+        engines.Translator, "search", lambda *a: [[[*row[0][:1], 9, *row[0][1:]]] for row in search(*a)]
+    )
+    with caplog.at_level(logging.WARNING):
+        assert theirs(TEXTS, num_beams=1) == expected
+    assert "is not generate()'s" in caplog.text
+    assert theirs.search.refused
+    generated.sentences = 0
+    assert theirs(TEXTS[:2], num_beams=1) == expected[:2]
+    assert generated.sentences == 2
+
+
+def test_int8_is_compared_with_float32(folders, caplog, monkeypatch):
+    exact, rounded = (pipeline(folders("baseline"), "auto", dtype=dtype) for dtype in ("auto", "int8"))
+    options = {"num_beams": 1, "num_return_sequences": 1}
+    with caplog.at_level(logging.WARNING):
+        found = rounded(TEXTS[:4], **options)
+    assert "int8: log probabilities of 4 sentences within" in caplog.text
+    sums = [[row[0].log_probability for row in pipe(TEXTS[:4], **options)] for pipe in (exact, rounded)]
+    assert sums[0] != sums[1]
+    again = pipeline(folders("baseline"), "auto", dtype="int8")
+    logs = engines.Translator.log_probabilities
+    monkeypatch.setattr(engines.Translator, "log_probabilities", lambda *a: [[2 * x for x in row] for row in logs(*a)])
+    assert len(again(TEXTS[:4], **options)) == len(found)
+    assert "in int8 its log probabilities differ" in again.search.refused
+
+
+def test_models_that_it_cannot_run(tmp_path):
+    tokenizers = joint_tokenizer()
+    folder = write_folder(tmp_path, tokenizers, toy_model(tokenizers, "s-agg"))
+    with pytest.raises(UserError, match=r"engine 'ctranslate2' cannot run .*it lacks a decoder that"):
+        pipeline(folder, "ctranslate2")
+    theirs = pipeline(folder, "auto")
+    assert theirs(TEXTS[:2]) == pipeline(folder, "torch")(TEXTS[:2])
+    assert not theirs.search.said
+    half = pipeline(folder, "auto", dtype="bfloat16")
+    assert "bfloat16 on a CPU" in half.search.refused
+
+
+def test_multi_level_supervision_goes_as_its_main_decoder(tmp_path, generated):
+    tokenizers = joint_tokenizer()
+    folder = write_folder(tmp_path, tokenizers, ending(toy_model(tokenizers, "ms-1")))
+    expected = pipeline(folder, "torch")(TEXTS, num_beams=1)
+    generated.sentences = 0
+    assert pipeline(folder, "ctranslate2")(TEXTS, num_beams=1) == expected
+    assert generated.sentences == engines.COMPARED
+
+
+def test_which_engine(folders, monkeypatch):
+    with pytest.raises(UserError, match=r"engine 'ctranslate': unknown.*did you mean 'ctranslate2'"):
+        pipeline(folders("baseline"), "ctranslate")
+    assert pipeline(folders("baseline"), None).search.engine == "torch", "what tests/conftest.py says"
+    monkeypatch.delenv("HF_MLNMT_ENGINE")
+    assert pipeline(folders("baseline"), None).search.engine == "auto"
+    monkeypatch.setattr(engines, "installed", lambda: False)
+    assert pipeline(folders("baseline"), None).search.refused == "CTranslate2 is not installed"
+    with pytest.raises(UserError, match=r"hf-mlnmt\[export\]"):
+        pipeline(folders("baseline"), "ctranslate2")
+
+
+def test_a_cache_that_cannot_be_written(folders, monkeypatch):
+    monkeypatch.setenv("HF_MLNMT_CACHE", "/dev/null/cache")
+    theirs = pipeline(folders("baseline"), "auto")
+    assert theirs(TEXTS, num_beams=1) == pipeline(folders("baseline"), "torch")(TEXTS, num_beams=1)
+    assert "it cannot load the model" in theirs.search.refused
+
+
+def test_from_the_command_line(folders):
+    import typer
+
+    from hf_mlnmt.cli.translate import translate
+
+    app = typer.Typer()
+    app.command()(translate)
+    texts = "\n".join(TEXTS)
+    found = [
+        CliRunner().invoke(app, [str(folders("baseline")), "--beams", "4", "--engine", engine, *more], input=texts)
+        for engine, more in (("torch", ["--early-stopping", "true"]), ("ctranslate2", []))
+    ]
+    assert found[0].stdout == found[1].stdout
+    assert found[0].exit_code == found[1].exit_code == 0
