@@ -148,7 +148,7 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
         return None
     from hf_mlnmt.generation import TranslationPipeline
 
-    options = {"revision": revision} if revision else {}
+    options: dict[str, Any] = {"revision": revision} if revision else {}
     # By generate() alone, whatever is installed: the same bytes are promised.
     return TranslationPipeline.from_pretrained(
         str(model), device=device, dtype=settings.dtype, engine="torch", **options
