@@ -72,8 +72,8 @@ def heat_maps(
     across = max(1, min(len(panels), int((PAGE - 0.7) // (widest * cell + margin))))
     down = ceil(len(panels) / across)
     width = max(COLUMN, across * (widest * cell + margin) + 0.7)
-    with _style():
-        figure = _figure(width, down * (highest * (0.24 if numbers else cell) + (0.7 if numbers else 1.0)))
+    with style():
+        figure = new_figure(width, down * (highest * (0.24 if numbers else cell) + (0.7 if numbers else 1.0)))
         axes = figure.subplots(down, across, squeeze=False).flatten()
         for axis, panel in zip(axes, panels):
             grid = [[float("nan") if value is None else value for value in row] for row in panel.values]
@@ -106,13 +106,13 @@ def _write_numbers(axis: Any, panel: Panel, least: float, most: float) -> None:
 def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str, y_label: str) -> Any:
     """{panel's title: {series: {x: y}}}: lines over whole numbers, panels side by side with one y axis."""
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    with _style():
+    with style():
         legend = 0.17 * ceil(len(series) / 2)
-        figure = _figure(COLUMN if len(panels) == 1 else PAGE, 2.2 + legend)
+        figure = new_figure(COLUMN if len(panels) == 1 else PAGE, 2.2 + legend)
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).flatten()
         for axis, (title, lines) in zip(axes, panels.items()):
             for name, points in lines.items():
-                axis.plot(list(points), list(points.values()), label=name, **_look(series.index(name)))
+                axis.plot(list(points), list(points.values()), label=name, **look(series.index(name)))
             axis.set_title(title)
             axis.set_xlabel(x_label)
             axis.set_xticks(sorted({x for points in lines.values() for x in points}))
@@ -129,8 +129,8 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str) -> Any:
     """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read."""
     count = sum(len(entries) for entries in panels.values())
-    with _style():
-        figure = _figure(COLUMN, 0.6 + 0.21 * count + 0.3 * len(panels))
+    with style():
+        figure = new_figure(COLUMN, 0.6 + 0.21 * count + 0.3 * len(panels))
         heights = [len(entries) + 0.5 for entries in panels.values()]
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights).flatten()
         for axis, (title, entries) in zip(axes, panels.items()):
@@ -149,8 +149,8 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str) -
 def token_bars(panels: Mapping[str, Sequence[tuple[str, float]]], y_label: str) -> Any:
     """{panel's title: (token, value)}: a sentence in its order, one bar a token, panels below each other."""
     longest = max(len(entries) for entries in panels.values())
-    with _style():
-        figure = _figure(max(COLUMN, 0.6 + 0.2 * longest), 1.7 * len(panels))
+    with style():
+        figure = new_figure(max(COLUMN, 0.6 + 0.2 * longest), 1.7 * len(panels))
         axes = figure.subplots(len(panels), 1, squeeze=False, sharey=True).flatten()
         for axis, (title, entries) in zip(axes, panels.items()):
             axis.bar(range(len(entries)), [value for _, value in entries], color=COLOURS[0], width=0.7)
@@ -178,10 +178,10 @@ def points(
     """
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     step = min(0.8 / len(series), 0.22)
-    with _style():
+    with style():
         letters = sum(max(map(len, name.split("\n"))) + 1 for name in names)
         width = COLUMN if len(names) * len(series) <= 20 and letters * 0.055 < COLUMN - 0.5 else PAGE
-        figure = _figure(width, (2.2 if len(panels) == 1 else 1.9) * len(panels) + 0.5)
+        figure = new_figure(width, (2.2 if len(panels) == 1 else 1.9) * len(panels) + 0.5)
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True).flatten()
         for axis, (title, lines) in zip(axes, panels.items()):
             for name, values in lines.items():
@@ -195,7 +195,7 @@ def points(
                     [value for _, value, *_ in known],
                     yerr=[below, above],
                     label=name,
-                    **{**_look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
+                    **{**look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
                 )
             if levels is not None:
                 axis.plot(range(len(names)), levels[1], "_", color="#777777", markersize=14, label=levels[0], zorder=1)
@@ -216,13 +216,14 @@ def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     paths = []
     for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
         path = Path(folder) / f"{stem}.{kind}"
-        with _style(), atomic_path(path) as temporary:
+        with style(), atomic_path(path) as temporary:
             figure.savefig(temporary, format=kind, **options)
         paths.append(path)
     return paths
 
 
-def _look(number: int) -> dict[str, Any]:
+def look(number: int) -> dict[str, Any]:
+    """Colour, marker and line of a series."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
@@ -230,7 +231,8 @@ def _look(number: int) -> dict[str, Any]:
     }
 
 
-def _style() -> Any:
+def style() -> Any:
+    """A context in which figures look alike. UserError without matplotlib."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
@@ -238,7 +240,8 @@ def _style() -> Any:
     return rc_context(STYLE)  # type: ignore[arg-type]
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure, in inches."""
     from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 # In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
@@ -24,6 +24,8 @@ LOST = 75
 PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
 AFTER_SIGTERM = 20.0  # seconds until SIGKILL
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 
 
 def cores() -> int:
@@ -66,7 +68,7 @@ def without_processes(arguments: list[str]) -> list[str]:
 
 
 def end_with_parent() -> bool:
-    """In a process that `run_in_processes` started: end when that command is gone, as by SIGTERM; else do nothing.
+    """In a process that `run_in_processes` or `starting_alone` started: end with it, as by SIGTERM; else do nothing.
 
     A thread waits at the pipe, which the system closes with the command, also when that is killed.
 
@@ -99,6 +101,29 @@ def _rendezvous(count: int) -> dict[str, str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     return {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+@contextlib.contextmanager
+def starting_alone() -> Iterator[Starter]:
+    """A function that starts `hf-mlnmt` with arguments, its output going to the end of a file.
+
+    It does not get what the terminal sends (Ctrl-C); it ends, as by SIGTERM, when this process is gone.
+    """
+    with _pipe() as reading_end:
+
+        def start(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
+            with log.open("ab") as file:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "hf_mlnmt", *arguments],
+                    env={**os.environ, **environment, PARENT: str(reading_end)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=[reading_end],
+                    start_new_session=True,
+                )
+
+        yield start
 
 
 @contextlib.contextmanager

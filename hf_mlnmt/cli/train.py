@@ -54,14 +54,11 @@ def train(
     A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
     allows it, a longer budget: only what changed is done again.
     """
-    if processes > 1:
-        from hf_mlnmt.cli.processes import run_in_processes, without_processes
-
-        raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
-
-    from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others
+    from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others, run_in_processes, without_processes
 
     started_by_us = end_with_parent()
+    if processes > 1:
+        raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
 
     from accelerate import PartialState
 

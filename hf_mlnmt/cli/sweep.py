@@ -1,0 +1,179 @@
+"""`hf-mlnmt sweep`: many trainings through a queue: recipes x values of keys x seeds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_mlnmt.errors import UserError
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from hf_mlnmt.training.sweep_plan import Job
+    from hf_mlnmt.training.sweep_queue import Progress
+
+
+def sweep(
+    recipes: Annotated[list[str], typer.Argument(help="Recipes, YAML files or names of records.")],
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over",
+            metavar="KEY=VALUES",
+            help="A key of the recipe and its values: 2..8, 0.1..0.5..0.1, a,b or [1],[1,2]. Several: all with all.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own.")
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", "-d", help="Folder that the recipes' file names are relative to.")
+    ] = Path(),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY.SUB=VALUE", help="Replace a key in all runs. Give it again for more."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trainings side by side.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Processes of each training.")] = 1,
+    order: Annotated[
+        str, typer.Option(help="values: all seeds of a point, then the next; seeds: all with the first seed first.")
+    ] = "values",
+    retry: Annotated[bool, typer.Option(help="Start runs again that failed before.")] = True,
+    low_priority: Annotated[
+        bool, typer.Option("--low-priority", help="Leave the processor to other programs that want it.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all recipes and data, list the runs, start nothing.")
+    ] = False,
+) -> None:
+    """Train many models: recipes, values of their keys, seeds; at the end one table and one figure.
+
+    The folder is the queue's memory. Stopped at any moment and started again with the same command, it goes on:
+    finished runs are left alone, an interrupted one goes on from its checkpoint, one that failed is tried again. A run
+    that fails does not stop the others; what it said is in logs/. sweep.json, sweep.csv and sweep.png are written anew
+    after each run.
+
+    Examples:
+
+        hf-mlnmt sweep training/enc-dc.multi30k-ende-short.yaml --over model.settings.kernel_size=2..8 --seeds 1,2,3
+        hf-mlnmt sweep training/*.multi30k-ende-short.yaml --seeds 1,2,3 --order seeds -o sweeps/zoo --low-priority
+    """
+    from rich.console import Console
+
+    from hf_mlnmt.training.sweep_checks import check_everything, check_models
+    from hf_mlnmt.training.sweep_plan import plan, read_values
+    from hf_mlnmt.training.sweep_states import state_of
+
+    planned = plan(recipes, over or [], _seeds(read_values(seeds, "--seeds")) if seeds else None, set_ or [], order)
+    stems = list(dict.fromkeys(job.stem for job in planned))
+    root = output or Path("sweeps") / (stems[0] if len(stems) == 1 else "zoo")
+    if (root / "recipe.yaml").is_file():
+        raise UserError(f"{root}: is the folder of one training. Choose another --output for the sweep.")
+    console = Console(stderr=True)
+    states = {job.name: state_of(root, job) for job in planned}
+    if dry_run:
+        check_everything(planned, data, lambda text: console.print(text, style="yellow", markup=False))
+        _list(planned, states, console)
+        return
+    check_models([job for job in planned if states[job.name].kind != "finished"], data)
+    if low_priority:
+        os.nice(10)
+    how = {"recipes": recipes, "over": over or [], "seeds": seeds, "set": set_ or [], "order": order}
+    _run(planned, root, data, console, how, jobs=jobs, processes=processes, retry=retry)
+
+
+def _seeds(values: list[Any]) -> list[int]:
+    if wrong := [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 0]:
+        raise UserError(f"--seeds: {wrong[0]!r} is no seed; expected whole numbers such as 1,2,3 or 1..5.")
+    return values
+
+
+def _list(planned: list[Job], states: dict[str, Any], console: Any) -> None:
+    from rich.console import Console
+
+    from hf_mlnmt.table import Number, Table
+
+    rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
+    Console().print(Table([Number(""), "run", "state"], rows))
+    counts = [sum(state.kind == kind for state in states.values()) for kind in ("finished", "failed", "begun", "new")]
+    console.print("{} runs: {} finished, {} failed, {} begun, {} new".format(len(planned), *counts), highlight=False)
+
+
+def _run(
+    planned: list[Job],
+    root: Path,
+    data: Path,
+    console: Any,
+    how: dict[str, Any],
+    *,
+    jobs: int,
+    processes: int,
+    retry: bool,
+) -> None:
+    """The queue with a bar, tables after each run, and the exit code."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from hf_mlnmt.cli.processes import cores, starting_alone
+    from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
+    from hf_mlnmt.training.folder import alone
+    from hf_mlnmt.training.sweep_queue import Queue
+
+    written = -1
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
+    with alone(root), starting_alone() as starter, Bar(console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(planned))
+
+        def start(job: Job, log: Path) -> subprocess.Popen:
+            return starter(_arguments(job, root, data, processes), log, environment)
+
+        def watch(progress: Progress) -> None:
+            nonlocal written
+            done = progress.count("finished")
+            bar.update(task, completed=done, description=_description(progress, jobs))
+            if done != written:
+                write_sweep(read_sweep(root, planned, progress.states), root, how)
+                written = done
+
+        def tell(text: str) -> None:
+            bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+        queue = Queue(root, start, jobs, tell, watch, retry)
+        progress = queue.run(planned)
+    found = read_sweep(root, planned, progress.states)
+    write_sweep(found, root, how)
+    Console().print(sweep_table(found))
+    console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them", highlight=False)
+    left = len(planned) - progress.count("finished") - progress.count("failed")
+    if queue.signum is not None:
+        console.print(f"stopped; {left} runs are left. The same command goes on.", highlight=False)
+        raise typer.Exit(128 + queue.signum)
+    if failed := [job.name for job in planned if progress.states[job.name].kind == "failed"]:
+        raise UserError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}. See {root / 'logs'}.")
+
+
+def _description(progress: Progress, jobs: int) -> str:
+    from hf_mlnmt.training.sweep_queue import duration
+
+    parts = [f"{len(progress.running)} running"]
+    if failed := progress.count("failed"):
+        parts.append(f"{failed} failed")
+    if seconds := progress.seconds_left(jobs):
+        parts.append(f"about {duration(seconds)} left")
+    return ", ".join(parts)
+
+
+def _arguments(job: Job, root: Path, data: Path, processes: int) -> list[str]:
+    """Of `hf-mlnmt` for the training of a job."""
+    arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
+    arguments += ["--seed", str(job.seed)]
+    arguments += [word for setting in job.settings for word in ("--set", setting)]
+    return [*arguments, *(["--processes", str(processes)] if processes > 1 else [])]

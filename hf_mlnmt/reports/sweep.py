@@ -1,0 +1,188 @@
+"""What a sweep has found: every run's scores, means and standard deviations over seeds, as rows, table and figure."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.sweep_figures import Spread, spread_rows, value_curves
+from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.reports.tables import scores_of
+from hf_mlnmt.table import Number, Table
+from hf_mlnmt.training.sweep_plan import Job, as_yaml
+from hf_mlnmt.training.sweep_states import State, run_folder
+
+STEM = "sweep"
+Column = tuple[str, str, str]  # test set, protocol, metric
+
+
+@dataclass
+class Group:
+    """The runs of one point: the same in all but the seed."""
+
+    name: str
+    stem: str
+    point: Mapping[str, Any]
+    runs: int = 0
+    parameters: int | None = None
+    scores: dict[Column, list[float]] = field(default_factory=dict)
+
+    def spread(self, column: Column) -> Spread | None:
+        """None where nothing is scored yet."""
+        scores = self.scores.get(column)
+        if not scores:
+            return None
+        return Spread(statistics.fmean(scores), statistics.stdev(scores) if len(scores) > 1 else None, scores)
+
+
+@dataclass
+class Sweep:
+    """All runs and what is known of them."""
+
+    jobs: Sequence[Job]
+    states: Mapping[str, State]
+    results: Mapping[str, Mapping[str, Any]]
+    """results.json of those that are finished."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each run, test set, protocol and metric; one without a score for each run that is not finished."""
+        found = []
+        for job in self.jobs:
+            state = self.states[job.name]
+            common = {"run": job.name, "recipe": job.stem, **job.point, "seed": job.seed, "state": state.kind}
+            results = self.results.get(job.name)
+            if results is None:
+                found.append({**common, "message": state.message or None})
+                continue
+            common |= {"parameters": results.get("parameters"), "steps": (results.get("budget") or {}).get("steps")}
+            common |= {"cpu_minutes": (results.get("budget") or {}).get("cpu_minutes")}
+            common |= {"steps_per_second": results.get("steps_per_second")}
+            scored = [one._asdict() for one in scores_of([results])]
+            kept = ("test_set", "protocol", "metric", "score")
+            found += [{**common, **{key: one[key] for key in kept}} for one in scored] or [common]
+        return found
+
+    def groups(self) -> list[Group]:
+        """By recipe and point, in the order of the jobs."""
+        found: dict[str, Group] = {}
+        stems = _names_of({job.stem for job in self.jobs})
+        for job in self.jobs:
+            values = [f"{key.rsplit('.', 1)[-1]} {as_yaml(value)}" for key, value in job.point.items()]
+            name = ", ".join([*([stems[job.stem]] if len(stems) > 1 or not values else []), *values])
+            group = found.setdefault(name, Group(name, job.stem, job.point))
+            group.runs += 1
+            if results := self.results.get(job.name):
+                group.parameters = results.get("parameters")
+                for one in scores_of([results]):
+                    group.scores.setdefault((one.test_set, one.protocol, one.metric), []).append(one.score)
+        return list(found.values())
+
+
+def _names_of(stems: Collection[str]) -> dict[str, str]:
+    """{stem: what to call it}: without the setup, where all recipes are of one."""
+    same = len({stem.partition(".")[2] for stem in stems}) == 1 < len(stems)
+    return {stem: stem.partition(".")[0] if same else stem for stem in stems}
+
+
+def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State]) -> Sweep:
+    """With the results of the runs that are finished. UserError for a results file that is none."""
+    results = {}
+    for job in jobs:
+        if states[job.name].kind == "finished":
+            path = run_folder(Path(root), job) / RESULTS
+            read_results(path)
+            results[job.name] = json.loads(path.read_text(encoding="utf-8"))
+    return Sweep(jobs, states, results)
+
+
+def columns_of(groups: Sequence[Group], metric: str = "BLEU") -> list[Column]:
+    """Test sets with their first protocol that has the metric."""
+    found: dict[str, Column] = {}
+    for group in groups:
+        for column in group.scores:
+            if column[2] == metric:
+                found.setdefault(column[0], column)
+    return list(found.values())
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """A row for each point: finished runs, parameters, mean and standard deviation of BLEU on each test set."""
+    groups = sweep.groups()
+    scored = columns_of(groups)
+    heads = [f"{test}\n{with_arrow(metric)} {protocol}" for test, protocol, metric in scored]
+    rows = []
+    for group in groups:
+        cells = [_cell(group.spread(column)) for column in scored]
+        done = max(map(len, group.scores.values()), default=0)
+        size = f"{group.parameters / 1e6:.2f} M" if group.parameters else ""
+        rows.append([group.name, f"{done} of {group.runs}", size, *cells])
+    columns = ["", Number("runs"), Number("parameters"), *map(Number, heads)]
+    return Table(columns, rows, "sweep", "Mean ± standard deviation over seeds, of the runs that are finished.")
+
+
+def _cell(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    return f"{spread.mean:.2f}" + (f" ± {spread.deviation:.2f}" if spread.deviation is not None else "")
+
+
+def write_sweep(sweep: Sweep, root: str | Path, settings: Mapping[str, Any]) -> list[Path]:
+    """sweep.json (rows and means) and sweep.csv; with a run that is finished, sweep.png and sweep.svg."""
+    groups = sweep.groups()
+    means = [{"name": group.name, "recipe": group.stem, "point": group.point, **_means(group)} for group in groups]
+    paths = write_rows(root, STEM, STEM, sweep.rows(), dict(settings), means=means)
+    if columns_of(groups):
+        paths += figures.save(sweep_figure(groups), root, STEM)
+    return paths
+
+
+def _means(group: Group) -> dict[str, Any]:
+    spreads = [(column, group.spread(column)) for column in group.scores]
+    keys = ("test_set", "protocol", "metric")
+    found = [{**dict(zip(keys, column)), **spread._asdict()} for column, spread in spreads if spread is not None]
+    return {"runs": group.runs, "parameters": group.parameters, "scores": found}
+
+
+def sweep_figure(groups: Sequence[Group]) -> Any:
+    """BLEU over the first key whose values are numbers, a line for each of the rest; else a row for each point."""
+    scored = columns_of(groups)
+    key = _numeric_key(groups)
+    label = f"BLEU, {scored[0][1]}"
+    if key is None:
+        panels = {test: _spreads(groups, (test, *rest)) for test, *rest in scored}
+        return spread_rows(panels, label)
+    lines: dict[str, dict[str, dict[float, Spread]]] = {}
+    for column in scored:
+        for group in groups:
+            if spread := group.spread(column):
+                series = lines.setdefault(column[0], {}).setdefault(_rest(group, key, groups), {})
+                series[float(group.point[key])] = spread
+    return value_curves(lines, key, label)
+
+
+def _spreads(groups: Sequence[Group], column: Any) -> dict[str, Spread]:
+    found = {group.name: group.spread(tuple(column)) for group in groups}
+    return {name: spread for name, spread in found.items() if spread is not None}
+
+
+def _numeric_key(groups: Sequence[Group]) -> str | None:
+    def numbers(key: str) -> bool:
+        values = [group.point[key] for group in groups]
+        real = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        return real and len(set(values)) > 1
+
+    return next((key for key in groups[0].point if numbers(key)), None)
+
+
+def _rest(group: Group, key: str, groups: Sequence[Group]) -> str:
+    stems = _names_of({each.stem for each in groups})
+    others = [f"{name.rsplit('.', 1)[-1]} {as_yaml(value)}" for name, value in group.point.items() if name != key]
+    return ", ".join([*([stems[group.stem]] if len(stems) > 1 or not others else []), *others])
