@@ -13,7 +13,7 @@ import torch
 from helpers.contract import DECODING, Member, assert_same, assert_same_decoding, gradients, members, redraw
 from peft import LoraConfig, get_peft_model
 
-from hf_mlnmt.generation.loading import _in_int8
+from hf_mlnmt.generation.loading import in_int8
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 each_system = pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: member.system)
@@ -78,7 +78,7 @@ def test_int8_is_close_to_float32(system, batch):
     """
     exact = system.model(dtype=torch.float32)
     redraw(exact, std=None)  # larger weights amplify the rounding, in the recurrent members without limit
-    rounded = _in_int8(copy.deepcopy(exact))
+    rounded = in_int8(copy.deepcopy(exact))
     assert any("quantized" in type(module).__module__ for module in rounded.modules())
     with torch.no_grad():
         logits, expected = rounded(**batch.inputs).logits, exact(**batch.inputs).logits
