@@ -182,12 +182,12 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
         yield "the languages are not recorded (--source-language, --target-language); the Hub finds models by them."
 
 
-def _point_to_code(config: Any) -> None:
-    """Say in `auto_map` where the code is, if the model is not one of Transformers' own."""
+def _point_to_code(config: Any, model_class: Any = None) -> None:
+    """Say in `auto_map` where the code is, if the model is not one of Transformers' own; unless told of the whole."""
     if architecture := architecture_of(config):
         config.auto_map = {
             auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}"
-            for auto_class, cls in architecture.classes.items()
+            for auto_class, cls in architecture.classes_of(model_class or architecture.head_class).items()
         }
 
 
@@ -195,7 +195,8 @@ def _write_model(model: Any, folder: Path) -> None:
     """Weights, config and generation config; where Transformers lacks the model, its code too, which auto_map names."""
     from transformers.utils import logging
 
-    for config in (model.config, *(model.config.members() if hasattr(model.config, "members") else ())):
+    _point_to_code(model.config, type(model))
+    for config in model.config.members() if hasattr(model.config, "members") else ():
         _point_to_code(config)
     logging.disable_progress_bar()
     model.save_pretrained(folder)

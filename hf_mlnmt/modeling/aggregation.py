@@ -33,6 +33,7 @@ from transformers.activations import ACT2FN
 
 from .configuration import TransformerConfig
 from .dropout import Dropout
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
@@ -227,3 +228,17 @@ class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
     config: AggregationConfig
     model_class = AggregationModel
     citation = CITATION
+
+
+class AggregationForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: AggregationConfig
+    model_class = AggregationModel
+
+
+class AggregationForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: AggregationConfig
+    model_class = AggregationModel

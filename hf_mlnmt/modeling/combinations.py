@@ -25,6 +25,7 @@ from .aggregation import (
 )
 from .configuration import TransformerConfig
 from .dual_context import DualContextConfig, DualContextEncoder, DualContextForConditionalGeneration
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .multi_layer_attention import (
     MultiLayerAttentionConfig,
     MultiLayerAttentionEncoder,
@@ -144,3 +145,45 @@ class DualContextAggregationForConditionalGeneration(AggregationForConditionalGe
     config: DualContextAggregationConfig
     model_class = DualContextAggregationModel
     citation = f"{AggregationForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
+
+
+class DualContextSupervisionForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: DualContextSupervisionConfig
+    model_class = DualContextSupervisionModel
+
+
+class DualContextSupervisionForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: DualContextSupervisionConfig
+    model_class = DualContextSupervisionModel
+
+
+class DualContextMultiLayerForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: DualContextMultiLayerConfig
+    model_class = DualContextMultiLayerModel
+
+
+class DualContextMultiLayerForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: DualContextMultiLayerConfig
+    model_class = DualContextMultiLayerModel
+
+
+class DualContextAggregationForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: DualContextAggregationConfig
+    model_class = DualContextAggregationModel
+
+
+class DualContextAggregationForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: DualContextAggregationConfig
+    model_class = DualContextAggregationModel

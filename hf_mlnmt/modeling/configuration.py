@@ -166,7 +166,7 @@ class TransformerConfig(StackConfig):
         """As Transformers'; the caches ask here for the number and the types of their slots."""
         config = super().get_text_config(decoder, encoder)
         # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
-        if decoder and not encoder and "decoder_layers" in vars(self):
+        if decoder and not encoder and self.is_encoder_decoder and "decoder_layers" in vars(self):
             config.layer_types = self.cache_slots()
             config.num_hidden_layers = len(config.layer_types)
         return config

@@ -37,6 +37,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from .attention import Attention, SelfAttention, real_positions, split_heads
 from .configuration import TransformerConfig
 from .convolution_cache import ConvolutionCacheLayer, windows
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer, EncoderLayer
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -104,11 +105,16 @@ class DualContextAttention(Attention):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
+        is_causal: bool | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """r (batch, time, d_model) -> z, the same shape, and the weights (batch, 2, heads, time, keys) if eager."""
+        """r (batch, time, d_model) -> z, the same shape, and the weights (batch, 2, heads, time, keys) if eager.
+
+        is_causal: of an encoder that must not see what follows; the window's later part is zeros then.
+        """
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        local = self.local_context(hidden_states, attention_mask, cache)
+        local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
+        kwargs |= {} if is_causal is None else {"is_causal": is_causal}
         query, key, value = self.global_proj(hidden_states).split((2 * self.width, self.width, self.width), dim=-1)
         local_key, local_value = self.local_proj(local).chunk(2, dim=-1)
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
@@ -120,7 +126,9 @@ class DualContextAttention(Attention):
             output, weights = self.in_groups(weights, value, 2)
         return self.out_proj(output), weights  # (5.6)
 
-    def local_context(self, inputs: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def local_context(
+        self, inputs: Tensor, mask: Tensor | None, cache: Cache | None, hide_later: bool = False
+    ) -> Tensor:
         """Equation 5.4: r -> l_c."""
         length = inputs.shape[1]
         layer = None if cache is None else self.cache_layer(cache)
@@ -133,6 +141,9 @@ class DualContextAttention(Attention):
             found = windows(visible, length)
         else:
             found = layer.windows(visible, self.before)
+        if hide_later:
+            later = (self.kernel - 1 - self.before) * self.width
+            found = nn.functional.pad(found[..., : found.shape[-1] - later], (0, later))
         return self.convolution_norm(nn.functional.glu(self.convolution(found)) + inputs)
 
     def cache_layer(self, cache: Cache) -> Any:
@@ -208,3 +219,17 @@ class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
   year = {2021},
   doi = {10.1007/s10590-021-09282-0}
 }"""
+
+
+class DualContextForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: DualContextConfig
+    model_class = DualContextModel
+
+
+class DualContextForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: DualContextConfig
+    model_class = DualContextModel

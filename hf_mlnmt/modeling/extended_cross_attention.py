@@ -50,6 +50,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, real_positions, split_heads
 from .configuration import TransformerConfig
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer
 from .recurrent_attention import (
     HeadProjection,
@@ -264,3 +265,17 @@ class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGe
   year = {2024},
   note = {Chapter 5}
 }"""
+
+
+class ExtendedCrossAttentionForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: ExtendedCrossAttentionConfig
+    model_class = ExtendedCrossAttentionModel
+
+
+class ExtendedCrossAttentionForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: ExtendedCrossAttentionConfig
+    model_class = ExtendedCrossAttentionModel

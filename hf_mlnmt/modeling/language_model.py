@@ -22,7 +22,6 @@ Departs: nothing. For transfer into a translation model both have the same sizes
 
 from typing import Any
 
-import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import GenerationMixin
@@ -35,7 +34,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import SelfAttention
 from .configuration import StackConfig
 from .layers import DecoderLayer
-from .loss import cross_entropy, divisor, head_cross_entropy
+from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
 from .transformer import Decoder, TransformerPreTrainedModel
 
 _Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
@@ -174,7 +173,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
                 none, the loss is 0, and so are its gradients.
             shift_labels: what every position predicts, (batch, time), in the place of `labels`, which are shifted here.
         """
-        following = _following(labels, attention_mask) if shift_labels is None else shift_labels
+        following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
         if following is not None and use_cache is None:
             use_cache = False
         outputs = self.model(
@@ -198,13 +197,3 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def _following(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """What every position predicts, (batch, time): the next label, nothing behind a token that the mask hides."""
-    if labels is None:
-        return None
-    following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-    if mask is None or mask.shape != labels.shape:
-        return following
-    return torch.where(mask == 0, -100, following)

@@ -58,6 +58,17 @@ def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
     return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
+def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """Of a causal model's labels, what every position predicts, (batch, time): the next one; nothing (-100) at the end
+    and behind a token that the mask (batch, time) hides."""
+    if labels is None:
+        return None
+    following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    if mask is None or mask.shape != labels.shape:
+        return following
+    return torch.where(mask == 0, -100, following)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
     real = labels != -100

@@ -39,6 +39,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
@@ -205,3 +206,17 @@ class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGener
     config: MultiLayerAttentionConfig
     model_class = MultiLayerAttentionModel
     citation = CITATION
+
+
+class MultiLayerAttentionForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: MultiLayerAttentionConfig
+    model_class = MultiLayerAttentionModel
+
+
+class MultiLayerAttentionForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: MultiLayerAttentionConfig
+    model_class = MultiLayerAttentionModel

@@ -39,6 +39,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from .attention import Attention
 from .configuration import TransformerConfig
+from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer
 from .outputs import EncoderOutput
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -286,3 +287,17 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
             k: v for k, v in self.config.to_dict().items() if k in config_class.__dataclass_fields__ and k not in own
         }
         return config_class(**{**kept, **fields, "encoder_layers": encoder_layers})
+
+
+class MultiLevelSupervisionForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with this family's encoder."""
+
+    config: MultiLevelSupervisionConfig
+    model_class = MultiLevelSupervisionModel
+
+
+class MultiLevelSupervisionForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with this family's encoder."""
+
+    config: MultiLevelSupervisionConfig
+    model_class = MultiLevelSupervisionModel

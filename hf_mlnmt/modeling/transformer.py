@@ -90,7 +90,10 @@ class TransformerPreTrainedModel(PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the one vocabulary, on both sides where there are two (Transformers knows one side only)."""
         if not self.config.is_encoder_decoder:
-            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            if getattr(self.config, "share_encoder_decoder_embeddings", False):
+                self.config.decoder_vocab_size = embeddings.num_embeddings
+            return embeddings
         if not self.config.share_encoder_decoder_embeddings:
             raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -155,11 +158,19 @@ class Encoder(Stack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        is_causal: bool = False,
         **kwargs,
     ) -> EncoderOutput:
-        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model)."""
+        """input_ids and attention_mask (batch, source) -> states (batch, source, d_model).
+
+        is_causal: no position sees those behind it, as in a language model of the source (encoder_models.py).
+        """
         hidden_states = self.embed(self.look_up(input_ids, inputs_embeds))
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        if is_causal:
+            mask = create_causal_mask(self.config, hidden_states, attention_mask, None)
+            kwargs["is_causal"] = True  # to the attentions, which have no mask where nothing is padding
+        else:
+            mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         states = [hidden_states]
         for layer in self.layers:
             states.append(layer(states[-1], mask, **kwargs))

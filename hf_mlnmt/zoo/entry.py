@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["translation", "language-model"]
+# Of a translation system, the encoder with a projection of its own (encoder-cloze, encoder-lm).
+ENCODER_HEADS = {"AutoModelForMaskedLM": "ForMaskedLM", "AutoModelForCausalLM": "ForCausalLM"}
 # The Auto class that loads a model of each kind, and what its class is called behind the architecture's prefix.
 HEADS: dict[Kind, tuple[str, str]] = {
     "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
@@ -30,7 +32,8 @@ class Reported(NamedTuple):
 @dataclass(frozen=True)
 class Architecture:
     """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, and the one that its kind says:
-    <prefix>ForConditionalGeneration, <prefix>ForCausalLM.
+    <prefix>ForConditionalGeneration, <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
+    <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
 
     `beyond`: what they have that the baseline lacks, as a noun. `over_dual_context`: the same with an encoder of the
     dual contextual module, what `<system>+enc-dc` stands for; None where the two cannot be combined.
@@ -42,6 +45,7 @@ class Architecture:
     beyond: str = ""
     over_dual_context: Architecture | None = None
     kind: Kind = "translation"
+    encoder_heads: bool = False
 
     @property
     def config_class(self) -> Any:
@@ -67,12 +71,21 @@ class Architecture:
         return HEADS[self.kind][0]
 
     @property
-    def classes(self) -> dict[str, Any]:
-        """Each of its classes by the name of its Auto class; imports the models."""
-        return {"AutoConfig": self.config_class, "AutoModel": self.base_class, self.auto_class: self.head_class}
+    def heads(self) -> dict[str, Any]:
+        """The models that it has, by the names of their Auto classes, the whole one first; imports them."""
+        suffixes = {self.auto_class: HEADS[self.kind][1], **(ENCODER_HEADS if self.encoder_heads else {})}
+        return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
+
+    def classes_of(self, model_class: Any) -> dict[str, Any]:
+        """What a folder of a model of that class needs, by the names of the Auto classes; imports the models."""
+        name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
+        found = {"AutoConfig": self.config_class, name: self.heads[name]}
+        return found if name != self.auto_class else {**found, "AutoModel": self.base_class}
 
     def _class(self, suffix: str) -> Any:
-        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{self.module}"), self.prefix + suffix)
+        of_encoder = self.encoder_heads and suffix in ENCODER_HEADS.values() and self.module == "transformer"
+        module = "encoder_models" if of_encoder else self.module
+        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{module}"), self.prefix + suffix)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def register_models(_: Any = None) -> None:
         config_class = architecture.config_class
         transformers.AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
         transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
-        head = getattr(transformers, architecture.auto_class)
-        head.register(config_class, architecture.head_class, exist_ok=True)
+        for auto_class, head in architecture.heads.items():
+            getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
 
 
 class _Introduction(MetaPathFinder):

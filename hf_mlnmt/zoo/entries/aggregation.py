@@ -7,11 +7,13 @@ AGGREGATION = Architecture(
     "aggregation",
     "Aggregation",
     beyond="a decoder that reads several of the encoder's layers (it hands over the last one only)",
+    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-aggregation",
         "combinations",
         "DualContextAggregation",
         beyond="a decoder that reads several of the encoder's layers, and the dual contextual module",
+        encoder_heads=True,
     ),
 )
 

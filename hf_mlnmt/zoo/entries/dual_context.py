@@ -7,6 +7,7 @@ DUAL_CONTEXT = Architecture(
     "dual_context",
     "DualContext",
     beyond="the dual contextual module (a convolution and a second attention in each layer)",
+    encoder_heads=True,
 )
 # Table 5.1: a smaller feed-forward sublayer in the IWSLT setups, also under another family's decoder.
 SETUP_FIELDS = {

@@ -7,6 +7,7 @@ EXTENDED_CROSS_ATTENTION = Architecture(
     "extended_cross_attention",
     "ExtendedCrossAttention",
     beyond="attention over the source that reads embeddings or its own earlier decisions",
+    encoder_heads=True,
 )
 
 SYSTEMS = (

@@ -7,11 +7,13 @@ MULTI_LAYER_ATTENTION = Architecture(
     "multi_layer_attention",
     "MultiLayerAttention",
     beyond="attention over several of the encoder's layers",
+    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-multi-layer",
         "combinations",
         "DualContextMultiLayer",
         beyond="attention over several of the encoder's layers, and the dual contextual module",
+        encoder_heads=True,
     ),
 )
 

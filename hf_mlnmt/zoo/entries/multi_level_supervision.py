@@ -15,11 +15,13 @@ MULTI_LEVEL_SUPERVISION = Architecture(
     "multi_level_supervision",
     "MultiLevelSupervision",
     beyond="auxiliary decoders that the main decoder reads (information_fusion)",
+    encoder_heads=True,
     over_dual_context=Architecture(
         "mlnmt-dual-context-supervision",
         "combinations",
         "DualContextSupervision",
         beyond="the dual contextual module (a convolution and a second attention in each layer)",
+        encoder_heads=True,
     ),
 )
 LISTED = ("ms-1", "ms-123", "ms-1-aif", "ms-123-aif")

@@ -2,7 +2,7 @@
 
 from hf_mlnmt.zoo.entry import Architecture, Reported, System
 
-TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer")
+TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer", encoder_heads=True)
 
 SYSTEMS = (
     System(

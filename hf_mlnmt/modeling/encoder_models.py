@@ -1,0 +1,174 @@
+"""The encoder of a translation model with a projection of its own: what is pre-trained on text of the source language.
+
+Reference: thesis on monolingual data, section 4.2 (its equation numbers are used here).
+
+| objective | class | equation |
+| --- | --- | --- |
+| encoder-cloze | EncoderForMaskedLM | (4.9) p(f_j | tau(f)) = softmax(W_proj h_j), j in D, the distorted positions |
+| encoder-lm | EncoderForCausalLM | (4.7) p(f_j | f_0^{j-1}) = softmax(W_proj h_{j-1}), causal self-attention |
+
+h is the last state of the encoder, (batch, source, d_model). The config is the translation model's own, and the weights
+have the names that they have there, `model.encoder.`; W_proj, `projection.`, is left behind when they are transferred.
+A family derives a class from each of the two and says whose encoder it is (`model_class`); the baseline's are here.
+
+What an encoder hands on to a decoder beside its last state (a merged memory, features) is no part of this.
+Departs: nothing; config.tie_projection ties W_proj to the source embedding, which the thesis does not.
+"""
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from .configuration import TransformerConfig
+from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
+from .transformer import Encoder, TransformerModel, TransformerPreTrainedModel
+
+_Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
+
+
+class EncoderModel(TransformerPreTrainedModel):
+    """An encoder under the name that it has in a translation model."""
+
+    def __init__(self, config: TransformerConfig, encoder_class: type[Encoder]):
+        super().__init__(config)
+        self.encoder = encoder_class(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module):
+        self.encoder.embed_tokens = value  # type: ignore[assignment]
+
+
+class EncoderWithProjection(TransformerPreTrainedModel):
+    """What both models share: the encoder, W_proj, and a loss that is a sum over predicted positions."""
+
+    model_class: type[TransformerModel] = TransformerModel
+    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    citation = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter 4}
+}"""
+    _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\.", r"^lm_head\.", r"^model\.auxiliary_"]
+
+    def __init__(self, config: TransformerConfig):
+        config = copy.deepcopy(config)
+        config.is_encoder_decoder = False
+        super().__init__(config)
+        self.model = EncoderModel(config, self.model_class.encoder_class)
+        self.projection = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        tied = getattr(config, "tie_projection", False)
+        self._tied_weights_keys = {"projection.weight": "model.encoder.embed_tokens.weight"} if tied else {}
+        self.post_init()
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
+        return self.model.encoder
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.projection
+
+    def set_output_embeddings(self, value: nn.Module):
+        self.projection = value  # type: ignore[assignment]
+
+    def predict(
+        self,
+        outputs: BaseModelOutput,
+        labels: Tensor | None,
+        smoothing: float,
+        loss_only: bool,
+        items: int | Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Loss and logits (batch, source, vocabulary) of what every position predicts, (batch, source)."""
+        states, loss = outputs.last_hidden_state, None
+        assert states is not None
+        logits = None if loss_only else self.projection(states)
+        if labels is not None and logits is None:
+            loss = head_cross_entropy(self.projection, states, labels, smoothing) / divisor(labels, items)
+        elif labels is not None and logits is not None:
+            loss = cross_entropy(logits, labels, smoothing) / divisor(labels, items)
+        return loss, logits
+
+
+class EncoderForMaskedLM(EncoderWithProjection):
+    """Equation 4.9, for AutoModelForMaskedLM."""
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        smoothing: float = 0.0,
+        loss_only: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Score or train: tokens (batch, source) -> logits (batch, source, vocabulary), and with `labels` the loss.
+
+        labels: (batch, source), the tokens at the positions that count, -100 elsewhere. smoothing, loss_only and
+        num_items_in_batch are as in a translation model.
+        """
+        outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        loss, logits = self.predict(outputs, labels, smoothing, loss_only, num_items_in_batch)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class EncoderForCausalLM(EncoderWithProjection, _Generation):
+    """Equation 4.7, for AutoModelForCausalLM. It keeps no keys and values: generate() reads everything at each step.
+
+    Padding stands on the right; positions are counted from the left end.
+    """
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # names that are also among TransformersKwargs
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        smoothing: float = 0.0,
+        loss_only: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutput:
+        """Score or train: tokens (batch, source) from f_0 on -> logits (batch, source, vocabulary), and the loss.
+
+        labels: `input_ids`, -100 where nothing counts; shifted here. shift_labels: what every position predicts, in
+        their place. smoothing, loss_only and num_items_in_batch are as in a translation model.
+        """
+        outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, is_causal=True, **kwargs)
+        following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
+        loss, logits = self.predict(outputs, following, smoothing, loss_only, num_items_in_batch)
+        return CausalLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+
+class TransformerForMaskedLM(EncoderForMaskedLM):
+    """Encoder-cloze with the baseline's encoder."""
+
+    config: TransformerConfig
+
+
+class TransformerForCausalLM(EncoderForCausalLM):
+    """Encoder-lm with the baseline's encoder."""
+
+    config: TransformerConfig

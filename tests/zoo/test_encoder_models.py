@@ -1,0 +1,187 @@
+"""The encoder of every system with a projection: for a masked and for a causal language model of the source."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.contract import Batch, Member, assert_same, gradients, members, redraw
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from hf_mlnmt import config_for
+from hf_mlnmt.zoo import find_system
+
+FIRST = {member.system: member for member in members()}
+ONES = pytest.mark.parametrize("one", list(FIRST.values()), ids=lambda member: member.system)
+HEADS = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM}
+BATCH = Batch.draw()
+
+
+def model_of(one: Member, head: str, **overrides):
+    model = HEADS[head].from_config(one.config(**overrides)).eval().double()
+    redraw(model)
+    return model
+
+
+def with_encoder_of(one: Member, head: str):
+    """The model with the encoder of the translation model."""
+    model, translation = model_of(one, head), one.model()
+    model.model.encoder.load_state_dict(translation.get_encoder().state_dict())
+    return model, translation
+
+
+@ONES
+def test_it_is_the_translation_models_encoder(one):
+    """Bidirectional the encoder's states are the translation model's, causal they are others."""
+    model, translation = with_encoder_of(one, "masked")
+    states = translation.get_encoder()(**BATCH.encoder_inputs).last_hidden_state
+    assert_same(model(**BATCH.encoder_inputs).logits, model.projection(states))
+    causal, _ = with_encoder_of(one, "causal")
+    found = causal(**BATCH.encoder_inputs).logits
+    assert not torch.allclose(found, causal.projection(states))
+    # With its mask taken away it is that encoder again.
+    encoder = causal.get_encoder()
+    assert_same(causal.projection(encoder(**BATCH.encoder_inputs).last_hidden_state), causal.projection(states))
+
+
+@ONES
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_causal_encoder_cannot_see_the_future(one, implementation):
+    wide = {"kernel_size": 5} if "kernel_size" in one.config().to_dict() else {}
+    model = model_of(one, "causal", **wide)
+    model.set_attn_implementation(implementation)
+    for mask in (None, BATCH.source_mask):
+        before = model(BATCH.source, mask).logits
+        for position in (1, 3):
+            changed = BATCH.source.clone()
+            changed[:, position] = (changed[:, position] + 7) % 22
+            after = model(changed, mask).logits
+            assert_same(after[:, :position], before[:, :position])
+            assert not torch.allclose(after[0, position:], before[0, position:])
+
+
+@ONES
+@pytest.mark.parametrize("head", HEADS)
+def test_loss_and_gradients(one, head):
+    """A sum over the labels, by hand; with and without logits; of every parameter that the last state needs."""
+    model = model_of(one, head)
+    labels = BATCH.source.where((BATCH.source_mask == 1) & (BATCH.source % 2 == 0), -100)
+    out = model(**BATCH.encoder_inputs, labels=labels)
+    predicted = labels if head == "masked" else torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    expected = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), predicted.flatten(), reduction="sum")
+    assert_same(out.loss, expected / (predicted != -100).sum())
+    out.loss.backward()
+    full = gradients(model)
+    lean = model(**BATCH.encoder_inputs, labels=labels, loss_only=True, num_items_in_batch=int((predicted != -100).sum()))
+    lean.loss.backward()
+    assert lean.logits is None
+    assert_same(gradients(model), full)
+    without = {name for name, parameter in model.named_parameters() if name not in full}
+    assert not [name for name in without if "layers" in name or "projection" in name or "embed" in name]
+
+
+@ONES
+def test_undistorted_positions_get_neither_loss_nor_gradient_through_the_output(one):
+    model = model_of(one, "masked")
+    labels = torch.full_like(BATCH.source, -100)
+    labels[0, 2] = 7
+    states = model.get_encoder()(**BATCH.encoder_inputs)
+    states.last_hidden_state.retain_grad()
+    loss, _ = model.predict(states, labels, 0.0, False, None)
+    loss.backward()
+    reached = states.last_hidden_state.grad.abs().sum(-1) > 0
+    assert reached.nonzero().tolist() == [[0, 2]]
+
+
+def test_transfer_into_a_masked_model_and_back(tmp_path):
+    """A translation model's folder loads as either; W_proj alone begins anew, and nothing of it goes back."""
+    one = FIRST["enc-dc"]
+    translation = one.model(share_encoder_decoder_embeddings=False)
+    translation.save_pretrained(tmp_path / "translation")
+    for head in HEADS.values():
+        model, report = head.from_pretrained(tmp_path / "translation", output_loading_info=True)
+        assert set(report["missing_keys"]) == {"projection.weight"}
+        assert not report["unexpected_keys"]
+        for name, value in model.get_encoder().state_dict().items():
+            assert torch.equal(value, translation.get_encoder().state_dict()[name])
+
+
+@pytest.mark.parametrize("system", ["transformer", "m-10", "enc-dc"])
+@pytest.mark.parametrize("head", HEADS)
+def test_saving_resizing_and_tying(system, head, tmp_path):
+    one = FIRST[system]
+    model = model_of(one, head)
+    model.save_pretrained(tmp_path / "a")
+    loaded, report = HEADS[head].from_pretrained(tmp_path / "a", output_loading_info=True)
+    assert not any(report.values()), report
+    assert torch.equal(loaded(**BATCH.encoder_inputs).logits, model(**BATCH.encoder_inputs).logits)
+    names = load_file(tmp_path / "a" / "model.safetensors")
+    assert not [name for name in names if "decoder" in name and "encoder" not in name]
+    assert "projection.weight" in names
+    model.resize_token_embeddings(35)
+    assert model(**BATCH.encoder_inputs).logits.shape[-1] == 35
+    model.save_pretrained(tmp_path / "b")
+    assert HEADS[head].from_pretrained(tmp_path / "b").config.vocab_size == 35
+    tied = HEADS[head].from_config(_tied(one))
+    assert tied.projection.weight is tied.get_input_embeddings().weight
+
+
+def _tied(one: Member):
+    config = one.config()
+    config.tie_projection = True
+    return config
+
+
+def test_the_causal_model_generates():
+    """Without a cache, by Transformers' own loop: greedily what forced scores say."""
+    model = model_of(FIRST["transformer"], "causal")
+    prompt = torch.tensor([[3, 9, 6]])
+    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=5)
+    logits = model(out).logits
+    real = out[0, 3:].tolist()
+    assert real == logits[0, 2:-1].argmax(-1).tolist()[: len(real)]
+    beams = model.generate(prompt, attention_mask=torch.ones_like(prompt), num_beams=3, max_new_tokens=5)
+    assert beams[:, :3].tolist() == prompt.tolist()
+
+
+READER = """
+import json, sys, torch
+sys.modules['hf_mlnmt'] = None
+import transformers
+for folder, head in json.loads(sys.argv[2]):
+    model = getattr(transformers, head).from_pretrained(folder, trust_remote_code=True).eval()
+    with torch.no_grad():
+        logits = model(**torch.load(sys.argv[1], weights_only=True)).logits
+    json.dump({"module": type(model).__module__, "logits": logits.tolist()}, open(f"{folder}/result.json", "w"))
+"""
+
+
+def test_loads_from_hub_code_without_the_package(tmp_path):
+    folders, systems = [], ["transformer", "ms-1", "enc-dc", "s-agg+enc-dc"]
+    for system in systems:
+        config = config_for(system, "tiny", **FIRST["transformer"].fields)
+        for head, auto in HEADS.items():
+            model = auto.from_config(config).double()
+            redraw(model)
+            classes = find_system(system).architecture.classes_of(type(model))
+            assert list(classes) == ["AutoConfig", auto.__name__]
+            pointers = {name: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for name, cls in classes.items()}
+            model.config.auto_map = pointers
+            model.save_pretrained(tmp_path / system / head)
+            folders.append([str(tmp_path / system / head), auto.__name__])
+    torch.save(BATCH.encoder_inputs, tmp_path / "inputs.pt")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-I", "-c", READER, str(tmp_path / "inputs.pt"), json.dumps(folders)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for folder, auto in folders:
+        with open(f"{folder}/result.json") as file:
+            result = json.load(file)
+        assert result["module"].startswith("transformers_modules.")
+        model = {head.__name__: head for head in HEADS.values()}[auto].from_pretrained(folder).eval()
+        assert_same(torch.tensor(result["logits"], dtype=torch.float64), model(**BATCH.encoder_inputs).logits, 1e-6)
