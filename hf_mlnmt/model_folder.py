@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -98,6 +99,24 @@ def _suggestion(path: Path) -> str:
             part, changed = near[0], True
         current /= part
     return f" (did you mean '{current}'?)" if changed else ""
+
+
+def auto_class_of(folder: str | Path) -> str:
+    """The name of the Auto class that loads the model of a folder, by what its config.json says."""
+    content = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    name = (content.get("architectures") or [""])[0]
+    if name.endswith("ForMaskedLM"):
+        return "AutoModelForMaskedLM"
+    if name.endswith("ForCausalLM"):
+        return "AutoModelForCausalLM"
+    # Names of other kinds (MarianMTModel, GPT2LMHeadModel) say less than this; our own configs' default is True.
+    ours = str(content.get("model_type", "")).startswith("mlnmt-")
+    return "AutoModelForSeq2SeqLM" if content.get("is_encoder_decoder", ours) else "AutoModelForCausalLM"
+
+
+def is_causal_folder(folder: str | Path) -> bool:
+    """Whether a folder holds a causal language model."""
+    return auto_class_of(folder) == "AutoModelForCausalLM"
 
 
 def fetch_small_files(name: str | Path, **options: Any) -> Path:

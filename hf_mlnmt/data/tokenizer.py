@@ -15,7 +15,7 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
-from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS, code_of, train_tokenizer
+from hf_mlnmt.data.subwords import BYTES, MASK, SPECIAL_TOKENS, code_of, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
 from hf_mlnmt.model_folder import TARGET_TOKENIZER, first_line
@@ -31,6 +31,7 @@ __all__ = [
     "statistics",
     "train_tokenizer",
     "unknown_rate",
+    "with_mask",
 ]
 
 _BATCH = 1000
@@ -208,6 +209,14 @@ def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Stat
             counts.bytes += int(np.isin(ids, byte_ids).sum())
             counts.longest = max(counts.longest, len(ids))
     return counts
+
+
+def with_mask(tokenizers: Tokenizers) -> Tokenizers:
+    """The same with a <mask> in every tokenizer; one that has it stays as it is."""
+    for tokenizer in {id(one): one for one in (tokenizers.source, tokenizers.target)}.values():
+        if tokenizer.mask_token_id is None:
+            tokenizer.add_special_tokens({"mask_token": MASK})
+    return tokenizers
 
 
 def unknown_rate(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> float:

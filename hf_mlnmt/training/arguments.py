@@ -106,8 +106,13 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """A clean generation_config: token ids and the recipe's decoding, nothing else."""
+    """A clean generation_config: token ids and the recipe's decoding, nothing else; of a language model the ids."""
     decoding = recipe.decoding
+    if not config.is_encoder_decoder:
+        names = ("pad_token_id", "eos_token_id", "bos_token_id")
+        return GenerationConfig(
+            **{name: getattr(config, name, None) for name in names}, max_new_tokens=decoding.max_new_tokens
+        )
     settings: dict[str, Any] = {"num_beams": decoding.beams, "max_new_tokens": decoding.max_new_tokens}
     if decoding.beams > 1:
         settings["length_penalty"] = decoding.length_penalty

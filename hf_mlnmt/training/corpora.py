@@ -60,11 +60,12 @@ class RecipeCorpora:
         recipe = self.recipe
         languages = dataclasses.asdict(section.languages or recipe.languages)
         at = ("data", "train") if recipe.tasks is None else ("tasks", name, "data")
-        objective = read_objective(section.objective, str(recipe.path), ("tasks", name, "objective"))
+        said = ("objective",) if recipe.tasks is None else ("tasks", name, "objective")
+        objective = read_objective(section.objective, str(recipe.path), said)
         many = section.data if isinstance(section.data, list) else [section.data]
         task = TaskCorpora(name, section, languages, objective, seed_of(recipe.seed, number))
         if objective.entry.kind.reads == "text":
-            task.texts = [self.text_spec(fields, at, languages) for fields in many]
+            task.texts = [self.text_spec(fields, at, languages, objective.entry.kind.side) for fields in many]
             task.languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in task.texts))}
         else:
             task.pairs = [self.pair_spec(fields, at, languages) for fields in many]
@@ -75,10 +76,20 @@ class RecipeCorpora:
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         return dataclasses.replace(spec, languages=spec.languages or languages)
 
-    def text_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> TextSpec:
-        """Text of one language; its side unless told is the one that the language is of."""
+    def text_spec(
+        self,
+        fields: dict[str, Any],
+        at: tuple[str, ...],
+        languages: dict[str, str],
+        usual: TextSide | None = None,
+    ) -> TextSpec:
+        """Text of one language; its side unless told is the one that the language is of, or without that `usual`."""
         spec = build(TextSpec, fields, str(self.recipe.path), at)
+        if spec.language is None and spec.side is None and usual is not None:
+            spec = dataclasses.replace(spec, side=usual)
         sides: list[TextSide] = [side for side in ("source", "target") if languages[side] == spec.language]
+        if len(set(languages.values())) == 1:  # text of one language throughout
+            sides = sides[-1:]
         if spec.side is None and len(sides) != 1:
             raise UserError(
                 f"{self.recipe.path}: {'.'.join(at)}: give language as one of {languages['source']} and "

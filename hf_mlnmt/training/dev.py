@@ -15,7 +15,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objectives import Objective, Translation
+from hf_mlnmt.training.objectives import SHOWN, Objective, Translation
 
 # (outputs, references, sources) -> named numbers
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
@@ -81,7 +81,7 @@ class DevSet:
         while len(order):
             size = max(1, self.batch_tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
-            batch = collate([self.dataset[i] for i in indices])
+            batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
 
     def _loss(self, model: PreTrainedModel, accelerator: Accelerator) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
+from hf_mlnmt.data.text_ends import begin_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
-from hf_mlnmt.model_folder import WEIGHTS, copy_all_but_weights
+from hf_mlnmt.model_folder import WEIGHTS, copy_all_but_weights, is_causal_folder
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.scoring import MadeOf, digest_of_model
@@ -23,12 +24,15 @@ def write_model(
 ) -> Path:
     """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    Heads of objectives stay behind. `generation` replaces the checkpoint's generation_config.
+    A causal language model's tokenizer puts <s> before a text and nothing behind it. Heads of objectives stay behind.
+    `generation` replaces the checkpoint's generation_config.
     """
     with atomic_folder(folder) as new, checkpoints.explain_full_disk(new):
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
+        if is_causal_folder(new):
+            begin_texts(new)
         weights = load_file(checkpoint / WEIGHTS) if weights_of == [checkpoint] else average_checkpoints(weights_of)
         weights = {name: tensor for name, tensor in weights.items() if not is_head(name)}
         save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
@@ -36,7 +40,7 @@ def write_model(
 
 
 def best_and_average(
-    run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig
+    run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig | None
 ) -> dict[str, Path]:
     """Write output/best and output/average, unless they are there as they would be. `steps`: what to average.
 

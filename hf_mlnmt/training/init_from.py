@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
@@ -246,11 +246,18 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
     sides = {"encoder": ("source",), "decoder": ("target",)}.get(part, ("source", "target"))
     for side in sides:
         old, new = getattr(theirs, side), getattr(tokenizers, side)
-        if identity_of(old) != identity_of(new) or theirs.processing[side] != tokenizers.processing[side]:
+        if _vocabulary_of(old) != _vocabulary_of(new) or theirs.processing[side] != tokenizers.processing[side]:
             raise UserError(
                 f"{where}: its {side} tokenizer is not this training's ({len(old):,} entries there, {len(new):,} "
                 f"here): the same ids would mean other words. Take that one: tokenizer.path: {folder}"
             )
+
+
+def _vocabulary_of(tokenizer: Any) -> str:
+    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text_ends.py)."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return identity_of(tokenizer)
+    return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)
 
 
 def _check_config(folder: Path, model: PreTrainedModel, part: str, where: str) -> None:

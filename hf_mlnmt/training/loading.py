@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.batching import Side, TokenBatchSampler
-from hf_mlnmt.training.objectives import Batch, Example
+from hf_mlnmt.training.objectives import SHOWN, Batch, Example
 from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
 from hf_mlnmt.training.tasks import Task
 
@@ -79,7 +80,8 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
 
 
 class TaskExamples(Dataset):
-    """All tasks' examples: item (number of a task, index) is the task's number and its example."""
+    """All tasks' examples: item (number of a task, index, epoch) is the task's number and its example as it is shown
+    in that epoch (`SHOWN`)."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.sets = [task.data for task in tasks]
@@ -87,9 +89,9 @@ class TaskExamples(Dataset):
     def __len__(self) -> int:
         return sum(map(len, self.sets))
 
-    def __getitem__(self, item: tuple[int, int]) -> tuple[int, Example]:
-        task, index = item
-        return task, self.sets[task][index]
+    def __getitem__(self, item: tuple[int, int, int]) -> tuple[int, Example]:
+        task, index, epoch = item
+        return task, {**self.sets[task][index], SHOWN: np.array([epoch, index])}
 
 
 @dataclass(frozen=True)

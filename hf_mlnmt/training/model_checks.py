@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import SPECIAL_TOKENS
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.training.tasks import check_needs_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import Preparation
@@ -31,6 +32,8 @@ class ExpectedTokenizer:
     pad_token_id: int = SPECIAL_TOKENS.index("<pad>")
     eos_token_id: int = SPECIAL_TOKENS.index("</s>")
     bos_token_id: int = SPECIAL_TOKENS.index("<s>")
+    mask_token_id: int = SPECIAL_TOKENS.index("<mask>")
+    all_special_ids: tuple[int, ...] = tuple(range(len(SPECIAL_TOKENS)))
 
     def __len__(self) -> int:
         return self.size
@@ -69,14 +72,26 @@ def check_model(preparation: Preparation, tokenizers: Any, processes: int, token
     try:
         config = preparation.config(tokenizers)
         with torch.device("meta"):  # shapes alone
-            model = AutoModelForSeq2SeqLM.from_config(config)
+            model = preparation.auto_class(config).from_config(config)
     except StrictDataclassError as error:
         raise UserError(f"{recipe.path}: {_in_words(str(error))}") from error
     except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{recipe.path}: model: such a model cannot be made ({error!r}).") from error
+    check_objectives(preparation, model, tokenizers)
     _check_memory(recipe, config, model.num_parameters(), processes, tokens)
+
+
+def check_objectives(preparation: Preparation, model: Any, tokenizers: Any) -> None:
+    """Refuse a model, or tokenizers, that an objective cannot train with.
+
+    Raises: UserError naming the task and what is lacking.
+    """
+    with torch.device("meta"):
+        objectives = {task.name: preparation.objective(task, model, tokenizers) for task in preparation.corpora.tasks}
+    for name, objective in objectives.items():
+        check_needs_of(name, objective, model)
 
 
 def _in_words(text: str) -> str:

@@ -6,12 +6,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import PreTrainedModel
 
+from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
+from hf_mlnmt.training.distortion import Distortion, DistortionSettings
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.reading import build
+from hf_mlnmt.training.text_objectives import (
+    DecoderLanguageModel,
+    EncoderCloze,
+    EncoderLanguageModel,
+    PseudoEncoder,
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,8 @@ class Ingredients:
     tokenizers: Tokenizers
     languages: Mapping[str, str]
     label_smoothing: float  # the recipe's
+    seed: int = 1  # the task's
+    sides: frozenset[TextSide] = frozenset()  # whose vocabulary its texts have, of objectives on text
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,97 @@ def _translation(settings: TranslationSettings, given: Ingredients) -> Translati
     return Translation(given.model.config.pad_token_id, given.label_smoothing if own is None else own)
 
 
-OBJECTIVES = {"translation": Entry(Translation, TranslationSettings, _translation)}
+@dataclass
+class TextSettings(TranslationSettings):
+    """label_smoothing: unless told, the recipe's; a development set's perplexity is without it."""
+
+
+@dataclass
+class EncoderSettings(TextSettings):
+    """tie: the projection is the source embedding, and not a parameter of its own."""
+
+    tie: bool = False
+
+
+@dataclass
+class PseudoEncoderSettings(DistortionSettings, TextSettings):
+    """See distortion.py."""
+
+    def __post_init__(self) -> None:
+        DistortionSettings.__post_init__(self)
+        TextSettings.__post_init__(self)
+
+
+@dataclass
+class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
+    """The settings of both."""
+
+
+def _common(settings: TextSettings, given: Ingredients) -> dict[str, Any]:
+    own, config = settings.label_smoothing, given.model.config
+    start = getattr(config, "decoder_start_token_id", None)
+    return {
+        "pad_token_id": config.pad_token_id,
+        "start_token_id": config.bos_token_id if start is None else start,
+        "label_smoothing": given.label_smoothing if own is None else own,
+    }
+
+
+def _of_side(given: Ingredients, side: TextSide, name: str) -> None:
+    """Refuse text of another vocabulary than the part of the model has that it trains."""
+    if not given.tokenizers.joint and given.sides - {side}:
+        raise UserError(
+            f"{name} trains on text of the {side} side, and this text has the other side's vocabulary: give text of "
+            f"the {side} language (side: {side}), or use one vocabulary for both (tokenizer.joint)."
+        )
+
+
+def _encoder(settings: EncoderSettings, given: Ingredients) -> dict[str, Any]:
+    """With a projection of its own where the model has none."""
+    config, head = given.model.config, None
+    if isinstance(given.model, EncoderWithProjection):  # its config says whether it is tied
+        return _common(settings, given)
+    if not settings.tie:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(given.seed)
+            head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            nn.init.xavier_uniform_(head.weight)
+    return {**_common(settings, given), "head": head, "tie": settings.tie}
+
+
+def _encoder_lm(settings: EncoderSettings, given: Ingredients) -> EncoderLanguageModel:
+    _of_side(given, "source", "encoder-lm")
+    return EncoderLanguageModel(**_encoder(settings, given))
+
+
+def _cloze(settings: ClozeSettings, given: Ingredients) -> EncoderCloze:
+    _of_side(given, "source", "encoder-cloze")
+    distortion = Distortion.of(settings, given.tokenizers.source, given.seed)
+    return EncoderCloze(**_encoder(settings, given), distortion=distortion)
+
+
+def _decoder_lm(settings: TextSettings, given: Ingredients) -> DecoderLanguageModel:
+    _of_side(given, "target", "decoder-lm")
+    return DecoderLanguageModel(**_common(settings, given))
+
+
+def _pseudo_encoder(settings: PseudoEncoderSettings, given: Ingredients) -> PseudoEncoder:
+    if not given.tokenizers.joint:
+        raise UserError(
+            "pseudo-encoder reads target text as a source, so both sides need one vocabulary: set tokenizer.joint to "
+            "true, or take a joint tokenizer.path."
+        )
+    distortion = Distortion.of(settings, given.tokenizers.source, given.seed)
+    return PseudoEncoder(**_common(settings, given), distortion=distortion)
+
+
+OBJECTIVES = {
+    "translation": Entry(Translation, TranslationSettings, _translation),
+    "encoder-lm": Entry(EncoderLanguageModel, EncoderSettings, _encoder_lm),
+    "encoder-cloze": Entry(EncoderCloze, ClozeSettings, _cloze),
+    "decoder-lm": Entry(DecoderLanguageModel, TextSettings, _decoder_lm),
+    "pseudo-encoder": Entry(PseudoEncoder, PseudoEncoderSettings, _pseudo_encoder),
+}
 
 
 @dataclass(frozen=True)

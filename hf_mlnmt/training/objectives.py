@@ -3,6 +3,7 @@
 | objective | batch | loss |
 | --- | --- | --- |
 | Translation | source, target | label-smoothed cross-entropy of the target, plus whatever the model adds by itself |
+| four on text of one language | | text_objectives.py |
 
 One that is made of others collates their batches, adds up their losses, and has their needs and heads; its `items` may
 be a tensor with a number for each of them.
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
 IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
 
 Example = Mapping[str, np.ndarray]
@@ -44,24 +46,36 @@ class Objective(ABC):
     """What the trainer asks of an objective.
 
     reads: what its training set holds: pairs of sentences, or text of one language.
+    side: whose text it trains on, for text of which nothing else is said; of pairs nothing.
     translates: whether a model that is trained so translates, so that a development set of it can be scored.
     needs: what a model must have; asked before training.
+    whole_model: the Auto class of the model that this objective trains when it has no other task beside it: the part
+        that it needs, with its head. None: of the whole translation model, or the language model.
     head: a module that the objective trains beside the model and that the finished model is without; None for none.
         It is made before the trainer, which puts it where the model is.
     """
 
     reads: ClassVar[Literal["pairs", "text"]] = "pairs"
+    side: ClassVar[Literal["source", "target"] | None] = None
     translates: ClassVar[bool] = False
+    whole_model: ClassVar[str | None] = None
     needs: Sequence[Need] = ()
     head: nn.Module | None = None
 
     @abstractmethod
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Pad examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state."""
+        """Pad examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state.
+
+        What is to be drawn follows from `example[SHOWN]`, which every example has beside what its set holds.
+        """
 
     def items(self, batch: Batch) -> Tensor:
         """What the sum of a batch's losses is divided by, once added up over the step: the target tokens."""
         return (batch["labels"] != IGNORED).sum()
+
+    def measured(self) -> Objective:
+        """The objective whose loss on a development set is reported."""
+        return self
 
     @abstractmethod
     def loss(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -11,25 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import TextSide, TextSpec
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.data.text import TextSide, TextSpec, read_text
+from hf_mlnmt.data.text_ends import ending
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import generation_config
-from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora
-from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
+from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
+from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
+from hf_mlnmt.training.model_making import auto_class, config_of_recipe
 from hf_mlnmt.training.objective_names import Ingredients
+from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV, translates
 from hf_mlnmt.training.tasks import Task
-from hf_mlnmt.zoo.records import records_root
-from hf_mlnmt.zoo.systems import config_for
 
 Tell = Callable[[str], None]
 ACCOUNT = "init_from.json"  # in the run's folder
@@ -55,19 +57,28 @@ class Preparation:
         self.dev_specs = self._dev_specs()
         languages = dataclasses.asdict(recipe.languages)
         self.test_specs = {
-            name: self.corpora.pair_spec(fields, ("data", "test", name), languages)
-            for name, fields in recipe.data.test.items()
+            name: self._reader()(fields, ("data", "test", name), languages) for name, fields in recipe.data.test.items()
         }
+
+    def _reader(self) -> Callable[..., CorpusSpec | TextSpec]:
+        """What data.dev and data.test hold: pairs, or text where data.train is text."""
+        task = self.corpora.tasks[0]
+        alone = self.recipe.tasks is None and task.texts
+        return self._text_reader(task) if alone else self.corpora.pair_spec
+
+    def _text_reader(self, task: TaskCorpora) -> Callable[..., TextSpec]:
+        return functools.partial(self.corpora.text_spec, usual=task.objective.entry.kind.side)
 
     def _dev_specs(self) -> dict[str, CorpusSpec | TextSpec]:
         """Name -> development set, the most important first."""
         specs: dict[str, CorpusSpec | TextSpec] = {}
         if self.recipe.data.dev is not None:
             languages = dataclasses.asdict(self.recipe.languages)
-            specs[MAIN_DEV] = self.corpora.pair_spec(self.recipe.data.dev, ("data", "dev"), languages)
+            specs[MAIN_DEV] = self._reader()(self.recipe.data.dev, ("data", "dev"), languages)
         for task in self.corpora.tasks:
             if task.section.dev is not None:
-                read = self.corpora.text_spec if task.texts else self.corpora.pair_spec
+                read: Callable[..., CorpusSpec | TextSpec]
+                read = self._text_reader(task) if task.texts else self.corpora.pair_spec
                 languages = dataclasses.asdict(task.section.languages or self.recipe.languages)
                 specs[task.name] = read(task.section.dev, ("tasks", task.name, "dev"), languages)
         return specs
@@ -78,7 +89,9 @@ class Preparation:
         """Those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
         settings, folder = self.recipe.tokenizer, self.output / "tokenizer"
         if settings.path is not None:
-            return load_tokenizers(self.root / settings.path if (self.root / settings.path).is_dir() else settings.path)
+            local = self.root / settings.path
+            found = ending(load_tokenizers(local if local.is_dir() else settings.path))
+            return with_mask(found) if settings.mask else found
         if not folder.is_dir():
             sides = "both sides" if settings.joint else "each side"
             self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {sides}")
@@ -134,15 +147,30 @@ class Preparation:
         """The tasks, their objectives made for this model."""
         found = []
         for task in self.corpora.tasks:
-            given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing)
-            objective = task.objective.make(given)
+            objective = self.objective(task, model, tokenizers)
             found.append(Task(sets[task.name], objective, task.section.share, task.name, task.languages))
         return found
 
+    def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
+        """A task's objective, made for a model. Raises: UserError naming the task."""
+        sides = frozenset(text.side for text in task.texts if text.side)
+        given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
+        try:
+            return task.objective.make(given)
+        except UserError as error:
+            raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
+
     @staticmethod
     def name_losses(dev_sets: list[dev.DevSet], tasks: list[Task]) -> None:
-        """Give each development set of a task that does not translate its task's objective to measure."""
-        objectives = {task.name: task.objective for task in tasks if not task.objective.translates}
+        """Give each development set of a task that does not translate its task's objective to measure.
+
+        data.dev is of the one task that there is, where it is text.
+        """
+        objectives: dict[str, Objective | None] = {
+            task.name: task.objective.measured() for task in tasks if not task.objective.translates
+        }
+        if len(tasks) == 1 and tasks[0].name not in {one.name for one in dev_sets}:
+            objectives = dict.fromkeys([MAIN_DEV], objectives.get(tasks[0].name))
         for one in dev_sets:
             one.objective = objectives.get(one.name)
 
@@ -186,8 +214,22 @@ class Preparation:
         )
 
     def test_sets(self) -> list[RawPairs]:
-        """All test sets."""
-        return [self.raw(name, spec) for name, spec in self.test_specs.items()]
+        """All test sets; of text of one language the sentences are the sources, and there are no references."""
+        return [
+            self.raw(name, spec) if isinstance(spec, CorpusSpec) else self.raw_text(name, spec)
+            for name, spec in self.test_specs.items()
+        ]
+
+    def raw_text(self, name: str, spec: TextSpec) -> RawPairs:
+        """A test set of text of one language as it is."""
+        texts = list(read_text(spec, self.root))
+        if not texts:
+            raise UserError(f"{spec}: no sentences; data.{name} needs some.")
+        return RawPairs(name, texts, [], str(spec.language))
+
+    def encoded_test(self, name: str) -> Any:
+        """A test set, encoded."""
+        return self.corpora.encode(f"test.{name}", self.test_specs[name], self.tokenizers())
 
     # Model
 
@@ -195,23 +237,21 @@ class Preparation:
         """A new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding."""
         config = self.config(tokenizers)
         set_seed(self.recipe.seed)
-        model = AutoModelForSeq2SeqLM.from_config(config)
-        model.generation_config = generation_config(self.recipe, model.config)
+        model = self.auto_class(config).from_config(config)
+        if model.can_generate():
+            model.generation_config = generation_config(self.recipe, model.config)
         return model
 
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        """The model's config for tokenizers of these sizes and ids.
+    def auto_class(self, config: PreTrainedConfig) -> Any:
+        """The Auto class of the model that the tasks train (model_making.py)."""
+        translated = any(isinstance(spec, CorpusSpec) for spec in [*self.dev_specs.values(), *self.test_specs.values()])
+        return auto_class(self.recipe, [task.objective for task in self.corpora.tasks], config, translated)
 
-        Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
-        """
-        config = self._config(tokenizers)
-        longest = max(self.recipe.data.max_length, self.recipe.decoding.max_new_tokens + 1)
-        positions = getattr(config, "max_position_embeddings", None)
-        if positions is not None and positions < longest:
-            raise UserError(
-                f"{self.recipe.path}: data.max_length and decoding.max_new_tokens ask for {longest} positions, but the "
-                f"model's max_position_embeddings is {positions}: raise it under model.settings, or lower the others."
-            )
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The model's config for tokenizers of these sizes and ids (model_making.py)."""
+        config = config_of_recipe(self.recipe, tokenizers, self.root, self.tell)
+        if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
+            config.tie_projection = True
         return config
 
     def check_sources(self) -> None:
@@ -233,58 +273,3 @@ class Preparation:
         """What `initialise` kept, when this run began."""
         path = self.output / ACCOUNT
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    def _config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        settings = self.recipe.model
-        source, target = len(tokenizers.source), len(tokenizers.target)
-        ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-        fixed: dict[str, Any] = {"vocab_size": source, **ids, "decoder_start_token_id": ids["bos_token_id"]}
-        fixed |= {"decoder_vocab_size": target}
-        if not tokenizers.joint:
-            fixed["share_encoder_decoder_embeddings"] = False
-        for name in settings.settings.keys() & fixed.keys() - {"share_encoder_decoder_embeddings"}:
-            raise UserError(
-                f"{self.recipe.path}: model.settings.{name}: this is as the tokenizer says ({fixed[name]}). Leave it "
-                "out; the size of the vocabulary is tokenizer.vocab_size."
-            )
-        if settings.system is not None:
-            try:
-                return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
-            except UserError as error:
-                raise UserError(f"{self.recipe.path}: model: {error}") from error
-        path, ours = self._config_path()
-        config = AutoConfig.from_pretrained(str(path))
-        known = {item.name for item in dataclasses.fields(config)}
-        for name in settings.settings:
-            if name not in known:
-                raise UserError(
-                    f"{self.recipe.path}: model.settings.{name}: {type(config).__name__} has no such "
-                    f"field{suggest(name, known)}."
-                )
-        if not ours:  # a model whose tokenizer this is
-            return AutoConfig.from_pretrained(str(path), **settings.settings)
-        if config.vocab_size != source:
-            self.tell(
-                f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count"
-            )
-        return AutoConfig.from_pretrained(str(path), **{**settings.settings, **fixed})
-
-    def _config_path(self) -> tuple[Path, bool]:
-        """Where the model's config is, and whether it is a record, which any tokenizer goes with.
-
-        modeling/<record>.json beside the recipe's folder, or one of the project's own; without either, that of the
-        model whose weights are all taken (init_from).
-        """
-        recipe = self.recipe
-        name = f"{recipe.model.record or recipe.stem}.json"
-        beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
-        for path in (beside, records_root() / "modeling" / name):
-            if path.is_file():
-                return path, True
-        sources = read_sources(recipe.init_from or {})
-        if recipe.model.record is None and "all" in sources:
-            return local_folder(sources["all"], self.root, f"{recipe.path}: init_from"), False
-        raise UserError(
-            f"{recipe.path}: model: there is no {beside}. Name a record that exists (model.record), or give "
-            "model.system and model.shape."
-        )

@@ -15,7 +15,7 @@ from hf_mlnmt.training.inheritance import load
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe_checks import check
 from hf_mlnmt.training.schedules import ScheduleName
-from hf_mlnmt.training.task_checks import check_tasks
+from hf_mlnmt.training.task_checks import check_tasks, dev_names, translates
 
 
 @dataclass
@@ -73,6 +73,7 @@ class Tokenizer:
     vocab_size: int = 8000
     joint: bool = True  # one vocabulary for both sides
     byte_fallback: bool = True
+    mask: bool = False  # add <mask> to the tokenizer of `path` where it lacks it; those trained here have it
     languages: list[str] = field(default_factory=list)  # codes for multilingual use: <2de> ...
     processing: dict[Literal["source", "target"], dict[str, Any]] = field(
         default_factory=dict
@@ -131,7 +132,7 @@ class Evaluation:
     every: int = 1000
     metrics: list[str] = field(default_factory=lambda: ["bleu"])  # bleu, chrf, ter, or any of the evaluate library
     beams: int = 1
-    best: str = "bleu"  # which of metrics, or loss, chooses the best checkpoint
+    best: str = "bleu"  # which of metrics, or loss, chooses the best checkpoint; where nothing is translated: loss
     higher_is_better: bool | None = None  # unless told: no for loss, perplexity and ter, else yes
     patience: int | None = None  # stop after so many evaluations without a better one
 
@@ -178,6 +179,7 @@ class Recipe:
     languages: Languages
     data: Data
     tasks: dict[str, TaskSection] | None = None  # instead of data.train
+    objective: str | dict[str, Any] = "translation"  # of data.train, data.dev and data.test (objective_names.py)
     model: Model = field(default_factory=Model)
     init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
@@ -201,10 +203,11 @@ class Recipe:
         return self.path.stem if self.path else "recipe"
 
     def sections(self) -> dict[str, TaskSection]:
-        """The tasks that have a share; data.train is one task, named translation."""
+        """The tasks that have a share; data.train is one task, with the name of its objective."""
         if self.tasks is None:
             assert self.data.train is not None
-            return {"translation": TaskSection(self.data.train)}
+            name = self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
+            return {name: TaskSection(self.data.train, self.objective)}
         return {name: section for name, section in self.tasks.items() if section.share}
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,6 +238,10 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
         content["seed"] = seed
     recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
     recipe.path = path
+    if not any(translates(recipe, name) for name in dev_names(recipe)):
+        recipe.evaluation.metrics = []
+        if "best" not in (content.get("evaluation") or {}):
+            recipe.evaluation.best = "loss"
     check_tasks(recipe)
     check(recipe)
     return recipe

@@ -69,8 +69,10 @@ def seed_of(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
 
 
-class TaskBatchSampler(Sampler[list[tuple[int, int]]]):
-    """The batches of one process over all tasks: lists of (number of the task, index of the example).
+class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
+    """The batches of one process over all tasks: lists of (number of the task, index of the example, epoch).
+
+    The epoch is the task's own.
 
     A batch is of one task, and all processes are at the same task at the same time. Each task goes through its own
     epochs, one batch of its sampler after the other (a batch a process at each of the task's places). An epoch of the
@@ -92,10 +94,11 @@ class TaskBatchSampler(Sampler[list[tuple[int, int]]]):
         """Batches of this process in one epoch of the training."""
         return self.total
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         for place in range(self.epoch * self.total, (self.epoch + 1) * self.total):
             task, batches = self.at(place)
-            yield [(task, index) for index in batches[self.rank]]
+            epoch = self.rotation.at(place)[1] // len(self.samplers[task])
+            yield [(task, index, epoch) for index in batches[self.rank]]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration yields."""

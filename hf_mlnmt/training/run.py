@@ -28,10 +28,11 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.loading import Batches
-from hf_mlnmt.training.preparation import Preparation, RawPairs
+from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, table_of
 from hf_mlnmt.training.tasks import lasting_parameters
+from hf_mlnmt.training.text_scoring import score_texts
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
 
@@ -123,10 +124,10 @@ class Run:
         steps, best = self._finished(trainer)
         if not self.processes.is_main_process:
             return None
-        saved, generation = self.output / "checkpoints", trainer.model.generation_config
+        saved, generation = self.output / "checkpoints", getattr(trainer.model, "generation_config", None)
         folders = finishing.best_and_average(saved, steps, best, self.output, generation)
         self.account = {"init_from": account} if (account := preparation.account()) else {}
-        return self._score(folders, steps, best, preparation.test_sets(), trainer)
+        return self._score(folders, steps, best, preparation, trainer)
 
     def dry(self) -> None:
         """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
@@ -270,20 +271,32 @@ class Run:
     # After
 
     def _score(
-        self, folders: dict[str, Path], steps: list[int], best: int | None, tests: list[RawPairs], trainer: Any
+        self,
+        folders: dict[str, Path],
+        steps: list[int],
+        best: int | None,
+        preparation: Preparation,
+        trainer: TranslationTrainer,
     ) -> Results:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
+        tests = preparation.test_sets()
         facts = facts_of(self.recipe, self.state, trainer, self.reports, self.command) | self.account
         made = MadeOf(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
         scoring = Scoring(self.output, made, self.tell)
+        pairs, texts = [one for one in tests if one.references], [one for one in tests if not one.references]
         results = {
-            name: scoring.score(model, tests, self.recipe.stem, {**facts, "checkpoints": made_of[name]})
+            name: scoring.score(model, pairs, self.recipe.stem, {**facts, "checkpoints": made_of[name]})
             for name, model in folders.items()
         }
+        if texts:
+            objective = trainer.tasks[0].objective
+            self.console.print(
+                score_texts(folders, results, objective, self.tokenizers, texts, preparation.encoded_test)
+            )
         made.note("tests", digest_of_tests(tests))
         results["average"].write(self.output / RESULTS)
-        if tests:
+        if pairs:
             self.console.print(table_of(results))
         self.tell(
             f"models: {folders['average']} and {folders['best']}; results, curves and translations lie beside them"

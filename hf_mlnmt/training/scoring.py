@@ -54,7 +54,7 @@ class MadeOf:
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
     manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
-    return digest(manifests, generation.to_diff_dict())
+    return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 
 def digest_of_tests(tests: Sequence[RawPairs]) -> str:

@@ -18,7 +18,7 @@ PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """The keys `tasks`, `data.train`, `data.dev` and `init_from`.
+    """The keys `tasks`, `objective`, `data.train`, `data.dev` and `init_from`.
 
     Raises: UserError naming the field.
     """
@@ -27,6 +27,7 @@ def check_tasks(recipe: Recipe) -> None:
         raise UserError(f"{where}: give either data.train, for one task, or tasks (tasks: {{name: {{data: ...}}}}).")
     for name, section in (recipe.tasks or {}).items():
         _check_section(recipe, name, section)
+    _check_objective(recipe)
     active = recipe.sections()
     if not active:
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
@@ -42,6 +43,18 @@ def check_tasks(recipe: Recipe) -> None:
                 raise UserError(f"{where}: init_from.{part}: not one of {', '.join(PARTS)}{suggest(part, PARTS)}.")
         if not recipe.init_from:
             raise UserError(f"{where}: init_from: give a folder or a Hub name, or {{part: folder}}.")
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """The objective of data.train, and what is done to pairs alone."""
+    where = recipe.path
+    objective = read_objective(recipe.objective, str(where), ("objective",))
+    if recipe.tasks is not None and recipe.objective != "translation":
+        raise UserError(f"{where}: objective is of data.train; with tasks each has its own (tasks.NAME.objective).")
+    if objective.entry.kind.reads == "text":
+        for key in ("bidirectional_epochs", "bpe_dropout"):
+            if getattr(recipe.data, key):
+                raise UserError(f"{where}: data.{key} is for pairs; this objective reads text of one language.")
 
 
 def _check_section(recipe: Recipe, name: str, section: TaskSection) -> None:
@@ -75,6 +88,7 @@ def measured(recipe: Recipe) -> set[str]:
 
 def translates(recipe: Recipe, dev_name: str) -> bool:
     """Whether a development set is translated and scored."""
-    objective = (recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else "translation"
+    own = recipe.objective if recipe.tasks is None else "translation"
+    objective = (recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else own
     name = objective if isinstance(objective, str) else objective.get("name")
     return name in OBJECTIVES and OBJECTIVES[name].kind.translates

@@ -68,12 +68,17 @@ def check_needs(tasks: Sequence[Task], model: nn.Module) -> None:
     Raises: UserError naming the task, the objective and what the model lacks.
     """
     for task in tasks:
-        for need in task.objective.needs:
-            if not need.met(model):
-                raise UserError(
-                    f"task '{task.name}': the objective {type(task.objective).__name__} needs {need.what}, which "
-                    f"{type(model).__name__} has not. Take another model, or leave this task out."
-                )
+        check_needs_of(task.name, task.objective, model)
+
+
+def check_needs_of(name: str, objective: Objective, model: nn.Module) -> None:
+    """The same for one task's objective."""
+    for need in objective.needs:
+        if not need.met(model):
+            raise UserError(
+                f"task '{name}': the objective {type(objective).__name__} needs {need.what}, which "
+                f"{type(model).__name__} has not. Take another model, or leave this task out."
+            )
 
 
 # Heads: what an objective owns is a part of the model while it is trained, and is left behind at the end.

@@ -67,11 +67,11 @@ def test_counts_are_equal_and_processes_are_at_the_same_task(shares, world, accu
     assert {len(one) for one in batches} == {len(ranks[0])}
     assert len(ranks[0]) % accumulation == len(ranks[0]) % ranks[0].rotation.length == 0
     for together in zip(*batches):
-        assert len({task for batch in together for task, _ in batch}) == 1
+        assert len({task for batch in together for task, *_ in batch}) == 1
     first = epoch * len(ranks[0]) // accumulation
     for step in (0, len(ranks[0]) // accumulation - 1):
         places = range(step * accumulation, (step + 1) * accumulation)
-        expected = [(one[place][0][0], [i for _, i in one[place]]) for place in places for one in batches]
+        expected = [(one[place][0][0], [i for _, i, _ in one[place]]) for place in places for one in batches]
         assert ranks[0].members(first + step) == expected
 
 
@@ -80,7 +80,7 @@ def test_each_task_has_epochs_of_its_own():
     shown: list[list[int]] = [[], []]
     for _ in range(9):
         for batch in sampler:
-            shown[batch[0][0]] += [index for _, index in batch]
+            shown[batch[0][0]] += [index for _, index, _ in batch]
         sampler.set_epoch(sampler.epoch + 1)
     assert len(sampler) == 16, "four cycles of four: the first task's data once"
     for task, size in enumerate((40, 90)):

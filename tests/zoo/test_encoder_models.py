@@ -77,7 +77,9 @@ def test_loss_and_gradients(one, head):
     assert_same(out.loss, expected / (predicted != -100).sum())
     out.loss.backward()
     full = gradients(model)
-    lean = model(**BATCH.encoder_inputs, labels=labels, loss_only=True, num_items_in_batch=int((predicted != -100).sum()))
+    lean = model(
+        **BATCH.encoder_inputs, labels=labels, loss_only=True, num_items_in_batch=int((predicted != -100).sum())
+    )
     lean.loss.backward()
     assert lean.logits is None
     assert_same(gradients(model), full)

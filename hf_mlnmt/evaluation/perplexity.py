@@ -1,0 +1,163 @@
+"""Perplexity of a text: of language models, and of translation models given the sources.
+
+Reference: thesis on monolingual data, section 4.1.
+
+exp(NLL / N), NLL = - sum log p(e_i | e_0^{i-1}) over all tokens of all sentences, </s> of each among them. N is
+per subword the number of these tokens; per word the words of the raw text, by white space, and an end of each sentence.
+Bits per byte, NLL / (ln 2 bytes), the bytes of the raw text in UTF-8 and one for the end of each sentence, compares
+models of different vocabularies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling.loss import cross_entropy
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """nll: natural logarithms, summed. subwords, words and bytes: with an end of each sentence."""
+
+    nll: float
+    sentences: int
+    subwords: int
+    words: int
+    bytes: int
+
+    @property
+    def per_subword(self) -> float:
+        """exp(NLL / subwords)."""
+        return _exp(self.nll / self.subwords)
+
+    @property
+    def per_word(self) -> float:
+        """exp(NLL / words)."""
+        return _exp(self.nll / self.words)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """NLL in bits / bytes."""
+        return self.nll / math.log(2) / self.bytes
+
+    def to_dict(self) -> dict[str, float]:
+        """The three numbers and the counts, for JSON."""
+        rates = ("per_subword", "per_word", "bits_per_byte")
+        return {**{name: round(getattr(self, name), 6) for name in rates}, **asdict(self), "nll": round(self.nll, 4)}
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def perplexity(
+    model: Any,
+    tokenizers: Tokenizers,
+    texts: Sequence[str],
+    sources: Sequence[str] | None = None,
+    batch_tokens: int = 4096,
+    progress: Callable[[int], Any] | None = None,
+    language: str | None = None,
+) -> Perplexity:
+    """Score raw sentences.
+
+    Args:
+        model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.
+        tokenizers: of the model. Their </s> behind a text is left to them (see data/text_ends.py).
+        texts: one sentence each. An empty one is its </s> alone.
+        sources: what each is a translation of.
+        batch_tokens: tokens of a batch, padding included.
+        progress: called with the number of sentences that have been scored since the last call.
+        language: of the texts, for a translation model with language codes.
+
+    Raises: UserError where sources are missing, needed by nobody or another number; for a sentence that is longer than
+        the model can read; for a model whose scores are no probabilities.
+    """
+    config = model.config
+    if getattr(model, "logits_are_scores", False):
+        raise UserError(f"{type(model).__name__}: its scores are not normalised, so they have no perplexity.")
+    if config.is_encoder_decoder != (sources is not None):
+        raise UserError(
+            "this is a translation model: give the sources too (--sources FILE)."
+            if config.is_encoder_decoder
+            else "this is a language model, which reads no sources: leave them out."
+        )
+    if not texts:
+        raise UserError("no sentences to score: the file is empty.")
+    if sources is not None and len(sources) != len(texts):
+        raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
+    targets = tokenizers.encode_target(texts)
+    read = None if sources is None else tokenizers.encode_source(sources, language)
+    _check_lengths(config, targets, read)
+    total = torch.zeros((), dtype=torch.float64)
+    with torch.no_grad():
+        for indices in _batches(targets, read, batch_tokens):
+            total += _nll(model, [targets[i] for i in indices], read and [read[i] for i in indices]).double().cpu()
+            if progress:
+                progress(len(indices))
+    ends = len(texts)
+    return Perplexity(
+        float(total),
+        ends,
+        sum(map(len, targets)),
+        sum(len(text.split()) for text in texts) + ends,
+        sum(len(text.encode()) for text in texts) + ends,
+    )
+
+
+def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None) -> None:
+    limit = getattr(config, "max_position_embeddings", None)
+    for number, ids in enumerate([*targets, *(read or ())]):
+        if limit and len(ids) > limit:
+            raise UserError(
+                f"sentence {number % len(targets) + 1} has {len(ids)} subwords, and the model reads {limit} "
+                "(max_position_embeddings): split it."
+            )
+
+
+def _batches(
+    targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None, batch_tokens: int
+) -> Iterator[list[int]]:
+    """Indices of sentences of similar lengths, the longest first."""
+    lengths = np.array([max(len(ids), len(read[i]) if read else 0) for i, ids in enumerate(targets)])
+    order = np.argsort(-lengths, kind="stable").tolist()
+    while order:
+        size = max(1, batch_tokens // int(lengths[order[0]]))
+        yield order[:size]
+        order = order[size:]
+
+
+def _nll(model: Any, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray] | None) -> Tensor:
+    config = model.config
+    names = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
+    start = next(value for name in names if isinstance(value := getattr(config, name, None), int))
+    fill = config.pad_token_id if config.pad_token_id is not None else 0
+    labels = _pad(targets, IGNORED).to(model.device)
+    prefix = labels.new_full(labels.shape, start)
+    prefix[:, 1:] = labels[:, :-1]
+    mask = prefix != IGNORED
+    prefix = prefix.masked_fill(~mask, fill)
+    if sources is None:
+        logits = model(input_ids=prefix, attention_mask=mask.long(), use_cache=False).logits
+        return cross_entropy(logits, labels)
+    read = _pad(sources, IGNORED).to(model.device)
+    inputs = {"input_ids": read.masked_fill(read == IGNORED, fill), "attention_mask": (read != IGNORED).long()}
+    return cross_entropy(model(**inputs, decoder_input_ids=prefix, use_cache=False).logits, labels)
+
+
+def _pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
+    padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
+    for row, place in zip(rows, padded):
+        place[: len(row)] = row
+    return torch.from_numpy(padded)

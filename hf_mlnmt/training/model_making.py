@@ -1,0 +1,116 @@
+"""What model a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, PreTrainedConfig
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.training.init_from import local_folder, read_sources
+from hf_mlnmt.training.objective_names import NamedObjective
+from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.zoo.records import records_root
+from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
+
+
+def config_of_recipe(
+    recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
+) -> PreTrainedConfig:
+    """The model's config for tokenizers of these sizes and ids.
+
+    Raises: UserError for an unknown system, shape or field, or too few positions; what the config itself refuses.
+    """
+    config = _config(recipe, tokenizers, root, tell)
+    longest = max(recipe.data.max_length, recipe.decoding.max_new_tokens + 1)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and positions < longest:
+        raise UserError(
+            f"{recipe.path}: data.max_length and decoding.max_new_tokens ask for {longest} positions, but the "
+            f"model's max_position_embeddings is {positions}: raise it under model.settings, or lower the others."
+        )
+    return config
+
+
+def auto_class(recipe: Recipe, objectives: Sequence[NamedObjective], config: PreTrainedConfig, translated: bool) -> Any:
+    """The Auto class of the model: of the whole one, or of the part that an objective needs alone.
+
+    Args:
+        objectives: of all tasks.
+        translated: whether a development or test set holds pairs.
+
+    Raises: UserError where pairs are to be scored with a model that does not translate.
+    """
+    architecture, parts = architecture_of(config), {one.entry.kind.whole_model for one in objectives}
+    if architecture is None:
+        name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+    else:
+        alone = parts.pop() if len(parts) == 1 else None
+        name = alone if alone is not None and alone in architecture.heads else architecture.auto_class
+    if name != "AutoModelForSeq2SeqLM" and translated:
+        raise UserError(
+            f"{recipe.path}: data.dev or data.test holds pairs, but the model that is trained here does not translate: "
+            "give text of one language ({path: ..., language: ...}) with objective, or a dev set to each task."
+        )
+    return getattr(transformers, name)
+
+
+def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]) -> PreTrainedConfig:
+    settings = recipe.model
+    source, target = len(tokenizers.source), len(tokenizers.target)
+    ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
+    both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
+    if not tokenizers.joint:
+        both["share_encoder_decoder_embeddings"] = False
+    for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:
+        raise UserError(
+            f"{recipe.path}: model.settings.{name}: this is as the tokenizer says ({both[name]}). Leave it out; the "
+            "size of the vocabulary is tokenizer.vocab_size."
+        )
+    if settings.system is not None:
+        try:
+            fixed = alone if find_system(settings.system).architecture.kind == "language-model" else both
+            return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
+        except UserError as error:
+            raise UserError(f"{recipe.path}: model: {error}") from error
+    path, ours = _config_path(recipe, root)
+    config = AutoConfig.from_pretrained(str(path))
+    known = {item.name for item in dataclasses.fields(config)}
+    for name in settings.settings:
+        if name not in known:
+            kind = type(config).__name__
+            raise UserError(f"{recipe.path}: model.settings.{name}: {kind} has no such field{suggest(name, known)}.")
+    architecture = architecture_of(config)
+    is_language_model = architecture is not None and architecture.kind == "language-model"
+    if not ours:  # a model whose tokenizer this is; the part of a model that was pre-trained is made a whole one
+        whole = {} if architecture is None else {"is_encoder_decoder": not is_language_model}
+        return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
+    if config.vocab_size != source:
+        tell(f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
+    return AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
+
+
+def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
+    """Where the model's config is, and whether it is a record, which any tokenizer goes with.
+
+    modeling/<record>.json beside the recipe's folder, or one of the project's own; without either, that of the model
+    whose weights are all taken (init_from).
+    """
+    name = f"{recipe.model.record or recipe.stem}.json"
+    beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name
+    for path in (beside, records_root() / "modeling" / name):
+        if path.is_file():
+            return path, True
+    sources = read_sources(recipe.init_from or {})
+    if recipe.model.record is None and "all" in sources:
+        return local_folder(sources["all"], root, f"{recipe.path}: init_from"), False
+    raise UserError(
+        f"{recipe.path}: model: there is no {beside}. Name a record that exists (model.record), or give "
+        "model.system and model.shape."
+    )

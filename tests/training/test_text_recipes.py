@@ -1,0 +1,209 @@
+"""Whole runs on text of one language: a language model, an encoder, multi-task; resumed, transferred, refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.tiny_run import run, same_weights, write_recipe
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_mlnmt import UserError
+from hf_mlnmt.training import read_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PAIRS = {"files": {"source": "train.en", "target": "train.de"}}
+ENGLISH = {"train": {"path": "train.en"}, "dev": {"path": "val.en"}, "test": {"made_up": {"path": "test.en"}}}
+GERMAN = {"train": {"path": "train.de"}, "dev": {"path": "val.de"}, "test": {"made_up": {"path": "test.de"}}}
+LM = {"system": "lm", "shape": "tiny", "settings": {"d_model": 16, "decoder_layers": 1, "decoder_ffn_dim": 32}}
+DE = {"source": "de", "target": "de"}
+CLOZE = {"name": "encoder-cloze", "distorted": 0.4}
+EVALUATION = {"every": 4, "metrics": []}
+
+
+def recipe_of(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    return write_recipe(folder / "recipe.yaml", **{"evaluation": EVALUATION, **changes})
+
+
+def interrupted(folder: Path, to: Path) -> Path:
+    """A copy of a run that was killed after step 12."""
+    shutil.copytree(folder, to)
+    for name in ("best", "average", "checkpoints/checkpoint-20", "checkpoints/checkpoint-16"):
+        shutil.rmtree(to / name, ignore_errors=True)
+    (to / "results.json").unlink()
+    return to
+
+
+@pytest.fixture(scope="module")
+def language_model(data, tmp_path_factory) -> Path:
+    """The folder of a run of lm."""
+    folder = tmp_path_factory.mktemp("lm")
+    recipe = recipe_of(folder, objective="decoder-lm", data=GERMAN, languages=DE, model=LM,
+                       schedule={"name": "newbob", "warmup": 3, "factor": 0.9, "patience": 4})  # fmt: skip
+    text = run(recipe, data, folder / "run")
+    assert "DecoderOnlyForCausalLM" in text
+    assert "bits per byte" in text
+    return folder
+
+
+def test_a_language_model_is_trained_from_text(language_model, data, tmp_path):
+    folder = language_model / "run"
+    results = json.loads((folder / "results.json").read_text())
+    assert [line for line in results["dev"] if "eval_perplexity" in line]
+    assert results["dev"][-1]["eval_perplexity"] < results["dev"][0]["eval_perplexity"]
+    assert results["perplexity"]["made_up"]["per_subword"] > 1
+    assert results["recipe"]["evaluation"]["best"] == "loss"
+    for name in ("best", "average"):
+        model, told = AutoModelForCausalLM.from_pretrained(folder / name, output_loading_info=True)
+        assert not any(told.values())
+        assert model.num_parameters() == results["parameters"]
+        tokenizer = AutoTokenizer.from_pretrained(folder / name)
+        prompt = tokenizer("baab", return_tensors="pt")
+        assert prompt["input_ids"][0, 0] == tokenizer.bos_token_id
+        assert prompt["input_ids"][0, -1] != tokenizer.eos_token_id
+        out = model.generate(**prompt, max_new_tokens=3)
+        assert out[:, : prompt["input_ids"].shape[1]].equal(prompt["input_ids"])
+    state = json.loads((folder / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
+    assert state["best_metric"] == min(line["eval_loss"] for line in results["dev"])
+    again = interrupted(folder, tmp_path / "again")
+    assert "going on from" in run(language_model / "recipe.yaml", data, again)
+    assert same_weights(folder, again)
+
+
+def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
+    """encoder-cloze and encoder-lm alone: resumed bit for bit; then taken apart by init_from."""
+    tokenizer = None
+    for objective, head, kind in (
+        (CLOZE, AutoModelForMaskedLM, "TransformerForMaskedLM"),
+        ("encoder-lm", AutoModelForCausalLM, "TransformerForCausalLM"),
+    ):
+        name = objective if isinstance(objective, str) else objective["name"]
+        changes: dict[str, Any] = {} if tokenizer is None else {"tokenizer": {"path": str(tokenizer)}}
+        recipe = recipe_of(tmp_path / name, objective=objective, data=ENGLISH, **changes)
+        folder = tmp_path / name / "run"
+        assert kind in run(recipe, data, folder)
+        tokenizer = tokenizer or folder / "tokenizer"
+        model, told = head.from_pretrained(folder / "average", output_loading_info=True)
+        assert not any(told.values())
+        assert not [key for key in model.state_dict() if "decoder" in key]
+        again = interrupted(folder, tmp_path / name / "again")
+        run(recipe, data, again)
+        assert same_weights(folder, again)
+        # The encoder begins a translation model; W_proj is dropped, the decoder initialised.
+        sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+        sources = {"encoder": str(folder / "average"), "embeddings": str(folder / "average")}
+        translation = recipe_of(
+            tmp_path / f"{name}-transfer",
+            init_from=sources,
+            model={"system": "transformer", "shape": "tiny", "settings": sizes},
+            tokenizer={"path": str(tokenizer)},
+            evaluation={"every": 4},
+        )
+        told = run(translation, data, tmp_path / f"{name}-transfer" / "run")
+        assert "init_from: encoder of" in told
+        account = json.loads((tmp_path / f"{name}-transfer" / "run" / "results.json").read_text())["init_from"]
+        assert any("encoder.layers" in key for key in account["loaded"])
+        assert [key for key in account["dropped"] if key.endswith("projection.weight")]
+        assert all("decoder" in key for key in account["initialised"])
+
+
+MULTI = {
+    "encoder-lm": {"data": {"path": "train.en", "language": "en"}, "dev": {"path": "val.en", "language": "en"}},
+    "encoder-cloze": {"data": {"path": "train.en", "language": "en"}},
+    "decoder-lm": {"data": {"path": "train.de", "language": "de"}},
+    "pseudo-encoder": {"data": {"path": "train.de", "language": "de"}},
+}
+
+
+def test_multi_task_of_all_five(data, tmp_path):
+    """Each loss under its name, resumed bit for bit, the projections left behind, BLEU of the translation."""
+    tasks: dict[str, Any] = {name: {**task, "objective": name} for name, task in MULTI.items()}
+    tasks["encoder-cloze"]["objective"] = CLOZE
+    tasks = {"translation": {"data": PAIRS, "share": 2}, **tasks}
+    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None}, evaluation={"every": 4},
+                       batch={"tokens": 60, "accumulate": 3})  # fmt: skip
+    run(recipe, data, tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
+    logged = {key for line in state["log_history"] for key in line if key.startswith("loss_")}
+    assert logged == {f"loss_{name}" for name in tasks}
+    assert {"eval_bleu", "eval_encoder-lm_perplexity"} <= results["dev"][-1].keys()
+    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-20" / "model.safetensors")
+    assert {key for key in saved if "heads" in key} == {
+        "objective_heads.encoder-lm-head.weight", "objective_heads.encoder-cloze-head.weight",
+    }  # fmt: skip
+    _, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "average", output_loading_info=True)
+    assert not any(told.values())
+    again = interrupted(tmp_path / "run", tmp_path / "again")
+    run(recipe, data, again)
+    assert same_weights(tmp_path / "run", again)
+
+
+def test_a_task_without_a_share_is_plain_training(whole, data, tmp_path):
+    folder, _, _ = whole
+    tasks = {"translation": {"data": PAIRS}, "text": {**MULTI["encoder-cloze"], "objective": CLOZE, "share": 0}}
+    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None}, evaluation={"every": 4})
+    run(recipe, data, tmp_path / "run")
+    assert same_weights(folder, tmp_path / "run")
+
+
+def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path):
+    """Its layers but for the attention over the source; and all of a folder is what from_pretrained gives."""
+    average = language_model / "run" / "average"
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    recipe = recipe_of(
+        tmp_path,
+        init_from={"decoder": str(average), "embeddings": str(average)},
+        tokenizer={"path": str(average)},
+        model={"system": "transformer", "shape": "tiny", "settings": sizes},
+        evaluation={"every": 4},
+    )
+    run(recipe, data, tmp_path / "run")
+    account = json.loads((tmp_path / "run" / "results.json").read_text())["init_from"]
+    stored = {key for key in load_file(average / "model.safetensors") if "embed" not in key}
+    assert stored <= account["loaded"].keys()
+    assert not account["dropped"]
+    assert all("encoder" in key or "source_attn" in key for key in account["initialised"])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "average")
+    assert tokenizer("baab")["input_ids"][-1] == tokenizer.eos_token_id, "a translation model's ends a text again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "decoder-lm", "tasks": {"a": {"data": PAIRS}}, "data": {"train": None}}, "objective is of data"),
+        ({"objective": "cloze"}, "there is no objective 'cloze'"),
+        ({"objective": {"name": "encoder-cloze", "distorted": 2.0}}, "distorted must be from 0 to 1"),
+        ({"objective": "decoder-lm", "data": {**GERMAN, "bpe_dropout": 0.1}}, "data.bpe_dropout is for pairs"),
+    ],
+)
+def test_refused_recipes(changes, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        read_recipe(recipe_of(tmp_path, **changes))
+
+
+def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(data, tmp_path):
+    for number, (changes, message) in enumerate(
+        [
+            ({"objective": "encoder-cloze", "data": GERMAN, "languages": DE, "model": LM}, "needs an encoder, which"),
+            ({"model": LM, "evaluation": {"every": 4}}, "does not translate: give text"),
+            (
+                {"objective": "decoder-lm", "data": GERMAN, "languages": DE,
+                 "model": {"system": "ms-1-aif", "shape": "tiny"}},
+                "information_fusion",
+            ),
+            (
+                {"objective": "pseudo-encoder", "data": GERMAN, "languages": DE,
+                 "tokenizer": {"vocab_size": 120, "byte_fallback": False, "joint": False}},
+                "tokenizer.joint",
+            ),
+        ]
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            run(recipe_of(tmp_path / str(number), **changes), data, tmp_path / str(number) / "run")
+        assert not (tmp_path / str(number) / "run" / "data").exists()
