@@ -30,34 +30,52 @@ def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """One table per protocol: a row per system, under each score its difference and both p-values."""
+    """One table per protocol: a row per system, under each score its difference and both p-values.
+
+    Of systems with several runs the mean and standard deviation of their scores; of many systems also both p-values
+    corrected for their number.
+    """
     tables = []
     for protocol, systems in comparison.scores.items():
         first = next(iter(systems.values()))
         numbers = [*map(with_arrow, first.metrics), "length\nratio", "empty"]
-        tested = comparison.tests[protocol].results
         rows = []
         for system, scores in systems.items():
-            cells = [_cell(scores, name, tested.get(system, {}).get(name)) for name in scores.metrics]
+            cells = [
+                "\n".join([_score(comparison, protocol, system, name), *_test(comparison, protocol, system, name)])
+                for name in scores.metrics
+            ]
             rows.append([system, *cells, f"{scores.length_ratio:.3f}", str(scores.empty_outputs)])
         columns = ["system", *(Number(name) for name in numbers)]
         tables.append(Table(columns, rows, TITLES[protocol], _legend(comparison, protocol), lines=True))
     return tables
 
 
-def _cell(scores: Scores, name: MetricName, paired: PairedResult | None) -> str:
-    metric = scores.metrics[name]
-    text = f"{metric.score:.2f}"
-    if metric.ci is not None:
-        text += f" ± {(metric.ci[1] - metric.ci[0]) / 2:.2f}"
-    if paired is None:
-        return text
+def _score(comparison: Comparison, protocol: ProtocolName, system: str, name: MetricName) -> str:
+    """Score and half of its interval; of several runs mean and standard deviation."""
+    if comparison.seeds:
+        mean, deviation = comparison.means(protocol, system, name)
+        return f"{mean:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
+    metric = comparison.scores[protocol][system].metrics[name]
+    return f"{metric.score:.2f}" + (f" ± {(metric.ci[1] - metric.ci[0]) / 2:.2f}" if metric.ci else "")
+
+
+def _test(comparison: Comparison, protocol: ProtocolName, system: str, name: MetricName) -> list[str]:
+    """The lines below the score; none for the baseline."""
+    results = comparison.tests[protocol].results
+    if system not in results:
+        return []
+    paired = results[system][name]
     if paired.difference == 0:
-        return f"{text}\nequal"
+        return ["equal"]
     if not paired.tested:
-        return f"{text}\n{paired.difference:+.2f}"
+        return [f"{paired.difference:+.2f}"]
     p_values = f"p {_p(paired.paired_bootstrap)}/{_p(paired.approximate_randomisation)}"
-    return f"{text}\n{paired.difference:+.2f}{mark(paired)}\n{p_values}"
+    lines = [f"{paired.difference:+.2f}{mark(paired)}", p_values]
+    if len(results) > 1:
+        corrected = comparison.corrected(protocol, name)[system]
+        lines.append(f"Holm {_p(corrected['paired_bootstrap'])}/{_p(corrected['approximate_randomisation'])}")
+    return lines
 
 
 def mark(paired: PairedResult) -> str:
@@ -86,6 +104,13 @@ def with_arrow(metric: str) -> str:
     return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
 
 
+def _what(comparison: Comparison, protocol: ProtocolName) -> str:
+    if not comparison.seeds:
+        return "Score ± half of the 95 % interval"
+    runs = len(next(iter(comparison.runs[protocol].values())))
+    return f"Mean ± standard deviation of {runs} runs"
+
+
 def _size(scores: Scores) -> str:
     return f"{scores.sentences} sentences, {scores.references} reference{'s' if scores.references > 1 else ''}"
 
@@ -101,10 +126,16 @@ def _legend(comparison: Comparison, protocol: ProtocolName) -> str:
         f"p of paired bootstrap ({comparison.bootstrap}) / of approximate randomisation ({comparison.trials} trials);",
         "† p < 0.05, ‡ p < 0.01 in the former.",
     ]
+    if len(comparison.tests[protocol].results) > 1:
+        tests.append(f"Holm: both p-values corrected for {len(comparison.tests[protocol].results)} systems.")
+    if comparison.seeds:
+        tests.append(
+            "Both ask what other sentences would have given; what other seeds would, Welch's test in the JSON."
+        )
     if first.sentences < FEWEST_SENTENCES:
         tests = [f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md)."]
     lines = [
-        f"{_size(first)}. Score ± half of the 95 % interval; difference to {comparison.tests[protocol].baseline};",
+        f"{_size(first)}. {_what(comparison, protocol)}; difference to {comparison.tests[protocol].baseline};",
         *tests,
         *(f"{name}: {metric.signature}" for name, metric in first.metrics.items()),
     ]

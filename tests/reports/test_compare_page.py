@@ -1,0 +1,247 @@
+"""The page of `hf-mlnmt compare`: one file that fetches nothing; a parser reads it, and Chromium where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import compare
+from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
+from hf_mlnmt.reports.compare_page import page
+from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines
+
+WORDS = ["Hund", "Katze", "Haus", "Mann", "Frau", "Kind", "Ball", "rot", "blau", "alt"]
+REFERENCES = [" ".join(WORDS[(n * step) % 10] for step in range(1, 3 + n % 12)) + f" {n}." for n in range(120)]
+NASTY = '</script><b>&amp; "x" <!-- \u2028'
+
+
+def worse(every: int) -> list[str]:
+    """Every n-th sentence lacks a word, the others are right."""
+    return [line if n % every else " ".join(line.split()[1:]) for n, line in enumerate(REFERENCES)]
+
+
+SYSTEMS = {"base": worse(3), "new": worse(5), "m <10>": [NASTY, *worse(2)[1:]]}
+CURVES = {
+    "base": [{"step": 100, "eval_loss": 3.0, "eval_bleu": 10.0}, {"step": 200, "eval_loss": 2.0, "eval_bleu": 20.0}]
+}
+MAP = {"rows": ["ein", "</s>"], "columns": ["a", "</s>"], "values": [[0.9, 0.1], [0.25, 0.75]]}
+
+
+@pytest.fixture(scope="module")
+def made() -> str:
+    comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU", "chrF"], trials=50, bootstrap=50)
+    extras = extras_of(SYSTEMS, [REFERENCES], REFERENCES, [5, 9], bootstrap=20)
+    maps = {"source, layer 1": {"base": MAP, "new": MAP}, "source, layer 2": {"base": MAP}}
+    return page(comparison, extras, title="base and others on toy", curves=CURVES, maps=maps)
+
+
+class Reader(HTMLParser):
+    """Elements, attributes, texts by element; complains about what is left open."""
+
+    VOID = {"meta", "input", "br", "link", "img"}
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.seen, self.texts, self.problems = [], [], {}, []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def test_a_parser_finds_everything_whole(made):
+    found = Reader(made)
+    assert not found.problems
+    assert not found.open
+    ids = [attributes["id"] for _, attributes in found.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {"scores", "lengths", "outputs", "curves", "attention", "sentences", "a", "b", "list"} <= set(ids)
+    tags = [tag for tag, _ in found.seen]
+    assert tags.count("table") == 1 + 2 + 1  # scores, two metrics by length, statistics
+    plots = [attributes for tag, attributes in found.seen if tag == "svg" and attributes.get("role") == "img"]
+    assert len(plots) == 2 + 2 + 2 + 3  # scores, lengths, curves, maps
+    assert any(tag == "meta" and attributes.get("name") == "viewport" for tag, attributes in found.seen)
+
+
+def test_nothing_is_fetched(made):
+    found = Reader(made)
+    for tag, attributes in found.seen:
+        assert tag not in ("link", "img", "iframe", "object", "embed")
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+    assert not re.search(r"@import|url\(|https?://|fetch\(|XMLHttp", made)
+
+
+def test_texts_are_data_whatever_is_in_them(made):
+    data = json.loads(Reader(made).texts["script"][0])
+    assert data["outputs"]["m <10>"][0] == NASTY
+    assert data["systems"] == list(SYSTEMS)
+    assert len(data["chrf"]["new"]) == 120
+    assert made.count("</script>") == 2
+    assert "m &lt;10&gt;" in made
+
+
+def test_the_table_says_what_the_scores_are(made):
+    comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU", "chrF"], trials=50, bootstrap=50)
+    scores = comparison.scores["cased"]["new"]["BLEU"]
+    row = re.search(r"<tr><td>new</td>(.*?)</tr>", made)[1]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells[0].split(" ± ")[0] == f"{scores:.2f}"
+    difference = scores - comparison.scores["cased"]["base"]["BLEU"]
+    assert cells[1].rstrip("†‡") == f"{difference:+.2f}"
+    holm = max(comparison.corrected("cased", "BLEU")["new"].values())
+    assert cells[4] == f"{holm:.4f}"
+    assert len(cells) == 2 * 5 + 2
+
+
+def test_without_sources_and_with_two_systems():
+    pair = dict(list(SYSTEMS.items())[:2])
+    comparison = compare(pair, REFERENCES, metrics=["BLEU"], trials=20, bootstrap=20)
+    text = page(comparison, extras_of(pair, [REFERENCES], None, [5]), title="x")
+    assert "no --source" in text
+    assert 'id="lengths"' not in text
+    assert "Holm" not in text
+    assert not Reader(text).problems
+
+
+def test_what_is_read_for_the_page(tmp_path):
+    run = tmp_path / "run"
+    (run / "average").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    (tmp_path / "out.de").write_text("x\n")
+    assert curves_of({"a": str(run / "average"), "b": str(tmp_path / "out.de")}) == {"a": [{"step": 1, "loss": 2.0}]}
+    with pytest.raises(UserError, match="no maps there"):
+        read_maps(tmp_path)
+    values = {(0, 0): 0.9, (0, 1): 0.1, (1, 0): 0.25, (1, 1): 0.75}
+    rows = [
+        {"system": "base", "map": "layer 1", "row": y, "from": MAP["rows"][y], "column": x, "to": MAP["columns"][x]}
+        | {"weight": weight}
+        for (y, x), weight in values.items()
+    ]
+    (tmp_path / "maps.source.json").write_text(json.dumps({"rows": rows}))
+    assert read_maps(tmp_path) == {"source, layer 1": {"base": MAP}}
+    (tmp_path / "maps.source.json").write_text("{}")
+    with pytest.raises(UserError, match="not what `hf-mlnmt attention"):
+        read_maps(tmp_path)
+
+
+def test_plots():
+    """By hand: 10 to 20 in steps of 2 over 100 units; 15 is in the middle."""
+    scale = Scale(10.5, 19.5, 0, 100)
+    assert (scale.low, scale.high, scale.step) == (10, 20, 2)
+    assert scale(15) == 50
+    assert scale.ticks() == [10, 12, 14, 16, 18, 20]
+    assert Scale(3, 3, 0, 10).ticks()[0] == 2
+    drawn = forest({"a": Point(10.5, 10.2, 10.8), "b": Point(19.5)}, "BLEU", "a")
+    assert drawn.count("<circle") == 2
+    assert "a: 10.50 (10.20 to 10.80)" in drawn
+    both = lines({"a": {0: 1.0, 1: 2.0}, "b": {1: 3.0}}, "BLEU", "words", ["<5", "5+"])
+    assert both.count("<polyline") == 2
+    assert "&lt;5" in both
+    assert lines({}, "x", "y") == ""
+    cells = attention_map(MAP["values"], MAP["rows"], MAP["columns"], "x")
+    assert re.findall(r'fill-opacity="([\d.]+)"', cells) == ["0.900", "0.100", "0.250", "0.750"]
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# Clicks and looks, as a reader would; what it sees goes into an attribute of the page.
+LOOK = """
+<script>
+const seen = {};
+const table = document.querySelector("#scores table");
+const names = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
+const head = (n) => table.tHead.rows[0].cells[n].querySelector("button");
+seen.before = names();
+head(1).click();
+seen.down = names();
+seen.sorted = table.tHead.rows[0].cells[1].getAttribute("aria-sort");
+head(1).click();
+seen.up = names();
+const drawn = (one) => one.getBoundingClientRect().height > 20;
+seen.plots = [...document.querySelectorAll("svg[role=img]")].filter(drawn).length;
+const item = () => document.querySelector("#list li");
+const choose = (id, value) => {
+  const it = document.getElementById(id);
+  it.value = value;
+  it.dispatchEvent(new Event("input"));
+};
+seen.items = document.querySelectorAll("#list li").length;
+choose("b", "m <10>");
+choose("order", "line");
+seen.first = item().textContent;
+seen.bold = item().querySelectorAll("b").length;
+seen.marks = item().querySelectorAll("del, ins").length;
+document.getElementById("more").click();
+seen.more = document.querySelectorAll("#list li").length;
+choose("find", "hund 11.");
+seen.found = document.getElementById("count").textContent;
+document.querySelector(".legend button").click();
+seen.faint = document.querySelectorAll("g.faint").length;
+choose("map", "source, layer 2");
+document.getElementById("map").dispatchEvent(new Event("change"));
+seen.maps = [...document.querySelectorAll("[data-map]")].map((one) => one.hidden);
+const before = getComputedStyle(document.body).backgroundColor;
+document.getElementById("theme").click();
+seen.theme = before !== getComputedStyle(document.body).backgroundColor;
+seen.wide = document.documentElement.scrollWidth <= innerWidth;
+document.body.dataset.seen = JSON.stringify(seen);
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_browser_sorts_and_draws(made, tmp_path, width):
+    path = tmp_path / "page.html"
+    path.write_text(made.replace("</body>", LOOK), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += [f"--window-size={width},900", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run([CHROMIUM, *options, path.as_uri()], capture_output=True, text=True, timeout=120)
+    attribute = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert attribute, done.stderr[-2000:]
+    from html import unescape
+
+    seen = json.loads(unescape(attribute[1]))
+    assert seen["before"] == ["base", "new", "m <10>"]
+    assert seen["down"] == ["new", "base", "m <10>"]
+    assert seen["sorted"] == "descending"
+    assert seen["up"] == ["m <10>", "base", "new"]
+    assert seen["plots"] == 2 + 2 + 2 + 2  # one map is hidden
+    assert (seen["items"], seen["more"]) == (25, 50)
+    assert "</script><b>" in seen["first"]
+    assert seen["bold"] == 0
+    assert seen["marks"] > 0
+    assert re.fullmatch(r"\d+ of \d+ sentences", seen["found"])
+    assert not seen["found"].endswith("of 120 sentences")
+    assert seen["faint"] > 0
+    assert seen["maps"] == [True, False]
+    assert seen["theme"]
+    assert seen["wide"]  # only tables scroll sideways
+
+
+def test_the_file_is_written_whole(tmp_path: Path, made):
+    from hf_mlnmt.reports.compare_page import write_page
+
+    comparison = compare(dict(list(SYSTEMS.items())[:2]), REFERENCES, metrics=["BLEU"], trials=5, bootstrap=5)
+    extras = extras_of(dict(list(SYSTEMS.items())[:2]), [REFERENCES], None, [5])
+    assert write_page(tmp_path / "x.html", comparison, extras, title="x").read_text().endswith("</html>")
