@@ -71,7 +71,7 @@ def _test(comparison: Comparison, protocol: ProtocolName, system: str, name: Met
     if not paired.tested:
         return [f"{paired.difference:+.2f}"]
     p_values = f"p {_p(paired.paired_bootstrap)}/{_p(paired.approximate_randomisation)}"
-    lines = [f"{paired.difference:+.2f}{mark(paired)}", p_values]
+    lines = [f"{paired.difference:+.2f}{sign(comparison, protocol, system, name)}", p_values]
     if len(results) > 1:
         corrected = comparison.corrected(protocol, name)[system]
         lines.append(f"Holm {_p(corrected['paired_bootstrap'])}/{_p(corrected['approximate_randomisation'])}")
@@ -84,6 +84,14 @@ def mark(paired: PairedResult) -> str:
     if not paired.tested or paired.paired_bootstrap is None:
         return ""
     return "‡" if paired.paired_bootstrap < 0.01 else "†" if paired.paired_bootstrap < 0.05 else ""
+
+
+def sign(comparison: Comparison, protocol: ProtocolName, system: str, metric: MetricName) -> str:
+    """The same for a system of a comparison; of several seeds by approximate randomisation, corrected (Holm)."""
+    if not comparison.seeds:
+        return mark(comparison.tests[protocol].results[system][metric])
+    p = comparison.corrected(protocol, metric)[system]["approximate_randomisation"]
+    return "" if p is None else "‡" if p < 0.01 else "†" if p < 0.05 else ""
 
 
 def p_values(tested: PairedResult) -> str:
@@ -102,6 +110,11 @@ def _p(value: float | None) -> str:
 def with_arrow(metric: str) -> str:
     """The metric's name and where better is."""
     return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
+
+
+def which_sign(comparison: Comparison) -> str:
+    """Of which p-value the signs are."""
+    return "in the latter, corrected for the number of systems" if comparison.seeds else "in the former"
 
 
 def _what(comparison: Comparison, protocol: ProtocolName) -> str:
@@ -124,7 +137,7 @@ def _legend(comparison: Comparison, protocol: ProtocolName) -> str:
     first = next(iter(comparison.scores[protocol].values()))
     tests = [
         f"p of paired bootstrap ({comparison.bootstrap}) / of approximate randomisation ({comparison.trials} trials);",
-        "† p < 0.05, ‡ p < 0.01 in the former.",
+        f"† p < 0.05, ‡ p < 0.01 {which_sign(comparison)}.",
     ]
     if len(comparison.tests[protocol].results) > 1:
         tests.append(f"Holm: both p-values corrected for {len(comparison.tests[protocol].results)} systems.")

@@ -12,7 +12,7 @@ import jinja2
 
 from hf_mlnmt.evaluation.compare import Comparison
 from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
-from hf_mlnmt.evaluation.report import TITLES, mark, with_arrow
+from hf_mlnmt.evaluation.report import TITLES, sign, which_sign, with_arrow
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.compare_extras import Extras
@@ -101,6 +101,7 @@ def _section(comparison: Comparison, protocol: ProtocolName) -> dict[str, Any]:
         "plots": plots,
         "signatures": {name: metric.signature for name, metric in first.metrics.items()},
         "what": _what(comparison),
+        "signs": which_sign(comparison).replace("former", "paired bootstrap").replace("latter", "randomisation"),
     }
 
 
@@ -118,8 +119,8 @@ def _scores(comparison: Comparison, protocol: ProtocolName) -> Table:
     corrected = {metric: comparison.corrected(protocol, metric) for metric in metrics}
     columns: list[str] = ["system"]
     for metric in metrics:
-        names = (with_arrow(metric), "difference", "p boot.", "p rand.", *(["Holm"] if len(tests.results) > 1 else []))
-        columns += [Number(name) for name in names]
+        further = [*(["p Welch"] if comparison.seeds else []), *(["Holm"] if len(tests.results) > 1 else [])]
+        columns += [Number(name) for name in (with_arrow(metric), "difference", "p boot.", "p rand.", *further)]
     rows = []
     for system, scores in comparison.scores[protocol].items():
         cells = [system]
@@ -138,11 +139,13 @@ def _cells(
     cells = [f"{point.value:.2f}{half}"]
     many = len(results) > 1
     if system not in results:
-        return [*cells, "", "", "", *([""] if many else [])]
+        return [*cells, "", "", "", *([""] if comparison.seeds else []), *([""] if many else [])]
     paired = results[system][metric]
     p_values = [paired.paired_bootstrap, paired.approximate_randomisation] if paired.tested else [None, None]
     holm = [max((p for p in (corrected or {}).values() if p is not None), default=None)] if many else []
-    return [*cells, f"{paired.difference:+.2f}{mark(paired)}", *(_p(p) for p in [*p_values, *holm])]
+    welch = [comparison.seeds[protocol][system][metric].welch] if comparison.seeds else []
+    difference = f"{paired.difference:+.2f}{sign(comparison, protocol, system, metric)}"
+    return [*cells, difference, *(_p(p) for p in [*p_values, *welch, *holm])]
 
 
 def _p(value: float | None) -> str:

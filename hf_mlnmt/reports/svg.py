@@ -30,7 +30,7 @@ def forest(points: Mapping[str, Point], label: str, baseline: str | None = None)
     scale = Scale(min(ends), max(ends), left, WIDTH - 14)
     height = 20 * len(points) + 40
     parts = [_axis(scale, 6, height - 34, label, height)]
-    if baseline in points:
+    if baseline is not None and baseline in points:
         x = scale(points[baseline].value)
         parts.append(f'<line class="base" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 34}"/>')
     for number, (name, point) in enumerate(points.items()):

@@ -66,6 +66,16 @@ def test_correction_for_many_systems(comparison):
         assert corrected[large][test] == pytest.approx(max(raw[large], min(1.0, 2 * raw[small])))
 
 
+def test_equal_outputs_are_no_test_to_correct_for(runs, references):
+    """sacreBLEU gives them its smallest p; counted among two, it would double the other's."""
+    one = {"base": runs["base"][0], "same": runs["base"][0], "worse": runs["worse"][0]}
+    found = compare(one, references, **HOW)
+    corrected = found.corrected("cased", "BLEU")
+    assert corrected["same"]["paired_bootstrap"] is None
+    raw = found.tests["cased"].results["worse"]["BLEU"].approximate_randomisation
+    assert corrected["worse"]["approximate_randomisation"] == raw
+
+
 def test_the_table_and_the_json(comparison):
     (table,) = comparison_tables(comparison)
     rows = {row[0]: row for row in table.rows}

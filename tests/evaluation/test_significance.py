@@ -110,7 +110,7 @@ def test_comparison_json_keeps_protocols_apart(comparison) -> None:
     assert (content["seed"], content["bootstrap"], content["trials"]) == (12345, 100, 100)
     assert list(content["protocols"]) == ["cased", "classic"]
     for protocol, part in content["protocols"].items():
-        assert list(part) == ["scores", "outputs", "significance"]
+        assert list(part) == ["scores", "outputs", "significance", "holm"]
         assert list(part["scores"]) == ["a", "b", "c"]
         assert list(part["significance"]["systems"]) == ["b", "c"]
         assert part["outputs"]["c"]["empty_outputs"] == 1
