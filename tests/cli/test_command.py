@@ -151,6 +151,8 @@ cli.main()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing_half_written(tmp_path: Path, number):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("whoever started this process has it ignore that signal, as nohup does")
     process = bare(HOLD, "hold", str(tmp_path))
     assert process.stdout.readline() == "ready\n"
     assert len(list(tmp_path.iterdir())) == 2
