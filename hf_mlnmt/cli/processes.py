@@ -163,7 +163,7 @@ def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
 def _wait(processes: list[subprocess.Popen]) -> int | None:
     """Wait for all; the rank that failed first, if one did. The others get some time, then SIGTERM, then SIGKILL."""
     failed, deadline, force = None, float("inf"), signal.SIGTERM
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # a list: each must be asked, also behind one that runs
         bad = [rank for rank, process in enumerate(processes) if process.returncode]
         if bad and failed is None:
             failed = _first_failed(processes)

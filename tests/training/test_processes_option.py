@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 from helpers.tiny_run import write_corpus, write_recipe
 
-from hf_mlnmt.cli.processes import LOST, PARENT, _first_failed, end_with_parent, lost_the_others, without_processes
+from hf_mlnmt.cli.processes import (
+    LOST,
+    PARENT,
+    _first_failed,
+    _wait,
+    end_with_parent,
+    lost_the_others,
+    without_processes,
+)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +146,16 @@ def test_a_command_without_such_a_parent_watches_nothing(monkeypatch):
     before = threading.active_count()
     assert not end_with_parent()
     assert threading.active_count() == before
+
+
+def test_a_process_that_dies_before_the_first_one_knows_of_it():
+    """Rank 0 still runs, and does not learn of the others' end by itself: before they have met, for half an hour."""
+    commands = ["exec sleep 60", "kill -KILL $$"]
+    processes = [subprocess.Popen(["sh", "-c", command]) for command in commands]
+    start = time.monotonic()
+    try:
+        assert _wait(processes) == 1
+    finally:
+        processes[0].kill()
+    assert time.monotonic() - start < 20
+    assert [process.returncode for process in processes] == [-signal.SIGTERM, -signal.SIGKILL]
