@@ -120,7 +120,8 @@ class Encoded:
                 return None
             return cls(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:  # a UserError is a ValueError
-            log.warning("%s Encoding again.", error)
+            reason = error.__cause__ or error  # of a UserError, which tells what to do where nothing is done
+            log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
             return None
 
 

@@ -200,7 +200,7 @@ class _Run:
         """Warn once about translations that ended at the length limit, and about language codes in the text."""
         if self.typed_codes:
             logger.warning(
-                "%d source lines begin with a language code, the first of them is line %d: a code in the text does not "
+                "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
                 "choose the language, target_language does",
                 len(self.typed_codes),
                 self.typed_codes[0],

@@ -138,8 +138,9 @@ def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, na
     with pytest.raises(UserError, match=rf"{name} is damaged.*Delete this folder and run again"):
         EncodedPairs(tmp_path / "data")
     data = EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
-    assert f"{name} is damaged" in caplog.text
+    assert f"{tmp_path / 'data'} cannot be used ({name} is damaged" in caplog.text
     assert "Encoding again" in caplog.text
+    assert "Delete" not in caplog.text, "there is nothing for the user to do"
     assert [data[i]["labels"].tolist() for i in range(3)] == labels
     assert len(EncodedPairs(tmp_path / "data")) == 3
 

@@ -328,7 +328,7 @@ def test_language_codes_typed_into_the_text_are_counted_and_said(ours_multilingu
     with caplog.at_level(logging.WARNING):
         list(multilingual.stream(texts, window=1, target_language="de"))
     (message,) = [record.message for record in caplog.records if "language code" in record.message]
-    assert message.startswith("2 source lines begin with a language code, the first of them is line 2")
+    assert message.startswith("source lines that begin with a language code: 2, the first is line 2")
     caplog.clear()
     marian = TranslationPipeline.from_pretrained(foreign["marian-multilingual"], device="cpu")
     with caplog.at_level(logging.WARNING):
@@ -336,7 +336,7 @@ def test_language_codes_typed_into_the_text_are_counted_and_said(ours_multilingu
         multilingual(texts[::2], target_language="de")
         assert "language code" not in caplog.text
         marian([">>fra<< A man."], target_language="deu")
-    assert "1 source lines begin with a language code" in caplog.text
+    assert "source lines that begin with a language code: 1" in caplog.text
 
 
 def test_codes_as_they_are_typed(ours_multilingual, foreign):
