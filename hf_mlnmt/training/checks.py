@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.text import TextSpec
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.data.tokenizer import languages_of
+from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora
@@ -34,7 +35,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
         except UserError as error:
             raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
     own = recipe.tokenizer.path is None
-    tokenizers = expected_tokenizers(recipe) if own else preparation.tokenizers()
+    tokenizers: Any = expected_tokenizers(recipe) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)
     _check_weights(preparation, None if own else tokenizers)
     train: dict[str, CorpusSpec | TextSpec] = {
@@ -46,6 +47,9 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
         "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in preparation.dev_specs.items()
     }
     scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
+    codes = recipe.tokenizer.languages if own else languages_of(tokenizers.source)
+    pairs = [spec for task in preparation.corpora.tasks for spec in task.specs]
+    yield from _check_languages(recipe, codes, pairs, list(scored.values()))
     seen, warnings = check_corpora(train, scored, preparation.root)
     subwords = sum(seen[key].subwords for key in train)
     check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
@@ -64,6 +68,29 @@ def _check_weights(preparation: Preparation, tokenizers: Any) -> None:
     if tokenizers is not None:
         sources = read_sources(recipe.init_from)
         initialise(preparation.model(tokenizers), sources, preparation.root, tokenizers, str(recipe.path))
+
+
+def _check_languages(
+    recipe: Recipe, codes: Sequence[str], train: Sequence[Any], scored: Sequence[Any]
+) -> Iterator[str]:
+    """That the model can be told the target language of every pair, by one of the tokenizer's codes; yields a warning.
+
+    Raises: UserError for pairs of a language without a code.
+    """
+    for spec in (*train, *scored):
+        language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
+        if codes and language is not None and language not in codes:
+            raise UserError(
+                f"{recipe.path}: {spec}: its target language is '{language}', and the tokenizer has codes of "
+                f"{', '.join(codes)} alone{suggest(language, codes)}. Add it to tokenizer.languages, or mend languages."
+            )
+    pairs = [spec for spec in train if isinstance(spec, CorpusSpec) and spec.languages]
+    several = list(dict.fromkeys(spec.languages["target"] for spec in pairs if spec.languages))
+    if len(several) > 1 and not codes:
+        yield (
+            f"the training pairs are into {' and '.join(several)}, and no code says into which: the model will guess "
+            f"from the source. Set tokenizer.languages to [{', '.join(several)}]."
+        )
 
 
 def check_budget(recipe: Recipe, steps: int, steps_per_epoch: int) -> Iterator[str]:

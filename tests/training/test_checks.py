@@ -84,6 +84,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: at least 3 columns"),
         ("data.bidirectional_epochs=1 tokenizer.joint=false", "needs one vocabulary for both sides"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
+        ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
         ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),
         ("tokenizer.path=nowhere", "nowhere: the tokenizer cannot be loaded"),
     ],
@@ -141,10 +142,15 @@ def test_what_passes_with_a_word(tmp_path):
         "checkpoints.average is 9, but this training saves 5": {"checkpoints": {"keep": 9, "average": 9}},
         "data.licence 'apache2.0' .*did you mean 'apache-2.0'": {"data": {"licence": "apache2.0"}},
     }
+    files = {"source": "train.en", "target": "train.de"}
+    french = {"files": files, "languages": {"source": "en", "target": "fr"}}
+    words["the training pairs are into de and fr, and no code says into which"] = {
+        "data": {"train": [{"files": files}, french]}
+    }
     for number, (text, change) in enumerate(words.items()):
         assert re.search(text, run_in(tmp_path / str(number), dry_run=True, **change).replace("\n", " "))
     good = run_in(tmp_path / "good", dry_run=True, data={"licence": "CC-BY-NC-SA-4.0"})
-    assert not any(word in good for word in ("but this training", "warmup", "licence", "same"))
+    assert not any(word in good for word in ("but this training", "warmup", "licence", "same", "into"))
 
 
 def test_dev_or_test_sets_that_are_training_data(tmp_path):
