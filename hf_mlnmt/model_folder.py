@@ -175,7 +175,9 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
         raise UserError(f"{name}: {error}") from error
     except OSError as error:
         where = "" if Path(name).exists() else _suggestion(Path(name))
-        raise UserError(f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {error}") from error
+        raise UserError(
+            f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {first_line(error)}"
+        ) from error
     if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
         raise UserError(f"{name}: {'; '.join(problems)}")
     return model
