@@ -34,6 +34,7 @@ from hf_mlnmt.cli.masking import masking
 from hf_mlnmt.cli.outputs import outputs
 from hf_mlnmt.cli.probe import probe
 from hf_mlnmt.cli.publish import publish
+from hf_mlnmt.cli.rounds import rounds
 from hf_mlnmt.cli.sweep import sweep
 from hf_mlnmt.cli.tokenizer import tokenizer
 from hf_mlnmt.cli.train import train
@@ -42,7 +43,7 @@ from hf_mlnmt.errors import UserError
 
 VERBS = {
     "First steps": (demo,),
-    "Train": (tokenizer, train, sweep, curves, average, drop_auxiliaries, fuse),
+    "Train": (tokenizer, train, rounds, sweep, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
     "Score": (evaluate, compare, compare_runs, fusion_grid),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs),

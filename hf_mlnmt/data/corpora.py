@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hf_mlnmt.data.drawn import Drawn
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.mixture import draw, epoch_counts
 from hf_mlnmt.data.training_set import TrainingSet
@@ -20,7 +21,7 @@ class Corpora(TrainingSet):
 
     def __init__(
         self,
-        parts: Sequence[Encoded],
+        parts: Sequence[Encoded | Drawn],
         weights: Sequence[float] | None = None,
         temperature: float | None = None,
         seed: int = 1,
@@ -49,4 +50,6 @@ class Corpora(TrainingSet):
 
     def describe(self) -> str:
         """How many pairs, or sentences, of how many corpora."""
-        return f"{len(self):,} {self.parts[0].unit}" + (f" of {len(self.parts)} corpora" if len(self.parts) > 1 else "")
+        several = f" of {len(self.parts)} corpora" if len(self.parts) > 1 else ""
+        epoch = "" if self.counts == self.sizes else f", of which an epoch shows {sum(self.counts):,}"
+        return f"{len(self):,} {self.parts[0].unit}{several}{epoch}"

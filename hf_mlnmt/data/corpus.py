@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from itertools import zip_longest
+from dataclasses import dataclass, fields, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, reason_of
+from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
+from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.data.tsv_header import header_columns, looks_like_header
 from hf_mlnmt.errors import UserError, suggest
 
@@ -21,12 +23,13 @@ _SIDES = ("source", "target")
 
 @dataclass
 class CorpusSpec:
-    """Where a corpus is; one of `files`, `path` and `dataset`. Paths are relative to the data folder.
+    """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder.
 
     files: {source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other.
     path: one file of pairs: .tsv, .jsonl (both also .gz) or .parquet.
     dataset: a name on the Hub, or a folder: saved by `save_to_disk`, or of data files that `load_dataset` knows;
         with `config`, `split`, and `streaming` (nothing is downloaded ahead).
+    synthetic: a folder that back-translation wrote, also relative to here: its files are compared with its manifest.
     columns: {source: en, target: de}: the fields of `path` or `dataset`; for tsv names of a header line or numbers
         from 1 (1 and 2 unless told, or unless line 1 names source and target or both languages). Unless told, a
         record's "source" and "target", or its fields named as `languages`, are taken; so is a "translation" field that
@@ -34,6 +37,11 @@ class CorpusSpec:
     languages: {source: en, target: de}.
     weight: how often an epoch shows each pair, see mixture.py.
     bad_lines: at invalid UTF-8, control characters, overlong lines: stop with an "error", or "drop" the pair and count.
+    reverse: source and target change places as they are read; `languages` are those of the pairs as they come out.
+    limit: only the first so many pairs.
+    tag: a token such as <bt> that is put before every source; of a synthetic corpus unless told its manifest's ("" is
+        none).
+    ratio: of a synthetic corpus: so many of its pairs to each pair of the others, see data/ratio.py.
     """
 
     files: dict[str, str] | None = None
@@ -46,11 +54,24 @@ class CorpusSpec:
     languages: dict[str, str] | None = None
     weight: float = 1.0
     bad_lines: Literal["error", "drop"] = "error"
+    synthetic: str | None = None
+    reverse: bool = False
+    limit: int | None = None
+    tag: str | None = None
+    ratio: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("files", "path", "dataset") if getattr(self, name)]
+        given = [name for name in ("files", "path", "dataset", "synthetic") if getattr(self, name)]
         if len(given) != 1:
-            raise UserError(f"corpus: give one of files, path and dataset, not {' and '.join(given) or 'none'}.")
+            names = "files, path, dataset and synthetic"
+            raise UserError(f"corpus: give one of {names}, not {' and '.join(given) or 'none'}.")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"corpus: limit must be at least 1, not {self.limit}.")
+        if self.ratio is not None and not (self.synthetic and 0 < self.ratio < 1e6):
+            raise UserError(
+                f"corpus: ratio {self.ratio:g} is for a synthetic corpus, and above 0: so many synthetic pairs to each "
+                "pair of the other corpora (0.5, 1, 2 ...). Elsewhere weight says how often a pair is shown."
+            )
         for name in ("files", "columns", "languages"):
             value = getattr(self, name)
             if value is not None and not _has_sides(value, int if name == "columns" else str):
@@ -72,16 +93,24 @@ class CorpusSpec:
     def __str__(self) -> str:
         if self.files:
             return f"{self.files['source']} + {self.files['target']}"
-        if self.path:
-            return self.path
+        if self.path or self.synthetic:
+            return str(self.path or self.synthetic)
         return " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
         """What decides how the text is read, but for the files themselves."""
-        return (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
+        usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
+        return usual + tuple((name, value) for name in ("reverse", "limit", "tag") if (value := getattr(self, name)))
+
+    @property
+    def is_two_files(self) -> bool:
+        """Whether line i of one file goes with line i of another."""
+        return bool(self.files or self.synthetic)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """The files that are read; none for a data set."""
+        if self.synthetic:
+            return [find_synthetic(self.synthetic, root) / name for name in SYNTHETIC_FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
         return [Path(root) / name for name in names]
 
@@ -102,7 +131,13 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
     the record has.
     """
     report = report if report is not None else FilterReport()
-    if spec.files:
+    if spec.limit is not None:
+        return islice(read_pairs(replace(spec, limit=None), root, report), spec.limit)
+    if spec.reverse:
+        there = spec.languages and {"source": spec.languages["target"], "target": spec.languages["source"]}
+        pairs = read_pairs(replace(spec, reverse=False, languages=there), root, report)
+        return ((target, source) for source, target in pairs)
+    if spec.is_two_files:
         return _read_files(spec, Path(root), report)
     if spec.dataset:
         return _records(_dataset(spec, Path(root)), spec, f"{spec}, record", report)

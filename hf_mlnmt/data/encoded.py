@@ -146,11 +146,13 @@ class EncodedPairs(Encoded):
         fingerprint: str | None = None,
         report: FilterReport | None = None,
         progress: Callable[[int], Any] | None = None,
+        tag: str | None = None,
     ) -> EncodedPairs:
         """Encode raw text pairs into `folder`, a chunk at a time, and open it.
 
         max_length: subwords with </s> and language code; a pair with a longer side is dropped and counted.
         language: of the target; its code `<2de>` is put before every source.
+        tag: a token that is put before every source.
         fingerprint: what the result depends on (see `fingerprint_of`). When `folder` holds the same already,
             `pairs` is not read at all. Without one, it is always built anew.
         report: of the filter that `pairs` come through; it is completed, and stored with the data.
@@ -159,7 +161,7 @@ class EncodedPairs(Encoded):
         """
 
         def encode(chunk: list[Pair]) -> list[Sentences]:
-            sources = tokenizers.encode_source([source for source, _ in chunk], language)
+            sources = tokenizers.encode_source([source for source, _ in chunk], language, tag)
             return [sources, tokenizers.encode_target([target for _, target in chunk])]
 
         report = report if report is not None else FilterReport()

@@ -10,7 +10,7 @@ from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import Encoded, EncodedPairs, EncodedText, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, TextFilter
 from hf_mlnmt.data.text import TextSpec, read_text
-from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
+from hf_mlnmt.data.tokenizer import Tokenizers, check_tag, languages_of
 from hf_mlnmt.errors import UserError
 
 
@@ -26,14 +26,16 @@ def encode_corpus(
     """Read, filter and encode a corpus into `folder`; with the same files and settings there already, use that.
 
     Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
-    The language code of `spec.languages`' target is put before the source when the tokenizer has codes.
+    The language code of `spec.languages`' target is put before the source when the tokenizer has codes, and before it
+    `spec.tag`.
     Raises UserError when nothing is left.
     """
     language = (spec.languages or {}).get("target") if _has_codes(tokenizers) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
-    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, progress)
+    check_tag(tokenizers.source, tag := spec.tag or None)
+    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, progress, tag)
     _check_something_left(encoded, spec)
     return encoded
 

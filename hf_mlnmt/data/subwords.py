@@ -36,19 +36,25 @@ def train_tokenizer(
     max_length: int = MAX_LENGTH,
     alphabet_limit: int | None = None,
     progress: bool = False,
+    tags: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer from an iterable of lines (read once, never held).
 
     `vocab_size` counts everything: 5 special tokens, a code `<2xx>` for each of `languages`, the 256 bytes when
     `byte_fallback`, the alphabet and the learnt pieces; less comes out when the text is too small for more.
     `alphabet_limit` keeps only the most frequent characters (BPE), the rest becomes bytes or <unk>.
-    Ids: <pad> 0, </s> 1, <unk> 2, <s> 3, <mask> 4, then language codes. "text" is encoded as "text </s>".
+    `tags` are further tokens of which text is never made, such as <bt>.
+    Ids: <pad> 0, </s> 1, <unk> 2, <s> 3, <mask> 4, then language codes, then tags. "text" is encoded as "text </s>".
     The same text gives the same BPE each time; unigram differs a little from run to run.
     Raises UserError when there is no text or the vocabulary cannot hold the alphabet.
     """
     codes = [code_of(language) for language in languages]
+    for tag in tags:
+        if not re.fullmatch(r"<[A-Za-z][\w-]*>", tag) or tag in SPECIAL_TOKENS:
+            raise UserError(f"tags: {tag!r} cannot be one: letters and digits between < and > are expected, as <bt>.")
     if len(set(codes)) < len(codes):
         raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
+    codes += dict.fromkeys(tags)
     if kind not in ("bpe", "unigram"):
         raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
     reserved = [*SPECIAL_TOKENS, *codes, *(BYTES if byte_fallback else [])]

@@ -23,6 +23,7 @@ from hf_mlnmt.model_folder import TARGET_TOKENIZER, first_line
 __all__ = [
     "SPECIAL_TOKENS",
     "Tokenizers",
+    "check_tag",
     "encode",
     "language_code",
     "languages_of",
@@ -60,13 +61,18 @@ class Tokenizers:
         """Write everything into a model folder."""
         save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
 
-    def encode_source(self, texts: Sequence[str], language: str | None = None) -> list[np.ndarray]:
-        """Raw source texts to int32 ids with </s>; `language` (the target's) puts its code in front."""
+    def encode_source(
+        self, texts: Sequence[str], language: str | None = None, tag: str | None = None
+    ) -> list[np.ndarray]:
+        """Raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in front."""
         ids = encode(self.source, [self.processing["source"].apply(text) for text in texts])
-        if language is None:
+        front = [tag] if tag is not None else []
+        front += [language_code(language, self.source)] if language is not None else []
+        if not front:
             return ids
-        code = np.array([self.source.convert_tokens_to_ids(language_code(language, self.source))], np.int32)
-        return [np.concatenate([code, sentence]) for sentence in ids]
+        check_tag(self.source, tag)
+        codes = np.array(self.source.convert_tokens_to_ids(front), np.int32)
+        return [np.concatenate([codes, sentence]) for sentence in ids]
 
     def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Raw target texts to int32 ids with </s>, as labels."""
@@ -104,6 +110,15 @@ def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = Non
         has = f"it has {', '.join(known)}{suggest(language, known)}" if known else "it has no language codes at all"
         raise UserError(f"language '{language}': the tokenizer lacks it; {has}. Name one of these, or train a new one.")
     return code
+
+
+def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
+    """Raises: UserError when a tag is no token that a tokenizer keeps whole."""
+    if tag is not None and tag not in tokenizer.get_added_vocab():
+        raise UserError(
+            f"tag {tag}: the tokenizer has no such token. Train one that has: tokenizer: {{tags: ['{tag}']}} in the "
+            "recipe (and no tokenizer.path)."
+        )
 
 
 def languages_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -107,7 +107,8 @@ def back_translate(
     check_folder_name(folder)
     _check_folder(folder)
     with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
-        loaded = _load(model, settings, device, revision)
+        here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
+        loaded = None if here else _load(model, settings, device, revision)
         about = {
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
@@ -120,6 +121,7 @@ def back_translate(
         if found := _finished(folder, about):
             watcher.tell(f"{folder} is finished, and nothing changed since: {found.pairs:,} pairs.")
             return found
+        loaded = loaded or _load(model, settings, device, revision)
         job = _Job(loaded, texts, Journal(folder, about), method, settings, forward, watcher)
         return job.run()
 

@@ -11,7 +11,7 @@ from hf_mlnmt.data.tokenizer import languages_of
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
-from hf_mlnmt.training.data_checks import check_corpora
+from hf_mlnmt.training.data_checks import check_corpora, doubts_about_sides
 from hf_mlnmt.training.init_from import initialise, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.recipe import Recipe
@@ -51,6 +51,8 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     pairs = [spec for task in preparation.corpora.tasks for spec in task.specs]
     yield from _check_languages(recipe, codes, pairs, list(scored.values()))
     seen, warnings = check_corpora(train, scored, preparation.root)
+    for task in preparation.corpora.tasks:
+        yield from doubts_about_sides(task.name, task.pairs, preparation.root)
     subwords = sum(seen[key].subwords for key in train)
     check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
     yield from warnings

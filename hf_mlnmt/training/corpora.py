@@ -14,7 +14,9 @@ from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.prepare import encode_corpus, encode_text, filtered_pairs, filtered_text
+from hf_mlnmt.data.ratio import at_ratios, check_ratios
 from hf_mlnmt.data.resegmented import Resegmented
+from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -53,6 +55,7 @@ class RecipeCorpora:
 
     def __init__(self, recipe: Recipe, root: Path, output: Path, tell: Callable[[str], None]) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, root, output, tell
+        self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
         self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
 
@@ -69,12 +72,34 @@ class RecipeCorpora:
             task.languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in task.texts))}
         else:
             task.pairs = [self.pair_spec(fields, at, languages) for fields in many]
+            try:
+                check_ratios(task.pairs, recipe.data.temperature)
+            except UserError as error:
+                raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
         return task
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
         """A corpus of pairs; one that names no languages is of these."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
+        if spec.synthetic:
+            manifest = read_manifest(find_synthetic(spec.synthetic, self.root))
+            self.manifests[spec.synthetic] = manifest
+            spec = dataclasses.replace(spec, tag=manifest.tag if spec.tag is None else spec.tag)
+        self._check_tag(spec.tag, at)
         return dataclasses.replace(spec, languages=spec.languages or languages)
+
+    def _check_tag(self, tag: str | None, at: tuple[str, ...]) -> None:
+        tokenizer = self.recipe.tokenizer
+        if tag and tokenizer.path is None and tag not in tokenizer.tags:
+            raise UserError(
+                f"{self.recipe.path}: {'.'.join(at)}: the tokenizer will have no token {tag}, which is to stand before "
+                f"the sources: add tokenizer: {{tags: ['{tag}']}}, or say tag: '' for none."
+            )
+        if tag and self.recipe.data.bidirectional_epochs:
+            raise UserError(
+                f"{self.recipe.path}: data.bidirectional_epochs turns sources into targets, and the tag {tag} with "
+                "them: use one of the two."
+            )
 
     def text_spec(
         self,
@@ -129,8 +154,10 @@ class RecipeCorpora:
             part = self.encode(name, spec, tokenizers, self.filter, data.max_length)
             self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
-        corpora = Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
-        return corpora if task.texts else self._changed(corpora, tokenizers, task.seed)
+        if task.texts:
+            return Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
+        chosen, weights = at_ratios(parts, task.pairs, task.seed)
+        return self._changed(Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed)
 
     def encode(
         self,

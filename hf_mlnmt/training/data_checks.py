@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.word_overlap import word_overlap
 from hf_mlnmt.errors import UserError
 
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
@@ -57,6 +58,24 @@ def check_corpora(
     return seen, warnings
 
 
+def doubts_about_sides(key: str, specs: Sequence[CorpusSpec], root: Path) -> Iterator[str]:
+    """Warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
+    parallel = next((spec for spec in specs if not spec.synthetic), None)
+    if parallel is None:
+        return
+    sources, targets = zip(*islice(read_pairs(parallel, root), FIRST_PAIRS))
+    for spec in specs:
+        theirs = [target for _, target in islice(read_pairs(spec, root), FIRST_PAIRS)] if spec.synthetic else []
+        own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
+        if other.share > own.share:
+            yield (
+                f"{key} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in the source "
+                f"side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. Text of the "
+                "target language is translated backward, of the source language with --forward; reverse: true turns a "
+                "corpus round."
+            )
+
+
 def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
     return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
 
@@ -79,7 +98,7 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
         pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
-    if spec.files and files[0][0] != files[1][0]:
+    if spec.is_two_files and files[0][0] != files[1][0]:
         source, target = spec.local_files(root)
         raise UserError(
             f"{key}: {source} has {files[0][0]:,} lines and {target} has {files[1][0]:,}: they do not go together line "
@@ -88,9 +107,10 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
     for side, name in enumerate(("source", "target") if whole else ()):
         if not any(pair[side].strip() for pair in pairs):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
-    if spec.files:
+    if spec.is_two_files:
         subwords = files[1][0] + files[1][2] // 10
-        return Seen(tuple(checksum for _, checksum, _ in files), subwords, files[0] == files[1])
+        shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
+        return Seen((*(checksum for _, checksum, _ in files), *shown), subwords, files[0] == files[1])
     identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
     return Seen(identity, sum(lines + size // 20 for lines, _, size in files))
 

@@ -38,7 +38,7 @@ def load(path: Path, kind: type, above: tuple[Path, ...] = ()) -> tuple[dict[str
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, kind, chain)
     build(kind, below, str(base), lines=base_lines, hidden={"path"})  # its errors name its own lines
-    return _over(below, content), lines
+    return lay_over(below, content), lines
 
 
 def _find(named: Any, path: Path, where: str) -> Path:
@@ -56,14 +56,14 @@ def _find(named: Any, path: Path, where: str) -> Path:
     )
 
 
-def _over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`below` with the keys of `content` in their place."""
+def lay_over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`below` with the keys of `content` in their place, as one recipe extends another."""
     merged = dict(below)
     for key, value in content.items():
         inner, here = merged.get(key), (*at, key)
         whole = here in CORPORA or (here[0] == "tasks" and len(here) == 3 and key in OF_TASKS)
         if isinstance(inner, dict) and isinstance(value, dict) and not whole:
-            merged[key] = _over(inner, value, here)
+            merged[key] = lay_over(inner, value, here)
         else:
             merged[key] = value
     return merged

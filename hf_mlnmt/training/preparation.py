@@ -116,7 +116,9 @@ class Preparation:
 
         def train(lines: Iterator[str]) -> Any:
             codes = settings.languages
-            return train_tokenizer(lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback)
+            return train_tokenizer(
+                lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback, tags=settings.tags
+            )
 
         if settings.joint:
             return train(itertools.chain(texts("source"), texts("target"))), None, processing
@@ -140,7 +142,9 @@ class Preparation:
             fields = task.section.data if isinstance(task.section.data, list) else [task.section.data]
             named = {} if self.recipe.tasks is None else {"task": task.name}
             for corpus, part in zip(fields, sets[task.name].parts):
-                found.append({**named, "corpus": corpus, **part.report.to_dict()})
+                of_manifest = self.corpora.manifests.get(str(corpus.get("synthetic")))
+                more = {"used": len(part), "synthetic": of_manifest.summary()} if of_manifest else {}
+                found.append({**named, "corpus": corpus, **part.report.to_dict(), **more})
         return found
 
     def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:

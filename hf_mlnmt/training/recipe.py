@@ -12,8 +12,9 @@ import yaml
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.batching import Side
 from hf_mlnmt.training.inheritance import load
-from hf_mlnmt.training.reading import build
+from hf_mlnmt.training.reading import Lines, build
 from hf_mlnmt.training.recipe_checks import check
+from hf_mlnmt.training.reversal import turn_round
 from hf_mlnmt.training.schedules import ScheduleName
 from hf_mlnmt.training.task_checks import check_tasks, dev_names, translates
 
@@ -65,6 +66,28 @@ class TaskSection:
 
 
 @dataclass
+class TranslationSection:
+    """The synthetic corpus of a round (hf_mlnmt/synthetic): text of one language, and what translates it."""
+
+    model: str | None  # an earlier round's name, or a folder or Hub name; null for the method copied
+    text: str | list[str]  # files of one sentence a line, relative to --data
+    method: str | dict[str, Any] = "beam"  # a name, or {name: ..., its options}
+    forward: bool = False  # the text is the source
+    tag: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)  # limit, drop, max_ratio ... (synthetic.Settings' fields)
+
+
+@dataclass
+class Round:
+    """One training of several that build on one another (rounds.py)."""
+
+    reverse: bool = False  # in the other direction than the recipe's
+    translate: TranslationSection | None = None
+    ratio: float | None = None  # of its synthetic corpus to the recipe's own
+    recipe: dict[str, Any] = field(default_factory=dict)  # keys that this round has otherwise
+
+
+@dataclass
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
@@ -75,6 +98,7 @@ class Tokenizer:
     byte_fallback: bool = True
     mask: bool = False  # add <mask> to the tokenizer of `path` where it lacks it; those trained here have it
     languages: list[str] = field(default_factory=list)  # codes for multilingual use: <2de> ...
+    tags: list[str] = field(default_factory=list)  # tokens that corpora may put before their sources: <bt> ...
     processing: dict[Literal["source", "target"], dict[str, Any]] = field(
         default_factory=dict
     )  # TextProcessing's fields
@@ -181,6 +205,7 @@ class Recipe:
     tasks: dict[str, TaskSection] | None = None  # instead of data.train
     objective: str | dict[str, Any] = "translation"  # of data.train, data.dev and data.test (objective_names.py)
     model: Model = field(default_factory=Model)
+    rounds: dict[str, Round] | None = None  # name -> training, one after the other: hf-mlnmt rounds
     init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     batch: BatchSize = field(default_factory=BatchSize)
@@ -194,6 +219,7 @@ class Recipe:
     precision: Precision = field(default_factory=Precision)
     logging: Logging = field(default_factory=Logging)
     arguments: dict[str, Any] = field(default_factory=dict)  # any other field of Seq2SeqTrainingArguments
+    reverse: bool = False  # turn everything round, as the last thing that is read (reversal.py)
     seed: int = 1
     path: Path | None = field(default=None, repr=False)  # where it was read; not a key of the YAML
 
@@ -230,12 +256,25 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
     Raises:
         UserError: naming file, line and key, what was expected, and the nearest right key.
     """
-    path = Path(path)
-    content, lines = load(path, Recipe)
+    content, lines = read_content(path, settings, seed)
+    turn_round(content)
+    return recipe_of(content, Path(path), lines)
+
+
+def read_content(
+    path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
+) -> tuple[dict[str, Any], Lines]:
+    """What a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
+    content, lines = load(Path(path), Recipe)
     for setting in settings:
         _apply(content, setting)
     if seed is not None:
         content["seed"] = seed
+    return content, lines
+
+
+def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -> Recipe:
+    """The recipe that a YAML's content says, checked; `path` is its place, for messages and for its records."""
     recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
     recipe.path = path
     if not any(translates(recipe, name) for name in dev_names(recipe)):

@@ -16,6 +16,7 @@ from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
@@ -67,6 +68,8 @@ def run_recipe(
         recipe = read_recipe(record_path("training", recipe), settings, seed)
     elif settings or seed is not None:
         raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
+    if recipe.rounds is not None:
+        raise UserError(f"{recipe.path}: has rounds, which are trained one after the other: hf-mlnmt rounds.")
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     run = Run(recipe, Path(data), Path(output or Path("runs") / named), console or Console(stderr=True))
     run.command = command or _command(run.processes.num_processes)

@@ -204,7 +204,7 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "one of files, path and dataset, not none"),
+        ({}, "one of files, path, dataset and synthetic, not none"),
         ({"path": "a", "dataset": "b"}, "not path and dataset"),
         ({"files": {"source": "a"}}, "files needs 'source' and 'target'"),
         ({"files": {"source": "a", "target": 3}}, "files needs"),

@@ -76,7 +76,8 @@ def test_a_run_of_tasks(data, tmp_path):
     }
     recipe = recipe_of(tmp_path / "a", tasks, **changes)
     dry = run(recipe, data, tmp_path / "dry", dry_run=True)
-    assert "task en-de        Translation, en-de: 240 pairs of 2 corpora; share 2 of 4, " in dry
+    shown = "240 pairs of 2 corpora, of which an epoch shows 180"
+    assert f"task en-de        Translation, en-de: {shown}; share 2 of 4, " in dry
     assert "task de-en        Translation, de-en: 120 pairs; share 1 of 4, " in dry
     assert "task text         Tokens, en: 120 sentences; share 1 of 4, " in dry
     assert "epochs of its own; tokens per epoch" in dry

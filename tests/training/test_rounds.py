@@ -1,0 +1,139 @@
+"""Rounds: each trains on what the one before translated; interrupted anywhere they end the same."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import yaml
+from helpers.tiny_run import same_weights, write_recipe
+from rich.console import Console
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.synthetic import read_manifest
+from hf_mlnmt.synthetic.journal import Journal
+from hf_mlnmt.training import run_recipe
+from hf_mlnmt.training.callbacks import ShowProgress
+from hf_mlnmt.training.rounds import Rounds
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ROUNDS = {
+    "back": {"reverse": True, "recipe": {"budget": {"steps": 8}}},
+    "first": {
+        "translate": {
+            "model": "back",
+            "text": "train.de",
+            "method": {"name": "sampling", "seed": 3},
+            "tag": "<bt>",
+            "settings": {"drop": [], "window": 30, "max_new_tokens": 8},
+        },
+        "ratio": 0.5,
+    },
+    "back-again": {
+        "reverse": True,
+        "translate": {"model": "first", "text": ["train.en"], "settings": {"drop": [], "max_new_tokens": 8}},
+        "ratio": 0.5,
+        "recipe": {"budget": {"steps": 4}},
+    },
+}
+
+
+def write(path, **changes):
+    tokenizer = {"vocab_size": 120, "byte_fallback": False, "tags": ["<bt>"]}
+    changes = {"tokenizer": tokenizer, "budget": {"steps": 12}, "checkpoints": {"keep": 1, "average": 1}, **changes}
+    return write_recipe(path, **{"rounds": ROUNDS, **changes})
+
+
+def rounds(recipe, data, output):
+    text = io.StringIO()
+    return Rounds(recipe, data, output, console=Console(file=text, width=200)), text
+
+
+def changed(name: str, **keys):
+    return {**ROUNDS, name: {**ROUNDS[name], **keys}}
+
+
+def test_rounds_build_on_one_another_and_go_on_where_they_were_interrupted(data, tmp_path, monkeypatch):
+    recipe = write(tmp_path / "recipe.yaml")
+    results = rounds(recipe, data, tmp_path / "whole")[0].run()
+    assert list(results) == list(ROUNDS)
+    first = yaml.safe_load((tmp_path / "whole" / "first" / "recipe.yaml").read_text())
+    again = yaml.safe_load((tmp_path / "whole" / "back-again" / "recipe.yaml").read_text())
+    assert (first["languages"]["source"], again["languages"]["source"]) == ("en", "de")
+    assert first["data"]["train"][1] == {"synthetic": str(tmp_path / "whole" / "first.synthetic"), "ratio": 0.5}
+    assert again["data"]["train"][0]["reverse"]
+    manifest = read_manifest(tmp_path / "whole" / "first.synthetic")
+    assert manifest.content["model"]["name"] == str(tmp_path / "whole" / "back" / "average")
+    assert (manifest.tag, manifest.content["method"]["name"]) == ("<bt>", "sampling")
+    target = (tmp_path / "whole" / "back-again.synthetic" / "target.txt").read_text()
+    assert set(target.splitlines()) <= set((data / "train.en").read_text().splitlines())
+
+    append, show, moments = Journal.append, ShowProgress.on_step_end, {"windows": 0}
+
+    def stop_translating(self, *arguments, **progress):
+        append(self, *arguments, **progress)
+        moments["windows"] += 1
+        if moments["windows"] == 2:
+            raise RuntimeError("power cut")
+
+    def stop_training(self, args, state, control, **kwargs):
+        if "first" in args.output_dir and state.global_step == 7:
+            raise RuntimeError("power cut")
+        show(self, args, state, control, **kwargs)
+
+    for kind, name, replacement in (
+        (Journal, "append", stop_translating),
+        (ShowProgress, "on_step_end", stop_training),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, replacement)
+            with pytest.raises(RuntimeError, match="power cut"):
+                rounds(recipe, data, tmp_path / "cut")[0].run()
+    rounds(recipe, data, tmp_path / "cut")[0].run()
+    for name in ROUNDS:
+        assert same_weights(tmp_path / "whole" / name, tmp_path / "cut" / name)
+    plan, text = rounds(recipe, data, tmp_path / "cut")
+    plan.run()
+    assert text.getvalue().count("is finished, and nothing changed since") == 3
+
+
+def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
+    settings = {"text": "train.de", "model": "back", "settings": {"limit": 100}}
+    plan, text = rounds(write(tmp_path / "recipe.yaml", rounds=changed("first", translate=settings, ratio=2)), data,
+                        tmp_path / "run")  # fmt: skip
+    plan.dry()
+    assert "rounds.first.ratio is 2, for 120 parallel pairs, and the text has 100 lines" in text.getvalue()
+    assert text.getvalue().count("steps/s") == 3
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (changed("first", reverse=True), r"rounds.first.translate.model: round back translates de-en, .* other direct"),
+        (changed("first", translate={"model": "first", "text": "train.de"}), "a round cannot translate for itself"),
+        (changed("back", ratio=1), "rounds.back.ratio: there is no synthetic corpus"),
+        (changed("first", translate={"model": "back"}), "missing key 'rounds.first.translate.text'"),
+        (changed("first", translate={"model": "back", "text": "a", "method": "beem"}), "did you mean 'beam'"),
+        (changed("first", translate={"model": "back", "text": "a", "tag": "<x>"}), r"no token <x>.*tags: \['<x>'\]"),
+        (changed("back", recipe={"bugdet": {}}), "unknown key .*did you mean 'budget'"),
+        (changed("back", epochs=1), "rounds.back.epochs: unknown key"),
+        ({}, "rounds: expected names of rounds"),
+    ],
+)
+def test_rounds_that_cannot_be(data, tmp_path, described, message):
+    with pytest.raises(UserError, match=message):
+        rounds(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
+
+
+def test_a_missing_text_is_found_before_the_first_round(data, tmp_path):
+    described = changed("first", translate={"model": "back", "text": "nothing.de"})
+    plan, _ = rounds(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
+    with pytest.raises(UserError, match=r"nothing\.de: no such file"):
+        plan.run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_names_the_verb_for_rounds(data, tmp_path):
+    with pytest.raises(UserError, match="has rounds, which are trained one after the other: hf-mlnmt rounds"):
+        run_recipe(write(tmp_path / "recipe.yaml"), data, tmp_path / "run")
