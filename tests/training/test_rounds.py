@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 import yaml
+from helpers.synthetic_corpora import write_synthetic
 from helpers.tiny_run import same_weights, write_recipe
 from rich.console import Console
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.synthetic.journal import Journal
-from hf_mlnmt.training import run_recipe
+from hf_mlnmt.training import read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
+from hf_mlnmt.training.corpora import RecipeCorpora
 from hf_mlnmt.training.rounds import Rounds
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -137,3 +140,18 @@ def test_a_missing_text_is_found_before_the_first_round(data, tmp_path):
 def test_train_names_the_verb_for_rounds(data, tmp_path):
     with pytest.raises(UserError, match="has rounds, which are trained one after the other: hf-mlnmt rounds"):
         run_recipe(write(tmp_path / "recipe.yaml"), data, tmp_path / "run")
+
+
+def test_the_recipes_of_the_docs_are_recipes(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "monolingual-back-translation.md").read_text(encoding="utf-8")
+    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    write_recipe(tmp_path / "en-de.yaml")
+    write_synthetic(tmp_path / "synthetic" / "news", ["ba do"])
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block, encoding="utf-8")
+        if "rounds:" in block:
+            assert list(Rounds(path, tmp_path).stages) == ["backward", "first", "backward-2", "second"]
+        else:
+            RecipeCorpora(read_recipe(path), tmp_path, tmp_path / "run", print)
+    assert len(blocks) == 3
