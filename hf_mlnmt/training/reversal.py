@@ -22,10 +22,9 @@ def turn_round(content: dict[str, Any]) -> None:
     _exchange(content.get("languages"))
     _exchange((content.get("tokenizer") or {}).get("processing"))
     data = content.get("data") or {}
-    for name in ("train", "dev"):
-        _turn_corpora(data.get(name))
-    for corpus in (data.get("test") or {}).values():
-        _turn_corpora(corpus)
+    text = _reads_text(content.get("objective"))
+    for corpora in (data.get("train"), data.get("dev"), *(data.get("test") or {}).values()):
+        _turn_corpora(corpora, text)
     for task in (content.get("tasks") or {}).values():
         if isinstance(task, dict):
             _exchange(task.get("languages"))

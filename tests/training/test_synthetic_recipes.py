@@ -13,6 +13,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
+from hf_mlnmt.training.reversal import turn_round
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TAGGED = {"vocab_size": 120, "byte_fallback": False, "tags": ["<bt>"]}
@@ -127,3 +128,7 @@ def test_what_is_turned_of_tasks_text_and_processing(tmp_path):
     assert task.data == {"path": "a.tsv", "languages": {"source": "en", "target": "de"}, "reverse": False}
     assert (task.languages.source, task.languages.target) == ("en", "de")
     assert recipe.tokenizer.processing == {"target": {"lowercase": True}}
+    text = {"path": "a.de", "side": "target"}
+    content = {"reverse": True, "objective": "decoder-lm", "data": {"train": text, "dev": {"path": "b.de"}}}
+    turn_round(content)
+    assert content["data"] == {"train": {"path": "a.de", "side": "source"}, "dev": {"path": "b.de"}}
