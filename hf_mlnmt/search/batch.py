@@ -14,6 +14,7 @@ class SearchBatch:
 
     def __init__(self, decoder: Decoder[Any], source: Source, width: int):
         self.decoder, self.source, self.width = decoder, source, width
+        self.scale = getattr(decoder, "scale", 1.0)  # of a fused model (fusion.py)
         self.count = len(source.real)  # at the beginning
         self.ids = torch.arange(self.count, device=source.real.device)
         self.real = source.real

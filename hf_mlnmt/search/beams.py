@@ -36,7 +36,7 @@ def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any
     running[:, 0] = 0.0  # the beams are one at first
     finished = FinishedHypotheses(prompt, config)
     k = getattr(config, "recombine", None)
-    joined = None if k is None else Recombination(k, prompt, running)
+    joined = None if k is None else Recombination(k, prompt, running, batch.scale)
     history = input_ids.view(-1, beams, prompt.shape[1])  # (sentences, beams, length)
     scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
     length = prompt.shape[1]
@@ -55,7 +55,7 @@ def beam_search(batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any
         highest = running
         if joined is not None:
             joined.follow(running - before.gather(1, parents), tokens, parents)
-            highest = running.logsumexp(1, keepdim=True)  # what beams that are joined can have together
+            highest = joined.together(running)  # more than that no finished hypothesis will have
         ended = finished.ended(batch.ids, highest, length)  # (sentences,)
         left = len(ended) - int(ended.sum())
         if not left or last.all():

@@ -38,7 +38,10 @@ class FusedDecoder:
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """`arguments`: what generate() gives its loops by keyword, alpha and beta among them."""
         self.model, self.normalized = model, model.logits_are_scores
-        factors = model.factors(arguments.get("alpha"), arguments.get("beta"))
+        alpha = arguments.get("alpha")
+        factors = model.factors(alpha, arguments.get("beta"))
+        # Of probabilities that are added up: (4.4) is log q / alpha.
+        self.scale = float(model.config.alpha if alpha is None else alpha) if self.normalized else 1.0
         models = [*model.translation_models, *model.language_models]
         self.members = [
             Member(number, factor, decoder_of_member(one)(one, {}))

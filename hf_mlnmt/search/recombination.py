@@ -22,11 +22,14 @@ def is_possible(sums: Tensor) -> Tensor:
 class Recombination:
     """The last k tokens of every beam, and the sum of the path that stands for it."""
 
-    def __init__(self, k: int, prompt: Tensor, running: Tensor):
-        """prompt (sentences, length) of all beams; running (sentences, beams), the sums they begin with."""
+    def __init__(self, k: int, prompt: Tensor, running: Tensor, scale: float = 1.0):
+        """prompt (sentences, length) of all beams; running (sentences, beams), the sums they begin with.
+
+        scale: what is added up is exp(scale x sum); alpha of a fused model's scores (4.4), whose q is exp(alpha x).
+        """
         missing = max(k - prompt.shape[1], 0)
         recent = torch.nn.functional.pad(prompt, (missing, 0), value=NOTHING)[:, missing + prompt.shape[1] - k :]
-        self.k = k
+        self.k, self.scale = k, scale
         self.recent = recent.unsqueeze(1).expand(-1, running.shape[1], -1)  # (sentences, beams, k)
         self.paths = running  # (sentences, beams): of the single path
 
@@ -46,10 +49,14 @@ class Recombination:
     def join(self, running: Tensor) -> Tensor:
         """The sums (sentences, beams), those of joined beams added up; a beam that another stands for is impossible."""
         chosen, stands = self.groups(running)
-        possible = running.masked_fill(~is_possible(running), -torch.inf)
+        possible = (self.scale * running).masked_fill(~is_possible(running), -torch.inf)
         members = chosen.unsqueeze(1) == torch.arange(running.shape[1], device=running.device).view(1, -1, 1)
         sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of those that each stands for
-        return torch.where(stands, sums, IMPOSSIBLE)
+        return torch.where(stands, sums / self.scale, IMPOSSIBLE)
+
+    def together(self, running: Tensor) -> Tensor:
+        """What all beams of a sentence would have if they were one: (sentences, 1)."""
+        return (self.scale * running).logsumexp(1, keepdim=True) / self.scale
 
     def follow(self, scores: Tensor, tokens: Tensor, parents: Tensor) -> None:
         """Each beam goes on from beam parents[b, i] with a token and its score: (sentences, beams) each."""

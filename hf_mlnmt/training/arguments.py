@@ -118,6 +118,7 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
         settings["length_penalty"] = decoding.length_penalty
     if decoding.length_normalization != "generate":
         settings["length_normalization"] = decoding.length_normalization
+    settings |= {name: getattr(config, name) for name in ("alpha", "beta") if hasattr(config, "members")}
     ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
     return GenerationConfig(**{name: getattr(config, name, None) for name in ids}, **settings)
 

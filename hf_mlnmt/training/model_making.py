@@ -12,6 +12,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.fusing import fuse
+from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.objective_names import NamedObjective
 from hf_mlnmt.training.recipe import Recipe
@@ -60,8 +62,24 @@ def auto_class(recipe: Recipe, objectives: Sequence[NamedObjective], config: Pre
     return getattr(transformers, name)
 
 
+def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
+    """What model.fuse names, fused, with the members' weights.
+
+    Raises: UserError when a model is not there, or does not go with the others.
+    """
+    settings = dataclasses.asdict(recipe.model.fuse)  # type: ignore[arg-type]
+    named: dict[str, Any] = {}
+    for kind in ("translation", "language_model"):
+        names, where = settings.pop(kind), f"{recipe.path}: model.fuse.{kind}"
+        names = [names] if isinstance(names, str) else names
+        named[kind] = [local_folder(name, root, where) for name in names]
+    return fuse(**named, **settings)
+
+
 def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]) -> PreTrainedConfig:
     settings = recipe.model
+    if settings.fuse is not None:
+        return fused_model(recipe, root).config
     source, target = len(tokenizers.source), len(tokenizers.target)
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other

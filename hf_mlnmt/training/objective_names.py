@@ -15,6 +15,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.training.distortion import Distortion, DistortionSettings
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
+from hf_mlnmt.training.fusion_settings import NBestSettings, NoSettings, TrellisSettings, of_fused, refuse_smoothing
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.text_objectives import (
@@ -59,7 +61,10 @@ class TranslationSettings:
 
 def _translation(settings: TranslationSettings, given: Ingredients) -> Translation:
     own = settings.label_smoothing
-    return Translation(given.model.config.pad_token_id, given.label_smoothing if own is None else own)
+    smoothing = given.label_smoothing if own is None else own
+    if hasattr(given.model, "factors"):
+        refuse_smoothing(smoothing)
+    return Translation(given.model.config.pad_token_id, smoothing)
 
 
 @dataclass
@@ -152,6 +157,9 @@ OBJECTIVES = {
     "encoder-cloze": Entry(EncoderCloze, ClozeSettings, _cloze),
     "decoder-lm": Entry(DecoderLanguageModel, TextSettings, _decoder_lm),
     "pseudo-encoder": Entry(PseudoEncoder, PseudoEncoderSettings, _pseudo_encoder),
+    "fusion-symbol": Entry(FusionSymbol, NoSettings, of_fused(FusionSymbol)),
+    "fusion-n-best": Entry(FusionNBest, NBestSettings, of_fused(FusionNBest)),
+    "fusion-trellis": Entry(FusionTrellis, TrellisSettings, of_fused(FusionTrellis)),
 }
 
 

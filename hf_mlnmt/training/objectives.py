@@ -105,7 +105,7 @@ class Translation(Objective):
     """
 
     translates: ClassVar[bool] = True
-    needs = (ENCODER_DECODER,)
+    needs: ClassVar[Sequence[Need]] = (ENCODER_DECODER,)
 
     pad_token_id: int
     label_smoothing: float = 0.0

@@ -25,7 +25,7 @@ from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
-from hf_mlnmt.training.model_making import auto_class, config_of_recipe
+from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build
@@ -238,10 +238,16 @@ class Preparation:
     # Model
 
     def model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        """A new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding."""
+        """A new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding.
+
+        A fused model (model.fuse) has its members' weights.
+        """
         config = self.config(tokenizers)
         set_seed(self.recipe.seed)
-        model = self.auto_class(config).from_config(config)
+        if self.recipe.model.fuse is not None:
+            model = fused_model(self.recipe, self.root)
+        else:
+            model = self.auto_class(config).from_config(config)
         if model.can_generate():
             model.generation_config = generation_config(self.recipe, model.config)
         return model

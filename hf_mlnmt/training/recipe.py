@@ -20,6 +20,19 @@ from hf_mlnmt.training.task_checks import check_tasks, dev_names, translates
 
 
 @dataclass
+class Fuse:
+    """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
+
+    translation: str | list[str]
+    language_model: str | list[str]
+    alpha: float = 1.0
+    beta: float = 0.1
+    normalization: Literal["symbol", "sequence"] = "sequence"
+    translation_weights: list[float] | None = None
+    language_weights: list[float] | None = None
+
+
+@dataclass
 class Model:
     """`record` names modeling/<record>.json (beside the folder of the recipe); or `system` and `shape`."""
 
@@ -27,6 +40,7 @@ class Model:
     system: str | None = None
     shape: str = "base"
     settings: dict[str, Any] = field(default_factory=dict)  # config fields that replace those of the record or shape
+    fuse: Fuse | None = None  # instead of all these: a fused model, which is trained further
 
 
 @dataclass
@@ -281,6 +295,9 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
         recipe.evaluation.metrics = []
         if "best" not in (content.get("evaluation") or {}):
             recipe.evaluation.best = "loss"
+    if recipe.model.fuse is not None and recipe.tokenizer.path is None:
+        first = recipe.model.fuse.translation
+        recipe.tokenizer.path = first if isinstance(first, str) else first[0] if first else None
     check_tasks(recipe)
     check(recipe)
     return recipe

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.modeling.fusion_config import check_scales
 from hf_mlnmt.training.objective_names import OBJECTIVES, read_objective
 from hf_mlnmt.training.rotation import Rotation
 from hf_mlnmt.training.tasks import NAME
@@ -37,6 +38,7 @@ def check_tasks(recipe: Recipe) -> None:
         raise UserError(f"{where}: tasks: {error}") from error
     if not dev_names(recipe):
         raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
+    _check_fusion(recipe)
     if isinstance(recipe.init_from, dict):
         for part in recipe.init_from:
             if part not in PARTS:
@@ -55,6 +57,34 @@ def _check_objective(recipe: Recipe) -> None:
         for key in ("bidirectional_epochs", "bpe_dropout"):
             if getattr(recipe.data, key):
                 raise UserError(f"{where}: data.{key} is for pairs; this objective reads text of one language.")
+
+
+def _check_fusion(recipe: Recipe) -> None:
+    """A fused model is finished, and has no label smoothing."""
+    model, where = recipe.model, recipe.path
+    names = [section.objective for section in recipe.sections().values()]
+    named = [name if isinstance(name, str) else str(name.get("name")) for name in names]
+    fused = model.fuse is not None or any(name.startswith("fusion-") for name in named)
+    if fused and recipe.label_smoothing:
+        raise UserError(
+            f"{where}: label_smoothing is {recipe.label_smoothing}: it is not defined for a fused model; set "
+            "label_smoothing: 0."
+        )
+    if model.fuse is None:
+        return
+    others = {"record": model.record, "system": model.system, "settings": model.settings}
+    if other := next((name for name, value in others.items() if value), None):
+        raise UserError(
+            f"{where}: model.{other} beside model.fuse: what is fused says what the model is. Leave it out."
+        )
+    if recipe.init_from is not None:
+        raise UserError(f"{where}: init_from beside model.fuse: what is fused has weights. Leave one of them out.")
+    if not model.fuse.translation:
+        raise UserError(f"{where}: model.fuse.translation: give at least one model.")
+    try:
+        check_scales(model.fuse.alpha, model.fuse.beta, model.fuse.normalization)
+    except ValueError as error:
+        raise UserError(f"{where}: model.fuse: {error}.") from error
 
 
 def _check_section(recipe: Recipe, name: str, section: TaskSection) -> None:

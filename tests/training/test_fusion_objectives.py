@@ -1,0 +1,229 @@
+"""Sequence-level training of fused models: log Z, log q, the loss and its gradients against enumeration."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from helpers.fused import fused, language_model, member_logits, translator
+from helpers.searching import sources
+from helpers.toy_context import bigram_language_model, bigram_translator
+from reference.fusion import every_sequence, k_token_partition, log_partition
+
+from hf_mlnmt.search.trellis import END, Trellis
+from hf_mlnmt.training.fusion_lists import log_sums, with_references
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
+
+VOCABULARY, LONGEST, ALPHA, BETA = 6, 3, 0.8, 0.5
+ALL = every_sequence(VOCABULARY, 1, LONGEST)  # 31
+LABELS = torch.tensor([[4, 5, 1], [2, 1, -100]])
+WIDE = {"n": 160, "max_length": LONGEST}
+
+
+def model_of(kind: str = "real", **settings):
+    settings = {"alpha": ALPHA, "beta": BETA, **settings}
+    if kind == "real":
+        return fused(translator(vocabulary=VOCABULARY, dropout=0.0), lms=[language_model(VOCABULARY)], **settings)
+    lms = [bigram_language_model(VOCABULARY)]
+    return fused(bigram_translator(VOCABULARY), lms=lms, **settings)
+
+
+def batch_of(labels=LABELS):
+    return {**sources((3, 2), VOCABULARY), "labels": labels}
+
+
+def log_q(model, batch, sentence, row, alpha=ALPHA, beta=BETA):
+    """alpha sum log p_TM + beta sum log p_LM of one translation, one token after the other."""
+    source = {name: batch[name][sentence : sentence + 1] for name in ("input_ids", "attention_mask")}
+    translation, language = member_logits(model, source, torch.tensor([[3, *row[:-1]]]))
+    total = translation.new_zeros(())
+    for place, token in enumerate(row):
+        total = total + alpha * translation[0, place].log_softmax(-1)[token]
+        total = total + beta * language[0, place].log_softmax(-1)[token]
+    return total
+
+
+def references(labels):
+    return [[token for token in row if token != -100] for row in labels.tolist()]
+
+
+def enumerated(model, batch, rows=ALL):
+    """The loss over all translations, by loops; log Z and s of each sentence."""
+    found = [log_partition(lambda row, i=i: log_q(model, batch, i, row), rows) for i in range(len(batch["labels"]))]
+    own = [log_q(model, batch, i, row) for i, row in enumerate(references(batch["labels"]))]
+    tokens = (batch["labels"] != -100).sum()
+    return (sum(found) - sum(own)) / tokens, torch.stack(found), torch.stack(own)
+
+
+def gradients(loss, model):
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.autograd.grad(loss, weights, allow_unused=True)
+
+
+def assert_like_enumeration(objective, model, batch):
+    log_z, own = objective.sums(model, batch)
+    loss, parts = objective.loss(model, batch)
+    expected, expected_z, expected_own = enumerated(model, batch)
+    torch.testing.assert_close(log_z, expected_z)
+    torch.testing.assert_close(own, expected_own)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(parts["log_z"] - parts["log_q"], loss)
+    torch.testing.assert_close(parts["log_q"], expected_own.sum() / 5)
+    halved, _ = objective.loss(model, batch, num_items_in_batch=10)
+    torch.testing.assert_close(halved, loss / 2)
+    for ours, reference in zip(gradients(loss, model), gradients(expected, model)):
+        assert (ours is None) == (reference is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, reference, rtol=1e-6, atol=1e-8)
+
+
+OBJECTIVES = {
+    "n-best": FusionNBest(0, **WIDE),
+    "trellis": FusionTrellis(0, beams=160, k=LONGEST, max_length=LONGEST, tolerance=0.0),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("split", [False, True])
+def test_with_beams_for_all_it_is_the_exact_loss(name, split, monkeypatch):
+    """Values and gradients by the weights of the translation model; also when scores are computed part by part."""
+    if split:
+        monkeypatch.setattr("hf_mlnmt.training.fusion_lists.ELEMENTS", 7 * VOCABULARY * LONGEST)
+    assert_like_enumeration(OBJECTIVES[name], model_of(), batch_of())
+
+
+def test_a_trellis_of_a_model_that_sees_k_tokens_is_exact():
+    """With far fewer beams than there are translations; and the recursion for Q gives the same."""
+    model, batch = model_of("bigram"), batch_of()
+    objective = FusionTrellis(0, beams=VOCABULARY**2, k=1, max_length=LONGEST, tolerance=0.0)
+    assert_like_enumeration(objective, model, batch)
+    for sentence, found in enumerate(objective.sums(model, batch)[0].tolist()):
+
+        def log_q_of(context, sentence=sentence):
+            row = [3, *context[-1:]]
+            source = {name: batch[name][sentence : sentence + 1] for name in ("input_ids", "attention_mask")}
+            logits = [one[0, -1].log_softmax(-1) for one in member_logits(model, source, torch.tensor([row]))]
+            return (ALPHA * logits[0] + BETA * logits[1]).tolist()
+
+        assert found == pytest.approx(k_token_partition(log_q_of, 1, 1, LONGEST), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["real", "bigram"])
+def test_what_is_left_out(kind):
+    """An n-best list has a part of Z; a merged trellis of a model that sees more than k tokens may have any."""
+    model, batch = model_of(kind), batch_of()
+    exact = enumerated(model, batch)[1]
+    before = torch.full((2,), -torch.inf, dtype=torch.float64)
+    for n in (1, 2, 4, 8):
+        found, own = FusionNBest(0, n=n, max_length=LONGEST).sums(model, batch)
+        assert (found < exact).all()
+        assert (found >= own - 1e-9).all()  # the reference is in it: the loss is at least 0
+        if n > 1:
+            assert (found > before - 1e-9).all()
+        before = found
+    merged = FusionTrellis(0, beams=12, k=0, max_length=LONGEST, tolerance=0.0).sums(model, batch)[0]
+    assert not torch.allclose(merged, exact)
+
+
+def test_a_pruned_reference_is_added():
+    """So that the loss has a lower bound; one that is there is not counted twice."""
+    model, unlikely = model_of(), [min(ALL, key=lambda row: float(log_q(model_of(), batch_of(), 0, row)))]
+    labels = torch.tensor([unlikely[0] + [-100] * (LONGEST - len(unlikely[0])), [2, 1, -100]])
+    batch = batch_of(labels)
+    for objective in (FusionTrellis(0, beams=2, k=3, max_length=LONGEST), FusionNBest(0, n=2, max_length=LONGEST)):
+        log_z, own = objective.sums(model, batch)
+        assert (log_z > own).all()
+        torch.testing.assert_close(own[0], log_q(model, batch, 0, unlikely[0]))
+
+
+def test_the_reference_is_in_the_list_once():
+    rows = torch.tensor([[[4, 5, 1, 0], [2, 1, 0, 0], [7, 7, 7, 7]], [[1, 0, 0, 0], [4, 1, 0, 0], [5, 1, 0, 0]]])
+    labels = torch.tensor([[2, 1, -100, -100, -100], [9, 9, 9, 9, 1]])
+    found, counted, place = with_references(rows, labels, [1])
+    none = -100
+    assert found[0].tolist() == [[4, 5, 1, none, none], [2, 1, none, none, none], [7, 7, 7, 7, none]]
+    assert found[1].tolist() == [[1, *[none] * 4], [4, 1, none, none, none], [9, 9, 9, 9, 1]]
+    assert counted.tolist() == [[True, True, False], [True, True, True]]
+    assert place.tolist() == [1, 2]
+    labels[0] = torch.tensor([8, 1, -100, -100, -100])  # what has not ended is the worst
+    found, counted, place = with_references(rows, labels, [1])
+    assert found[0, 2].tolist() == [8, 1, none, none, none]
+    assert counted.all()
+    assert place.tolist() == [2, 2]
+    rows[0, 1] = rows[0, 0]
+    found, counted, place = with_references(rows, labels, [1])
+    assert counted[0].tolist() == [True, True, False]
+    assert found[0, 1].tolist() == [8, 1, none, none, none]
+
+
+def test_beta_0_is_the_translation_model_alone():
+    """In the loss, whatever the language model."""
+    batch = batch_of()
+    for name, objective in OBJECTIVES.items():
+        one = model_of(beta=0.0)
+        other = copy.deepcopy(one)
+        for weight in other.language_0.parameters():
+            weight.data.mul_(3.0)
+        first, second = (objective.loss(model, batch)[0] for model in (one, other))
+        assert torch.equal(first, second), name
+        exact = log_partition(lambda row, one=one: log_q(one, batch, 0, row, beta=0.0), ALL)
+        torch.testing.assert_close(objective.sums(one, batch)[0][0], exact)
+
+
+def test_lists_are_made_by_a_model_in_evaluation_mode_and_kept_if_that_is_asked():
+    model, batch = model_of(), batch_of()
+    model.train()
+    for objective in OBJECTIVES.values():
+        first, second = (objective.loss(model, batch)[0] for _ in range(2))
+        assert model.training
+        assert model.translation_0.training
+        torch.testing.assert_close(first, second)  # these toys have no dropout
+    made, objective = [], FusionNBest(0, n=4, max_length=LONGEST, reuse=2)
+    search = objective.search
+    objective.search = lambda model, batch: (made.append(len(batch["labels"])), search(model, batch))[1]
+    expected = FusionNBest(0, n=4, max_length=LONGEST).loss(model, batch)[0]
+    for _ in range(3):
+        torch.testing.assert_close(objective.loss(model, batch)[0], expected)
+    assert made == [2, 2]
+
+
+def test_found_by_the_translation_models():
+    """Scored by q all the same."""
+    model, batch = model_of(beta=3.0), batch_of()
+    lists = {
+        by: FusionNBest(0, n=3, found_by=by, max_length=LONGEST).search(model, batch) for by in ("q", "translation")
+    }
+    assert lists["q"].shape[:2] == (2, 3)
+    assert lists["q"].tolist() != lists["translation"].tolist()
+    wide = FusionNBest(0, found_by="translation", **WIDE)
+    exact = log_partition(lambda row: log_q(model, batch, 0, row, beta=3.0), ALL)
+    torch.testing.assert_close(wide.sums(model, batch)[0][0], exact)
+
+
+def test_symbol_level_training_is_the_loss_of_the_model():
+    model, batch = model_of(), batch_of()
+    loss, parts = FusionSymbol(0).loss(model, batch)
+    torch.testing.assert_close(loss, model(**batch).loss)
+    assert parts == {}
+    with pytest.raises(ValueError, match="label smoothing is not defined"):
+        FusionSymbol(0, label_smoothing=0.1)
+
+
+def test_log_sums():
+    values = torch.tensor([1.0, 2.0, -torch.inf, 3.0], requires_grad=True)
+    found = log_sums(values, torch.tensor([0, 0, 1, 3]), 4)
+    assert found[0].item() == pytest.approx(math.log(math.exp(1) + math.exp(2)))
+    assert found[1:].tolist() == [-math.inf, -math.inf, 3.0]
+    (gradient,) = torch.autograd.grad(found[[0, 3]].sum(), values)
+    assert gradient.tolist() == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e), 0.0, 1.0])
+
+
+def test_a_trellis_without_dead_ends():
+    arcs = [[(0, 5, 0), (0, 6, 1), (0, 1, END)], [(0, 7, 0), (1, 1, END)], []]
+    trellis = Trellis([[()], [(5,), (6,)], [(5, 7)]], arcs)
+    found = trellis.pruned()
+    assert found.nodes == [[()], [(6,)], []]
+    assert found.arcs == [[(0, 6, 0), (0, 1, END)], [(0, 1, END)], []]
+    assert [found.has(path) for path in ([1], [6, 1], [5, 1], [6], [6, 1, 1])] == [True, True, False, False, False]

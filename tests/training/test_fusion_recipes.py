@@ -1,0 +1,124 @@
+"""Recipes that train a fused model: a whole run of either approximation, its logs, and the mistakes that are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.fused_folders import gpt2
+from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
+from safetensors.torch import load_file
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.training import read_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+THERE = {"files": {"source": "train.en", "target": "train.de"}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Corpora, a translation model tm/ that was trained on them for a moment, and a language model lm/."""
+    root = tmp_path_factory.mktemp("fusion")
+    data = write_corpus(root / "data", {"train": 40, "val": 6, "test": 6})
+    # Long enough that its hypotheses end: what does not end is no translation, and alone a reference has no loss.
+    recipe = write_recipe(root / "recipe.yaml", budget={"steps": 30}, evaluation={"every": 30}, label_smoothing=0.0)
+    run(recipe, data, root / "run")
+    (root / "run" / "average").rename(data / "tm")
+    tokenizers = load_tokenizers(data / "tm")
+    gpt2(len(tokenizers.target)).save_pretrained(data / "lm")
+    tokenizers.save(data / "lm")
+    return data
+
+
+def recipe_of(folder: Path, objective: Any = "fusion-n-best", **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    fuse = {"translation": "tm", "language_model": "lm", **changes.pop("fuse", {})}
+    settings = {
+        "model": {"fuse": fuse},
+        "tasks": {"fusion": {"data": THERE, "objective": objective}},
+        "data": {"train": None},
+        "label_smoothing": 0.0,
+        "budget": {"steps": 3},
+        "evaluation": {"every": 1},
+        "logging": {"every": 1},
+        "checkpoints": {"keep": 2, "average": 1},
+        "tokenizer": {},
+    }
+    return write_recipe(folder / "recipe.yaml", **{**settings, **changes})
+
+
+@pytest.mark.parametrize(
+    "objective", [{"name": "fusion-n-best", "n": 6}, {"name": "fusion-trellis", "beams": 3}, "fusion-symbol"]
+)
+def test_a_whole_run(objective, data, tmp_path):
+    """log q, log Z and dev BLEU at every evaluation; the translation model moves, the language model does not."""
+    made = tmp_path / "run"
+    run(recipe_of(tmp_path, objective), data, made)
+    logs = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    losses = [log for log in logs if "loss" in log]
+    assert len(losses) == 3
+    if objective != "fusion-symbol":
+        for log in losses:
+            assert log["loss"] == pytest.approx(log["loss_log_z"] - log["loss_log_q"], abs=2e-4)
+            assert log["loss"] >= 0
+    assert sum("eval_bleu" in log for log in logs) >= 3
+    before, after = load_file(data / "lm" / "model.safetensors"), load_file(made / "average" / "model.safetensors")
+    for name, weight in before.items():
+        assert torch.equal(after[f"language_0.{name}"], weight)
+    moved = load_file(data / "tm" / "model.safetensors")
+    assert any(not torch.equal(after[f"translation_0.{name}"], weight) for name, weight in moved.items())
+    translate = TranslationPipeline.from_pretrained(made / "average")
+    assert len(translate(["ba do"], beta=0.2)) == 1
+    assert translate.model.generation_config.beta == 0.1
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
+    recipe = recipe_of(tmp_path, {"name": "fusion-n-best", "n": 3})
+    run(recipe, data, tmp_path / "whole")
+    run(recipe_of(tmp_path / "a", {"name": "fusion-n-best", "n": 3}), data, tmp_path / "part")
+    for checkpoint in sorted((tmp_path / "part" / "checkpoints").glob("checkpoint-*"))[1:]:
+        for path in sorted(checkpoint.rglob("*"), reverse=True):
+            path.unlink()
+        checkpoint.rmdir()
+    for name in ("average", "best", "results.json"):
+        path = tmp_path / "part" / name
+        path.unlink() if path.is_file() else path.rename(tmp_path / f"old-{name}")
+    run(tmp_path / "a" / "recipe.yaml", data, tmp_path / "part")
+    assert same_weights(tmp_path / "whole", tmp_path / "part")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label_smoothing": 0.1}, "label_smoothing is 0.1: it is not defined for a fused model"),
+        ({"fuse": {"beta": -0.5}}, "model.fuse: beta=-0.5: must be a number of at least 0"),
+        ({"fuse": {"alpha": float("nan")}}, "model.fuse: alpha=nan"),
+        ({"fuse": {"translation": []}}, "model.fuse.translation: give at least one"),
+        ({"model": {"fuse": {"translation": "tm", "language_model": "lm"}, "system": "m-10"}}, "model.system beside"),
+        ({"init_from": "tm"}, "init_from beside model.fuse"),
+        ({"objective": {"name": "fusion-n-best", "n": 0}}, "n must be at least 1"),
+        ({"objective": {"name": "fusion-trellis", "k": -1}}, "k must be at least 0"),
+        ({"objective": "fusion-nbest"}, "did you mean 'fusion-n-best'"),
+    ],
+)
+def test_mistakes(changes, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        read_recipe(recipe_of(tmp_path, **changes))
+
+
+def test_mistakes_that_need_the_models(data, tmp_path):
+    for number, (changes, message) in enumerate(
+        [
+            ({"fuse": {"language_model": "ml"}}, r"model\.fuse\.language_model: ml is neither a folder"),
+            ({"fuse": {"normalization": "symbol"}}, "objective FusionNBest needs sequence-level normalization"),
+            ({"model": {"system": "transformer", "shape": "tiny"}, "tokenizer": {"path": "tm"}}, "needs a fused model"),
+        ]
+    ):
+        with pytest.raises(UserError, match=message):
+            run(recipe_of(tmp_path / str(number), **changes), data, tmp_path / f"run{number}")
