@@ -41,7 +41,7 @@ SEQUENCE = Need(
 class FusionSymbol(Translation):
     """(4.1): cross-entropy of the renormalised product, whatever the model's `normalization` is for its search."""
 
-    needs: ClassVar[Sequence[Need]] = (*Translation.needs, FUSED)
+    needs = (*Translation.needs, FUSED)
 
     def __post_init__(self) -> None:
         if self.label_smoothing:
