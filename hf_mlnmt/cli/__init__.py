@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from hf_mlnmt.cli.add_language import add_language
 from hf_mlnmt.cli.attention import attention
 from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.back_translate import back_translate
@@ -25,15 +26,18 @@ from hf_mlnmt.cli.curves import curves
 from hf_mlnmt.cli.demo import demo
 from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
+from hf_mlnmt.cli.embed import embed
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.cli.fuse import fuse
 from hf_mlnmt.cli.fusion_grid import fusion_grid
 from hf_mlnmt.cli.import_model import import_model
 from hf_mlnmt.cli.masking import masking
+from hf_mlnmt.cli.matrix import matrix
 from hf_mlnmt.cli.outputs import outputs
 from hf_mlnmt.cli.probe import probe
 from hf_mlnmt.cli.publish import publish
+from hf_mlnmt.cli.retrieve import retrieve
 from hf_mlnmt.cli.rounds import rounds
 from hf_mlnmt.cli.sweep import sweep
 from hf_mlnmt.cli.tokenizer import tokenizer
@@ -43,10 +47,10 @@ from hf_mlnmt.errors import UserError
 
 VERBS = {
     "First steps": (demo,),
-    "Train": (tokenizer, train, rounds, sweep, curves, average, drop_auxiliaries, fuse),
+    "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
-    "Score": (evaluate, compare, compare_runs, fusion_grid),
-    "Look into a model": (describe, coverage, attention, masking, probe, outputs),
+    "Score": (evaluate, compare, compare_runs, fusion_grid, matrix),
+    "Look into a model": (describe, coverage, attention, masking, probe, outputs, embed, retrieve),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),
 }

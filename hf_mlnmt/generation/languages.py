@@ -6,6 +6,7 @@ Marian, multilingual    | -                            | `>>deu<<` before the so
 NLLB, M2M100, mBART-50  | the tokenizer's src_lang     | first token of the translation is forced
 mBART-25                | the tokenizer's src_lang     | the decoder starts with the code
 T5, mT5                 | "translate English to German: " before the source
+ours, modules of each   | chooses its encoder          | chooses its decoder
 one pair                | -                            | -
 """
 
@@ -48,6 +49,18 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         if value is not None:
             raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
     return Direction()
+
+
+def has_modules(model: Any) -> bool:
+    """Whether the model has an encoder or decoder for each of its languages, as the attention bridge has."""
+    return hasattr(model, "pair") and hasattr(model.config, "source_languages")
+
+
+def pair_of(model: Any, source: str | None, target: str | None, name: str = "") -> Any:
+    """The model of these two languages. Raises: UserError with the available codes when one is lacking."""
+    config = model.config
+    source = _choose("source_language", source, config.source_languages, name)
+    return model.pair(source, _choose("target_language", target, config.target_languages, name))
 
 
 def language_codes(tokenizer: Any) -> list[str]:

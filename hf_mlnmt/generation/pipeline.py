@@ -21,13 +21,14 @@ from hf_mlnmt.generation.batches import batches_by_tokens, sentences_that_fit
 from hf_mlnmt.generation.draws import TextDraws
 from hf_mlnmt.generation.engines import Search, choose_engine
 from hf_mlnmt.generation.found import Found
-from hf_mlnmt.generation.languages import Direction, code_tokens, direction, language_codes
+from hf_mlnmt.generation.languages import Direction, code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 from hf_mlnmt.generation.splitting import Piece, join
 
 logger = logging.getLogger(__name__)
+NAMES = ("source_language", "target_language")
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,40 @@ class TranslationPipeline:
     @property
     def languages(self) -> list[str]:
         """Language codes that the model takes as source_language and target_language; empty for one pair."""
-        return language_codes(self.parts.source)
+        return list(self.model.config.languages) if has_modules(self.model) else language_codes(self.parts.source)
 
     def __call__(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
         Hypothesis for each text instead, best first. Empty texts stay empty; order is kept.
+
+        `source_language` and `target_language` may be lists, one code for each text: those of one pair are translated
+        together.
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
         texts = list(texts)
+        if any(isinstance(options.get(name), list | tuple) for name in NAMES):
+            return self._by_pairs(texts, options)
         return list(self._groups([texts], DecodingOptions.of(options), len(texts)))
+
+    def _by_pairs(self, texts: list[str], options: dict[str, Any]) -> list[Any]:
+        """Each text between its own two languages, in order."""
+        sides = [options.pop(name, None) for name in NAMES]
+        codes = [side if isinstance(side, list | tuple) else [side] * len(texts) for side in sides]
+        for name, side in zip(NAMES, codes):
+            if len(side) != len(texts):
+                raise UserError(f"{name}: {len(side)} codes for {len(texts)} texts: give one for each, or one for all.")
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for number, pair in enumerate(zip(*codes)):
+            groups.setdefault(pair, []).append(number)
+        found: list[Any] = [None] * len(texts)
+        for pair, numbers in groups.items():
+            named = dict(zip(NAMES, pair))
+            for number, result in zip(numbers, self([texts[i] for i in numbers], **options, **named), strict=True):
+                found[number] = result
+        return found
 
     def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
         """Translate without holding everything in memory: results come in order, after every `window` texts.
@@ -156,12 +179,16 @@ class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
     def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: Search):
+        languages = (None, None) if options.prefix else (options.source_language, options.target_language)
+        if has_modules(parts.model):
+            parts, languages = parts._replace(model=pair_of(parts.model, *languages, name)), (None, None)
+            search = Search(parts, "torch", search.rounded, name)
+            parts = search.torch_parts
         self.parts = parts
         self.search = search
         self.model = parts.model
         self.options = options
         # A prefix of the caller's own stands in for the languages.
-        languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         self.direction: Direction = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
         self.encoder = TextEncoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)

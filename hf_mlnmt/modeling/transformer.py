@@ -46,6 +46,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
 from .dropout import Dropout
+from .embedding import pooled_states
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy, divisor, head_cross_entropy
@@ -446,6 +447,17 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
     def project_and_score(self, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         """The cross-entropy of states (batch, target, d_model), a sum over target tokens; no logits are kept."""
         return head_cross_entropy(self.lm_head, states, labels, label_smoothing)
+
+    def embed(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        pooling: str | int = "mean",
+        **inputs,
+    ) -> Tensor:
+        """Sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
+        encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
+        return pooled_states(encoded.last_hidden_state, attention_mask, pooling)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""

@@ -65,6 +65,11 @@ def _template() -> jinja2.Template:
 
 def _direction(facts: Facts) -> str:
     source, target = facts.languages
+    if modules := _of_modules(facts.config):
+        into = "them" if modules[0] == modules[1] else _listed(modules[1])
+        return (
+            f"from each of {_listed(modules[0])} into any of {into}, named by `source_language` and `target_language`"
+        )
     if facts.codes:
         names = ", ".join(f"{language_name(code)} (`<2{code}>`)" for code in facts.codes)
         return f"into {names}, named by a code before the source"
@@ -73,14 +78,26 @@ def _direction(facts: Facts) -> str:
     return f"one language into another (languages: {MISSING})"
 
 
+def _of_modules(config: Any) -> tuple[list[str], list[str]] | None:
+    """Source and target languages of a model with modules for several; None for any other."""
+    if not hasattr(config, "source_languages") or config.is_pair:
+        return None
+    return config.source_languages, config.target_languages
+
+
+def _listed(codes: list[str]) -> str:
+    return ", ".join(f"{language_name(code)} ({code})" for code in codes)
+
+
 def _shape(config: Any) -> str:
     if hasattr(config, "members"):
         members = ", ".join(f"{one.model_type} ({_shape(one)})" for one in config.members())
         return f"{config.normalization}-level normalization, alpha {config.alpha}, beta {config.beta}, of {members}"
     layers = f"{getattr(config, 'encoder_layers', '?')}+{getattr(config, 'decoder_layers', '?')} layers"
-    heads = getattr(config, "encoder_attention_heads", None)
+    recurrent = hasattr(config, "input_feeding") and getattr(config, "coders", "rnn") == "rnn"
+    heads = None if recurrent else getattr(config, "encoder_attention_heads", None)
     width = [layers, f"width {getattr(config, 'd_model', '?')}", *([f"{heads} heads"] if heads else [])]
-    norm = getattr(config, "norm_position", None)
+    norm = None if recurrent else getattr(config, "norm_position", None)
     return ", ".join([*width, *([f"{norm}-norm"] if norm else []), f"vocabulary {_vocabulary(config)}"])
 
 

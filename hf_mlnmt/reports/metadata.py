@@ -50,7 +50,7 @@ def _dataset_names(corpora: Any) -> Iterator[str]:
 
 
 def _languages(facts: Facts) -> list[str]:
-    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes]))
+    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())]))
 
 
 def _tags(facts: Facts) -> list[str]:

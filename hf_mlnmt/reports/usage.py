@@ -44,13 +44,22 @@ def _plain(facts: Facts, trust: bool = False) -> list[str]:
     prefix = f"<2{facts.codes[0]}> " if facts.codes else ""
     argument = f'"{prefix}" + text' if prefix else "text"
     lines.append(f'inputs = tokenizer([{argument}], return_tensors="pt", padding=True)')
-    lines.append("outputs = model.generate(**inputs)")
+    lines.append(f"outputs = model.generate(**inputs{''.join(f', {x}' for x in _names(facts))})")
     lines.append(f"translation = {target}.batch_decode(outputs, skip_special_tokens=True)[0]")
     return [*lines, *_undo(undo), "print(translation)"]
 
 
+def _names(facts: Facts) -> list[str]:
+    """What a model with modules of several languages is told."""
+    config = facts.config
+    if not hasattr(config, "source_languages") or config.is_pair:
+        return []
+    return [f'{side}_language="{code}"' for side, code in zip(("source", "target"), facts.languages)]
+
+
 def _pipeline(facts: Facts) -> list[str]:
     option = f', target_language="{facts.codes[0]}"' if facts.codes else ""
+    option += "".join(f", {name}" for name in _names(facts))
     return [
         "from hf_mlnmt.generation import TranslationPipeline",
         "",
@@ -61,6 +70,7 @@ def _pipeline(facts: Facts) -> list[str]:
 
 def _shell(facts: Facts) -> str:
     option = f" --target-language {facts.codes[0]}" if facts.codes else ""
+    option += "".join(f" -{side} {code}" for side, code in zip("st", facts.languages)) if _names(facts) else ""
     return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
 
 

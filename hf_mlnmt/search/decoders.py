@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
 from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
+from hf_mlnmt.search.bridge import BridgeDecoder
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.transformer import TransformerDecoder
@@ -13,6 +15,7 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 DECODERS: dict[type, Any] = {
     TransformerForConditionalGeneration: TransformerDecoder,
     RNNForConditionalGeneration: LSTMDecoder,
+    BridgeForConditionalGeneration: BridgeDecoder,
 }
 
 

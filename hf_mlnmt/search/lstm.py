@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
 from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.luong import additive_mask
 from hf_mlnmt.modeling.outputs import EncoderOutput
@@ -18,6 +19,10 @@ from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNMo
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.source import HANDLED, Source
+
+# Classes whose methods are computed here: of the translation model, of what is below its output projection.
+HEADS: tuple[type, ...] = (RNNForConditionalGeneration, BridgeForConditionalGeneration)
+MODELS: tuple[type, ...] = (RNNModel, BridgeModel)
 
 
 class LSTMState(NamedTuple):
@@ -52,11 +57,13 @@ class LSTMDecoder:
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """What of the model this decoder cannot compute, or None."""
-        parts: dict[type, Any] = {RNNForConditionalGeneration: model, RNNModel: model.model}
-        parts |= {RNNDecoder: model.model.decoder, RNNDecoderLayers: model.model.decoder.recurrence}
-        for plain, part in parts.items():
-            if any(getattr(type(part), name, None) is not getattr(plain, name, None) for name in ("forward", "decode")):
-                return f"a forward of its own in {type(part).__name__}"
+        inner = model.model
+        parts = [(model, HEADS), (inner, MODELS)]
+        parts += [(inner.decoder, (RNNDecoder,)), (inner.decoder.recurrence, (RNNDecoderLayers,))]
+        for part, plain in parts:
+            for name in ("forward", "decode"):
+                if getattr(type(part), name, None) not in [getattr(kind, name, None) for kind in plain]:
+                    return f"a {name} of its own in {type(part).__name__}"
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None
 

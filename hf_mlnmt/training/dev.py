@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +36,7 @@ class DevSet:
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         name: before the names of what is measured, where a training has several development sets.
+        languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
     """
 
     dataset: Any
@@ -48,6 +49,7 @@ class DevSet:
     max_length: int = 200
     objective: Objective | None = None
     name: str = "dev"
+    languages: Mapping[str, str] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,9 +63,12 @@ class DevSet:
         """
         was_training = model.training
         model.eval()
+        asked: Any = model
+        if self.languages and hasattr(model, "between"):
+            asked = asked.between(self.languages["source"], self.languages["target"])
         with torch.no_grad():
-            loss = self._loss(model, accelerator)
-            outputs = self._translate(model, accelerator, generation) if self.metrics else []
+            loss = self._loss(asked, accelerator)
+            outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         model.train(was_training)
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
         if self.metrics and self.decode:

@@ -14,6 +14,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
+from hf_mlnmt.training.adding import extended_config
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.objective_names import NamedObjective
 from hf_mlnmt.training.recipe import Recipe
@@ -76,14 +77,48 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
     return fuse(**named, **settings)
 
 
+def speaks_many(recipe: Recipe, root: Path) -> bool:
+    """Whether the model has modules of its own for every language."""
+    settings = recipe.model
+    if settings.add_to is not None:
+        return True
+    if settings.system is not None:
+        return "source_languages" in find_system(settings.system).architecture.config_class.__dataclass_fields__
+    return hasattr(AutoConfig.from_pretrained(str(_config_path(recipe, root)[0])), "source_languages")
+
+
+def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
+    """The fields of a config that name the languages of the tasks, in their order.
+
+    Raises: UserError unless the tasks have one vocabulary.
+    """
+    if not recipe.tokenizer.joint:
+        raise UserError(
+            f"{recipe.path}: tokenizer.joint is false: modules of several languages take one joint vocabulary here. "
+            "Set it to true."
+        )
+    tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
+    every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
+    sources, targets = {task.source for task in tasks}, {task.target for task in tasks}
+    return {
+        "source_languages": [code for code in every if code in sources],
+        "target_languages": [code for code in every if code in targets],
+    }
+
+
 def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]) -> PreTrainedConfig:
     settings = recipe.model
     if settings.fuse is not None:
         return fused_model(recipe, root).config
+    if settings.add_to is not None:
+        folder = local_folder(settings.add_to, root, f"{recipe.path}: model.add_to")
+        return extended_config(folder, languages_of_tasks(recipe), str(recipe.path))
     source, target = len(tokenizers.source), len(tokenizers.target)
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
     both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
+    if speaks_many(recipe, root):
+        both |= languages_of_tasks(recipe)
     if not tokenizers.joint:
         both["share_encoder_decoder_embeddings"] = False
     for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:

@@ -60,11 +60,13 @@ class TranslationSettings:
 
 
 def _translation(settings: TranslationSettings, given: Ingredients) -> Translation:
-    own = settings.label_smoothing
+    own, config = settings.label_smoothing, given.model.config
     smoothing = given.label_smoothing if own is None else own
     if hasattr(given.model, "factors"):
         refuse_smoothing(smoothing)
-    return Translation(given.model.config.pad_token_id, smoothing)
+    languages = {f"{side}_language": code for side, code in given.languages.items()}
+    speaks_many = hasattr(config, "source_languages")
+    return Translation(config.pad_token_id, smoothing, languages=languages if speaks_many else {})
 
 
 @dataclass

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -102,14 +102,16 @@ class Translation(Objective):
         pad_token_id: what fills the source; labels are filled with -100.
         label_smoothing: eps above; 0 is plain cross-entropy.
         pad_to_multiple_of: round lengths up (fewer shapes for torch.compile and tensor cores).
+        languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
     """
 
     translates: ClassVar[bool] = True
-    needs: ClassVar[Sequence[Need]] = (ENCODER_DECODER,)
+    needs: Sequence[Need] = (ENCODER_DECODER,)
 
     pad_token_id: int
     label_smoothing: float = 0.0
     pad_to_multiple_of: int = 1
+    languages: Mapping[str, str] = field(default_factory=dict)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         """input_ids, attention_mask (sentences, longest source) and labels (sentences, longest target), int64."""
@@ -125,9 +127,8 @@ class Translation(Objective):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Smoothed cross-entropy summed over target tokens, divided by `num_items_in_batch`."""
         if computes_own_loss(model):
-            output = model(
-                **batch, smoothing=self.label_smoothing, loss_only=True, num_items_in_batch=num_items_in_batch
-            )
+            settings = {"smoothing": self.label_smoothing, "loss_only": True, **self.languages}
+            output = model(**batch, **settings, num_items_in_batch=num_items_in_batch)
             return output.loss, output.losses or {}
         labels = batch["labels"]
         logits = model(**_with_decoder_inputs(model, batch), use_cache=False).logits

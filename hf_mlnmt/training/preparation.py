@@ -22,10 +22,11 @@ from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.training import dev
+from hf_mlnmt.training.adding import with_languages
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
-from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
-from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model
+from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
+from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model, speaks_many
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build
@@ -46,6 +47,7 @@ class RawPairs:
     references: list[str]
     language: str  # of the references
     target_language: str | None = None  # what a multilingual model is asked for
+    source_language: str | None = None
 
 
 class Preparation:
@@ -200,6 +202,7 @@ class Preparation:
             num_beams=self.recipe.evaluation.beams,
             max_length=self.recipe.decoding.max_new_tokens,
             name=name,
+            languages=spec.languages,
         )
 
     def raw(self, name: str, spec: CorpusSpec) -> RawPairs:
@@ -208,13 +211,14 @@ class Preparation:
         if not pairs:
             raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
         assert spec.languages is not None
-        language = spec.languages["target"]
+        language, many = spec.languages["target"], speaks_many(self.recipe, self.root)
         return RawPairs(
             name,
             [pair[0] for pair in pairs],
             [pair[1] for pair in pairs],
             language,
-            language if self.recipe.tokenizer.languages else None,
+            language if self.recipe.tokenizer.languages or many else None,
+            spec.languages["source"] if many else None,
         )
 
     def test_sets(self) -> list[RawPairs]:
@@ -244,8 +248,11 @@ class Preparation:
         """
         config = self.config(tokenizers)
         set_seed(self.recipe.seed)
+        folder = self.recipe.model.add_to
         if self.recipe.model.fuse is not None:
             model = fused_model(self.recipe, self.root)
+        elif folder is not None:
+            model = with_languages(local_folder(folder, self.root, f"{self.recipe.path}: model.add_to"), config)
         else:
             model = self.auto_class(config).from_config(config)
         if model.can_generate():

@@ -11,6 +11,7 @@ import yaml
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.batching import Side
+from hf_mlnmt.training.directions import Directions, expand
 from hf_mlnmt.training.inheritance import load
 from hf_mlnmt.training.reading import Lines, build
 from hf_mlnmt.training.recipe_checks import check
@@ -41,6 +42,7 @@ class Model:
     shape: str = "base"
     settings: dict[str, Any] = field(default_factory=dict)  # config fields that replace those of the record or shape
     fuse: Fuse | None = None  # instead of all these: a fused model, which is trained further
+    add_to: str | None = None  # instead: a trained model of many languages; the tasks' others are added, it is frozen
 
 
 @dataclass
@@ -215,7 +217,8 @@ class Recipe:
     """A whole training. Every key of the YAML is a field here or in one of the classes above."""
 
     languages: Languages
-    data: Data
+    data: Data = field(default_factory=Data)
+    directions: Directions | None = None  # short for tasks and test sets (directions.py)
     tasks: dict[str, TaskSection] | None = None  # instead of data.train
     objective: str | dict[str, Any] = "translation"  # of data.train, data.dev and data.test (objective_names.py)
     model: Model = field(default_factory=Model)
@@ -291,6 +294,9 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
     """The recipe that a YAML's content says, checked; `path` is its place, for messages and for its records."""
     recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
     recipe.path = path
+    expand(recipe)
+    if recipe.model.add_to is not None and recipe.tokenizer.path is None:
+        recipe.tokenizer.path = recipe.model.add_to
     if not any(translates(recipe, name) for name in dev_names(recipe)):
         recipe.evaluation.metrics = []
         if "best" not in (content.get("evaluation") or {}):

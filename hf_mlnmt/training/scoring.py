@@ -97,18 +97,24 @@ class Scoring:
 
         kept = self.output / "translations" / f"{test.name}.{model.name}.{test.language}"
         made_of = self.made.digests.get(f"model/{model.name}")
-        made_of = digest(made_of, test.sources, test.target_language, test.language, versions())
+        made_of = digest(made_of, test.sources, *asked(test).values(), test.language, versions())
         if kept.is_file():
             outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
             if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
                 return outputs
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        options = {"target_language": test.target_language} if test.target_language else {}
+        options = {name: language for name, language in asked(test).items() if language}
         translate = TranslationPipeline.from_pretrained(str(model), engine="torch")  # scores are generate()'s
         outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
         write_text(kept, "".join(line + "\n" for line in outputs))
         self.made.note(f"translations/{kept.name}", digest(made_of, outputs))
         return outputs
+
+
+def asked(test: RawPairs) -> dict[str, str | None]:
+    """What a model of several languages is told."""
+    names = {"target_language": test.target_language}
+    return {**names, "source_language": test.source_language} if test.source_language else names
 
 
 def new_results(name: str, facts: Mapping[str, Any]) -> Results:

@@ -25,7 +25,9 @@ def check_tasks(recipe: Recipe) -> None:
     """
     where = recipe.path
     if (recipe.data.train is None) == (recipe.tasks is None):
-        raise UserError(f"{where}: give either data.train, for one task, or tasks (tasks: {{name: {{data: ...}}}}).")
+        raise UserError(
+            f"{where}: give either data.train, for one task, or tasks (tasks: {{name: {{data: ...}}}}), or directions."
+        )
     for name, section in (recipe.tasks or {}).items():
         _check_section(recipe, name, section)
     _check_objective(recipe)
@@ -113,6 +115,8 @@ def measured(recipe: Recipe) -> set[str]:
     for number, name in enumerate(dev_names(recipe)):
         metrics = ["loss", "perplexity", *(recipe.evaluation.metrics if translates(recipe, name) else [])]
         found |= {f"{name}_{metric}" if number else metric for metric in metrics}
+    if sum(translates(recipe, name) for name in dev_names(recipe)) > 1:
+        found |= {f"mean_{metric}" for metric in ("loss", *recipe.evaluation.metrics)}
     return found
 
 

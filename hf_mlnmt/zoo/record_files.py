@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.zoo.entries.bridge import BRIDGE
 from hf_mlnmt.zoo.entry import System
 from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.records import records_root
@@ -48,7 +49,8 @@ def recipe_text(system: str, setup: str) -> str:
     return (
         f"# {entry.title} for {about.direction}: {entry.clause}.\n"
         f"# Trained on {about.corpus} like the baseline; the model itself is modeling/{stem}.json.\n"
-        f"extends: {BASELINE}.{setup}.yaml\n"
+        f"extends: {BASELINE}.{setup}.yaml\n" + ("tokenizer: {languages: []}\n" if entry.architecture is BRIDGE else "")
+        # Modules are chosen by the languages' names: no token before the source says them.
     )
 
 

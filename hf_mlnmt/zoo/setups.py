@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_mlnmt.zoo.entries.rnn import RNN
+from hf_mlnmt.zoo.entries.bridge import BRIDGE, RNN
 from hf_mlnmt.zoo.papers import BASELINE, systems_scored
 from hf_mlnmt.zoo.systems import VARIANTS, find_system, list_systems
 
@@ -29,7 +29,7 @@ class Setup:
 
 
 # What is trained like the baseline; the systems of the attention bridge have settings of their own.
-_ALL = tuple(name for name in list_systems("translation") if find_system(name).architecture not in (RNN,))
+_ALL = tuple(name for name in list_systems("translation") if find_system(name).architecture not in (RNN, BRIDGE))
 
 SETUPS: dict[str, Setup] = {
     "multi30k-ende": Setup("Multi30k", "English-German", "tiny", {"vocab_size": 8000}, (*_ALL, *VARIANTS)),
@@ -44,6 +44,10 @@ SETUPS: dict[str, Setup] = {
         "tiny",
         {"vocab_size": 10000, "norm_position": "pre"},
         (*_ALL, "transformer-wide", "transformer-deep"),
+    ),
+    # Twelve directions and four copies, by a token before the source or by modules of each language.
+    "multi30k-many": Setup(
+        "Multi30k", "four languages", "tiny", {"vocab_size": 10000}, (BASELINE, "bridge-rnn", "bridge-transformer")
     ),
     # 32k merges; 33.4k entries is what the papers' parameter counts fit.
     "wmt14-ende": Setup("WMT'14", "English-German", "base", {"vocab_size": 33400}, systems_scored("wmt14-ende")),

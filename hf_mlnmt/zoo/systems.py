@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.zoo.entries import (
     aggregation,
+    bridge,
     dual_context,
     extended_cross_attention,
     fusion,
     language_model,
     multi_layer_attention,
     multi_level_supervision,
-    rnn,
     transformer,
 )
 from hf_mlnmt.zoo.entry import Architecture, Kind, System
@@ -37,7 +37,7 @@ _ENTRIES = (
     *multi_level_supervision.SYSTEMS,
     *dual_context.SYSTEMS,
     *extended_cross_attention.SYSTEMS,
-    *rnn.SYSTEMS,
+    *bridge.SYSTEMS,
     *language_model.SYSTEMS,
 )
 SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}

@@ -31,7 +31,13 @@ TINY: dict[str, Any] = {
 SEPARATE = {"decoder_vocab_size": 23, "share_encoder_decoder_embeddings": False}
 
 # Fields that a system needs at the tiny size.
-FIELDS: dict[str, dict[str, Any]] = {"ms-123": {"encoder_layers": 4}, "ms-123-aif": {"encoder_layers": 4}}
+_BRIDGE = {"bridge_heads": 3, "bridge_width": 10}
+FIELDS: dict[str, dict[str, Any]] = {
+    "ms-123": {"encoder_layers": 4},
+    "ms-123-aif": {"encoder_layers": 4},
+    "bridge-rnn": _BRIDGE,
+    "bridge-transformer": _BRIDGE,
+}
 # Variants that every system has, and those that single systems have besides.
 COMMON_VARIANTS: dict[str, dict[str, Any]] = {
     "post": {"norm_position": "post"},
@@ -48,9 +54,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "enc-dc": {"separate": {"norm_position": "post", **SEPARATE, "decoder_vocab_size": 25}},
     "full-dc": {"wide": {"kernel_size": 5, "dual_layers": [2, 2]}},
     "rnn": {"no feeding": {"input_feeding": False}},
+    "bridge-transformer": {"bias": {"bridge_bias": True}},
 }
 # Systems of LSTM layers: no self-attention, no layer norm, no positions, and so no longest sentence.
-RECURRENT = ("rnn",)
+RECURRENT = ("rnn", "bridge-rnn")
+# Systems whose decoder reads so many rows, however long the source is.
+FIXED_MEMORY = {"bridge-rnn": 3, "bridge-transformer": 3}
 # Tests that every variant of a system goes through: what the norm, or a second vocabulary, has code of its own for. In
 # all other tests a system is there once, as its config has the norm by default, with the variants that only it has; the
 # baseline with all its variants.
@@ -66,7 +75,9 @@ EVERY_VARIANT = {
     "test_tying",
 }
 # System -> {end of a parameter's name: why it has no gradient}.
-IDLE: dict[str, dict[str, str]] = {}
+IDLE: dict[str, dict[str, str]] = {
+    "bridge-transformer": {"bridge.head_proj.bias": "the same at all positions of a row: softmax takes it away again"}
+}
 # Systems whose attention over the source leaves part of its weight to something that is not in the source.
 PARTLY_ELSEWHERE = ("key-value-head", "key-value-full")
 # System -> how far bfloat16 may be from float32, where 0.05 of the logits' deviation is too strict: weights as large as

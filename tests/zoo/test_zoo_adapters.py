@@ -20,7 +20,7 @@ each_system = pytest.mark.parametrize("system", SYSTEMS, ids=lambda member: memb
 # merge_and_unload() would merge an adapter of the output projection into tied embeddings too.
 UNTIED = {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "attention_bias": True}
 ATTENTION = ["qkv_proj", "q_proj", "kv_proj", "out_proj", "global_proj", "local_proj"]
-TARGETS = {"all": "all-linear", "attention": ATTENTION, "output": ["lm_head"]}
+TARGETS = {"all": "all-linear", "attention": ATTENTION, "output": r"lm_head|lm_heads\.of_\w+"}
 
 
 def adapted(system: Member, targets, **options):

@@ -10,7 +10,7 @@ import copy
 
 import pytest
 import torch
-from helpers.contract import DECODING, assert_lively, assert_same, assert_same_decoding
+from helpers.contract import DECODING, FIXED_MEMORY, assert_lively, assert_same, assert_same_decoding
 from helpers.releases import needs_reset
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
@@ -88,8 +88,9 @@ def test_chunks(model, batch, full, sizes):
     assert step.cache.get_seq_length() == 6
 
 
-def test_chunks_with_a_static_cache(model, batch, full):
-    parts = [StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=size) for size in (9, 7)]
+def test_chunks_with_a_static_cache(member, model, batch, full):
+    config, source = model.config.get_text_config(decoder=True), FIXED_MEMORY.get(member.system, 7)
+    parts = [StaticCache(config=config, max_cache_len=size) for size in (9, source)]
     step = Stepper(model, batch, EncoderDecoderCache(*parts))
     assert_same(torch.cat([step(piece) for piece in batch.target.split((2, 1, 3), 1)], 1), full)
 

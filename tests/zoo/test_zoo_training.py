@@ -156,7 +156,10 @@ def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
         False,
     }  # bfloat16 attention is slow backwards on a CPU
     loss.backward()
+    idle = tuple(IDLE.get(member.system, ()))
     for name, gradient in gradients(model).items():
+        if idle and name.endswith(idle):
+            continue
         cosine = torch.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0)
         assert cosine > 0.9, f"{name}: {cosine}"
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from hf_mlnmt.modeling.aggregation import AggregationForConditionalGeneration
+from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
 from hf_mlnmt.modeling.dual_context import DualContextForConditionalGeneration
 from hf_mlnmt.modeling.extended_cross_attention import ExtendedCrossAttentionForConditionalGeneration
 from hf_mlnmt.modeling.layers import DecoderLayer
@@ -15,6 +16,7 @@ from hf_mlnmt.modeling.multi_level_supervision import MultiLevelSupervisionForCo
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 from hf_mlnmt.search.steps.aggregation import AggregationStep
 from hf_mlnmt.search.steps.baseline import DecoderStep
+from hf_mlnmt.search.steps.bridge import BridgeStep
 from hf_mlnmt.search.steps.dual_context import DualContextStep
 from hf_mlnmt.search.steps.extended_cross_attention import ExtendedCrossAttentionStep
 from hf_mlnmt.search.steps.multi_layer_attention import MultiLayerAttentionStep
@@ -24,6 +26,7 @@ from hf_mlnmt.search.steps.multi_level_supervision import MultiLevelSupervisionS
 STEPS: dict[type, type[DecoderStep]] = {
     TransformerForConditionalGeneration: DecoderStep,
     AggregationForConditionalGeneration: AggregationStep,
+    BridgeForConditionalGeneration: BridgeStep,
     DualContextForConditionalGeneration: DualContextStep,
     ExtendedCrossAttentionForConditionalGeneration: ExtendedCrossAttentionStep,
     MultiLayerAttentionForConditionalGeneration: MultiLayerAttentionStep,

@@ -1,0 +1,150 @@
+"""The scores of a model of many languages as a matrix: from each language into each, zero-shot pairs marked.
+
+What is read is a run of a recipe with tasks for pairs of languages (training/directions.py): its results.json, its
+recipe.yaml, its translations of the test sets <name>.<source>-<target>.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.language_identification import LanguageClassifier
+from hf_mlnmt.table import Number, Table
+
+SENTENCES = 5000  # of each language, to learn what it looks like
+
+
+@dataclass
+class Matrix:
+    """Scores, and shares of translations that are in another language than the one asked for, by "source-target"."""
+
+    test: str
+    model: str
+    protocol: str
+    metric: str
+    sources: list[str]
+    targets: list[str]
+    scores: dict[str, float]
+    zero_shot: list[str]
+    off_target: dict[str, float] = field(default_factory=dict)
+    classifier_accuracy: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As matrix.json has it."""
+        return {"schema": "hf_mlnmt.matrix/1", **asdict(self)}
+
+    def mean(self, zero_shot: bool) -> float | None:
+        """The mean of the scores of the trained pairs, or of the others; None where there are none."""
+        found = [score for pair, score in self.scores.items() if (pair in self.zero_shot) == zero_shot]
+        return sum(found) / len(found) if found else None
+
+    def table(self) -> Table:
+        """Rows are source languages, columns target languages; * marks a pair that was not trained."""
+        return self._table(self.scores, "{:.2f}", f"{self.metric}, {self.protocol}: {self.test}, {self.model}")
+
+    def off_target_table(self) -> Table:
+        """The same with the shares, in percent."""
+        percent = {pair: 100 * share for pair, share in self.off_target.items()}
+        title = f"% of translations in another language, {self.test}; the classifier finds the language of "
+        return self._table(percent, "{:.1f}", f"{title}{self.classifier_accuracy or 0:.2%} of the references")
+
+    def _table(self, values: Mapping[str, float], form: str, title: str) -> Table:
+        rows = []
+        for source in self.sources:
+            pairs = [f"{source}-{target}" for target in self.targets]
+            cells = [form.format(values[pair]) if pair in values else "" for pair in pairs]
+            stars = ["*" if cell and pair in self.zero_shot else "" for cell, pair in zip(cells, pairs)]
+            rows.append([source, *(cell + star for cell, star in zip(cells, stars))])
+        means = [(text, self.mean(zero)) for text, zero in (("trained", False), ("zero-shot*", True))]
+        said = ", ".join(f"{text} {mean:.2f}" for text, mean in means if mean is not None)
+        caption = f"mean: {said}" if values is self.scores else "* not trained together"
+        return Table(["from / to", *map(Number, self.targets)], rows, title, caption)
+
+
+def read_matrix(
+    run: str | Path,
+    test: str | None = None,
+    model: str = "average",
+    protocol: str = "classic",
+    metric: str = "bleu",
+    data: str | Path | None = None,
+) -> Matrix:
+    """The matrix of a finished run.
+
+    Args:
+        test: the test sets' common name; None: that of the first.
+        data: the folder of the recipe's corpora: with it the off-target share is measured, by a classifier trained on
+            the training corpora.
+
+    Raises: UserError for a run without such test sets, scores or corpora.
+    """
+    run = Path(run)
+    results = _read(run / model / "results.json", json.loads)
+    recipe = _read(run / "recipe.yaml", yaml.safe_load)
+    tests = [name.rpartition(".") for name in results["scores"] if name.rpartition(".")[2].count("-") == 1]
+    test = test or next((name for name, _, _ in tests if name), None)
+    pairs = [pair for name, _, pair in tests if name == test]
+    if not pairs:
+        raise UserError(f"{run}: no test sets {test or '<name>'}.<source>-<target>, as `directions` makes them.")
+    found = {}
+    for pair in pairs:
+        known = results["scores"][f"{test}.{pair}"]
+        named = {name.lower(): score["score"] for name, score in known.get(protocol, {}).items()}
+        if metric.lower() not in named:
+            have = ", ".join(f"{name}: {' '.join(metrics)}" for name, metrics in known.items())
+            raise UserError(f"{run}: no {metric} under the protocol {protocol}; there are {have}.")
+        found[pair] = named[metric.lower()]
+    trained = set(recipe.get("tasks") or {})
+    sides = [[pair.split("-")[side] for pair in pairs] for side in (0, 1)]
+    sources, targets = ([code for code in dict.fromkeys(sides[0] + sides[1]) if code in side] for side in sides)
+    zero_shot = [pair for pair in pairs if pair not in trained]
+    matrix = Matrix(str(test), model, protocol, metric, sources, targets, found, zero_shot)
+    if data is not None:
+        _measure_languages(matrix, run, recipe, Path(data))
+    return matrix
+
+
+def _measure_languages(matrix: Matrix, run: Path, recipe: dict[str, Any], data: Path) -> None:
+    """Fill in the off-target shares, and the classifier's accuracy on the references of the test sets."""
+    classifier = LanguageClassifier(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
+    tests = {name: corpus for name, corpus in recipe["data"]["test"].items() if name.startswith(f"{matrix.test}.")}
+    matrix.classifier_accuracy = classifier.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
+    for pair in matrix.scores:
+        target = pair.split("-")[1]
+        file = run / "translations" / f"{matrix.test}.{pair}.{matrix.model}.{target}"
+        lines = [line for line in file.read_text(encoding="utf-8").split("\n")[:-1] if line.strip()]
+        wrong = sum(classifier(line) != target for line in lines)
+        matrix.off_target[pair] = wrong / max(1, len(lines))
+
+
+def _corpora(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Language -> a file of it, from corpora that name files and languages."""
+    files: dict[str, str] = {}
+    for section in sections:
+        corpora = section["data"] if isinstance(section["data"], list) else [section["data"]]
+        for corpus in corpora:
+            languages = corpus.get("languages") or section.get("languages") or {}
+            for side, file in (corpus.get("files") or {}).items():
+                files.setdefault(languages[side], file)
+    if not files:
+        raise UserError("the tasks name no files of text: the languages cannot be learnt from them.")
+    return files
+
+
+def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) -> dict[str, list[str]]:
+    return {language: list(islice(read_lines(data / file), most)) for language, file in files.items()}
+
+
+def _read(path: Path, parse: Any) -> Any:
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
+    return parse(path.read_text(encoding="utf-8"))

@@ -1,0 +1,374 @@
+"""The attention bridge: an encoder for each source language, a decoder for each target language, and between them one
+matrix of fixed size, made by an inner attention that all pairs of languages share.
+
+Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (the citation is rnn.py's), section 2.2.
+
+| symbol in the paper | here | shape |
+| --- | --- | --- |
+| H: an encoder's states | last_hidden_state | (batch, source, d_model) |
+| A, equation 8 | bridge_attentions | (batch, k, source) |
+| M, equation 9: what every decoder reads | memory | (batch, k, d_model) |
+
+(8), (9): inner_attention.py. (10) L = -log p(Y|X) + lambda ||A A^T - I||_F^2, of a sentence: what is added to the sum
+over target tokens is a sum over sentences, and both have one divisor, the step's target tokens.
+
+Every decoder reads M in place of H, with no mask, as all of its k rows are there; a recurrent one begins with their
+mean, h and c of all layers. Only the bridge is shared; `pair` gives one encoder and one decoder around it as a model.
+The penalty is of training alone, and of sentences that have a target.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import Seq2SeqModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from .bridge_configuration import BridgeConfig
+from .embedding import pooled_rows
+from .inner_attention import AttentionBridge, redundancy
+from .outputs import EncoderOutput, TranslationOutput
+from .rnn import RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
+from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
+
+CODERS: dict[str, tuple[Any, Any]] = {"rnn": (RNNEncoder, RNNDecoder), "transformer": (Encoder, Decoder)}
+
+
+@dataclass
+class BridgeEncoderOutput(EncoderOutput):
+    """`bridge_attentions`: A (batch, k, source)."""
+
+    bridge_attentions: Tensor | None = None
+
+
+@dataclass
+class BridgeModelOutput(Seq2SeqModelOutput):
+    """`bridge_attentions`: A (batch, k, source)."""
+
+    bridge_attentions: Tensor | None = None
+
+
+class BridgePreTrainedModel(RNNPreTrainedModel):
+    """What Transformers must know of all models of this family."""
+
+    config: BridgeConfig
+    _no_split_modules = ["EncoderLayer", "DecoderLayer", "RNNEncoderLayer", "RNNDecoderLayers"]
+    _supports_flash_attn = True
+
+
+def module_name(language: str) -> str:
+    """The name of a language's module: "to" alone is a method of every module, and a language."""
+    return f"of_{language}"
+
+
+def other_languages(config: BridgeConfig) -> list[str]:
+    """Patterns of the weights of languages that were not asked for (`from_pretrained(folder, languages=[...])`)."""
+    kept = {"encoders": config.source_languages, "decoders": config.target_languages}
+    kept["lm_heads"] = config.target_languages
+    names = {part: "|".join(map(module_name, codes)) or "-" for part, codes in kept.items()}
+    return [rf"(^|\.){part}\.(?!({known})\.)" for part, known in names.items()]
+
+
+class BridgedEncoder(nn.Module):
+    """A language's encoder and the bridge, as one encoder."""
+
+    main_input_name = "input_ids"
+    hands_on = ("memory",)
+
+    def __init__(self, encoder: Any, bridge: AttentionBridge):
+        super().__init__()
+        self.encoder, self.bridge = encoder, bridge
+        self.train(encoder.training)
+
+    @property
+    def embed_tokens(self) -> nn.Module:
+        """The language's embeddings."""
+        return self.encoder.embed_tokens
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The encoder's."""
+        return self.encoder.layers
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs,
+    ) -> BridgeEncoderOutput:
+        """input_ids and attention_mask (batch, source) -> H, and M as `memory`, A as `bridge_attentions`."""
+        encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **{**kwargs, "return_dict": True})
+        memory, weights = self.bridge(encoded.last_hidden_state, attention_mask)
+        return BridgeEncoderOutput(
+            last_hidden_state=encoded.last_hidden_state,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            memory=memory,
+            bridge_attentions=weights,
+        )
+
+
+class BridgeModel(BridgePreTrainedModel, TransformerModel):
+    """Encoders, bridge and decoders, without the output projections; called, it must have one language on each side."""
+
+    def __init__(self, config: BridgeConfig):
+        super(TransformerModel, self).__init__(config)
+        encoder_class, decoder_class = CODERS[config.coders]
+        self._tied_weights_keys, self._keys_to_ignore_on_load_unexpected = {}, other_languages(config)
+        sizes = config.vocab_size, config.decoder_vocab_size
+        encoders, decoders = {}, {}
+        for language in config.source_languages:  # one config for all, or what is changed in it would reach some only
+            config.vocab_size = config.vocabulary(language, "source")
+            encoders[module_name(language)] = encoder_class(config)
+        for language in config.target_languages:
+            config.decoder_vocab_size = config.vocabulary(language, "target")
+            decoders[module_name(language)] = decoder_class(config)
+        config.vocab_size, config.decoder_vocab_size = sizes
+        self.encoders, self.decoders = nn.ModuleDict(encoders), nn.ModuleDict(decoders)
+        self.bridge = AttentionBridge(config.d_model, config.bridge_width, config.bridge_heads, config.bridge_bias)
+        self.post_init()
+
+    @property
+    def encoder(self) -> BridgedEncoder:  # type: ignore[override]
+        """The only encoder, with the bridge."""
+        return BridgedEncoder(self.encoders[module_name(self.config.choose("source", None))], self.bridge)
+
+    @property
+    def decoder(self) -> Any:  # type: ignore[override]
+        """The only decoder."""
+        return self.decoders[module_name(self.config.choose("target", None))]
+
+    def get_input_embeddings(self) -> nn.Module:
+        if len(self.config.source_languages) != 1:
+            raise NotImplementedError("every source language has embeddings of its own: model.pair(...) has one")
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module):
+        self.encoder.encoder.embed_tokens = value
+
+    def decode(self, encoded: EncoderOutput, **inputs: Any) -> BridgeModelOutput:
+        """The decoder over M, to which the source's mask (batch, source) says nothing.
+
+        One of four dimensions is M's own: a search fills whole blocks.
+        """
+        mask = inputs["encoder_attention_mask"]
+        if mask is not None and mask.dim() == 2:
+            inputs["encoder_attention_mask"] = None
+        outputs = super().decode(encoded, **inputs)
+        return BridgeModelOutput(**outputs, bridge_attentions=getattr(encoded, "bridge_attentions", None))
+
+
+class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForConditionalGeneration):
+    """The translation model between any of its languages.
+
+    forward and generate() take `source_language` and `target_language`; a side that has only one needs no name.
+    """
+
+    model_class = BridgeModel
+    citation = RNNForConditionalGeneration.citation
+    _tied_weights_keys = {}
+
+    def __init__(self, config: BridgeConfig):
+        super(TransformerForConditionalGeneration, self).__init__(config)
+        self.model: Any = BridgeModel(config)
+        heads = {
+            module_name(language): nn.Linear(
+                config.d_model, config.vocabulary(language, "target"), bias=config.output_bias
+            )
+            for language in config.target_languages
+        }
+        self.lm_heads = nn.ModuleDict(heads)
+        self._keys_to_ignore_on_load_unexpected = other_languages(config)
+        self._tied_weights_keys = {
+            f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in heads
+        }
+        self.post_init()
+
+    @property
+    def lm_head(self) -> Any:  # type: ignore[override]
+        """The only output projection."""
+        return self.lm_heads[module_name(self.config.choose("target", None))]
+
+    def get_output_embeddings(self) -> Any:
+        """The only output projection; None where every target language has its own."""
+        return self.lm_head if len(self.config.target_languages) == 1 else None
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
+        """As Transformers'; `languages=[...]` loads the modules of these alone, and all of them must be there."""
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        missing, lacking = set(info["missing_keys"]), []
+        for part in (model.model.encoders, model.model.decoders):
+            prefix = "model.encoders" if part is model.model.encoders else "model.decoders"
+            for name, module in part.items():
+                if all(f"{prefix}.{name}.{key}" in missing for key, _ in module.named_parameters()):
+                    lacking.append(f"{prefix}.{name}")
+        if lacking and not any(".bridge." in key for key in missing):  # without any weights it is no such folder
+            raise ValueError(
+                f"{pretrained_model_name_or_path} has no weights of {', '.join(lacking)}, which its config.json names: "
+                "take languages=[...] that are there, or download the folder again"
+            )
+        return (model, info) if output_loading_info else model
+
+    def pair(self, source_language: str | None = None, target_language: str | None = None) -> Any:
+        """A model of one encoder, the bridge and one decoder, for itself: it shares the weights, saves and publishes.
+
+        Raises: ValueError for an unknown language, listing those there are.
+        """
+        pair = self.between(source_language, target_language)
+        pair = copy.copy(self) if pair is self else pair
+        pair.generation_config = copy.deepcopy(self.generation_config)
+        return pair
+
+    def between(self, source_language: str | None, target_language: str | None) -> Any:
+        """This model with one language on each side: itself, if it has no others."""
+        source = self.config.choose("source", source_language)
+        target = self.config.choose("target", target_language)
+        if self.config.is_pair:
+            return self
+        model, inner = copy.copy(self), copy.copy(self.model)
+        source_name, target_name = module_name(source), module_name(target)
+        model.config = inner.config = self.config_between(source, target)
+        inner._modules = {
+            **self.model._modules,
+            "encoders": nn.ModuleDict({source_name: self.model.encoders[source_name]}),
+            "decoders": nn.ModuleDict({target_name: self.model.decoders[target_name]}),
+        }
+        heads = nn.ModuleDict({target_name: self.lm_heads[target_name]})
+        model._modules = {**self._modules, "model": inner, "lm_heads": heads}
+        own = f"lm_heads.{target_name}.weight"
+        for table in ("_tied_weights_keys", "all_tied_weights_keys"):
+            found = getattr(self, table, None) or {}
+            setattr(model, table, {key: value for key, value in found.items() if key == own})
+        return model
+
+    def add_language(self, language: str, source: bool = True, target: bool = True) -> None:
+        """Give the model an encoder, a decoder or both for a new language, of the joint vocabulary, with new weights.
+
+        Raises: ValueError if it has them already, or if every language has a vocabulary of its own.
+        """
+        config, name = self.config, module_name(language)
+        if config.vocab_sizes is not None:
+            raise ValueError(f"{language}: the vocabularies of this model are its languages' own (vocab_sizes)")
+        for side, wanted in (("source", source), ("target", target)):
+            if wanted and language in (codes := getattr(config, f"{side}_languages")):
+                raise ValueError(f"{language} is a {side} language of this model already: {', '.join(codes)}")
+        encoder_class, decoder_class = CODERS[config.coders]
+        device, dtype = self.device, self.dtype
+        if source:
+            self.model.encoders[name] = encoder_class(config).to(device, dtype)
+            config.source_languages = [*config.source_languages, language]
+        if target:
+            self.model.decoders[name] = decoder_class(config).to(device, dtype)
+            head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+            self._init_weights(head)
+            self.lm_heads[name] = head.to(device, dtype)
+            tied = {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight"}
+            self._tied_weights_keys = {**self._tied_weights_keys, **tied}
+            if config.tie_word_embeddings:
+                self.all_tied_weights_keys = {**self.all_tied_weights_keys, **tied}
+                self.lm_heads[name].weight = self.model.decoders[name].embed_tokens.weight
+            config.target_languages = [*config.target_languages, language]
+        self.train(self.training)
+
+    def config_between(self, source: str, target: str) -> BridgeConfig:
+        """The config with one language on each side."""
+        config = copy.copy(self.config)
+        vocabularies = self.config.vocabulary(source, "source"), self.config.vocabulary(target, "target")
+        config.source_languages, config.target_languages = [source], [target]
+        if config.vocab_sizes is not None:
+            config.vocab_sizes = {source: vocabularies[0], target: vocabularies[1]}
+        config.vocab_size, config.decoder_vocab_size = vocabularies
+        return config
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TranslationOutput:
+        """As `TransformerForConditionalGeneration.forward`, between two languages of this model."""
+        model = self.between(source_language, target_language)
+        return super(BridgeForConditionalGeneration, model).forward(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            past_key_values,
+            inputs_embeds,
+            decoder_inputs_embeds,
+            labels,
+            use_cache,
+            logits_to_keep,
+            **kwargs,
+        )
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        *args,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **kwargs,
+    ) -> Any:
+        """As Transformers', between two languages of this model, also such that were never trained together."""
+        model = self.between(source_language, target_language)
+        return super(BridgeForConditionalGeneration, model).generate(inputs, *args, **kwargs)
+
+    def embed(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        pooling: str | int = "flat",
+        source_language: str | None = None,
+        **inputs,
+    ) -> Tensor:
+        """Sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its rows' mean,
+        or one row (batch, d_model); embedding.py. Needs no decoder.
+
+        Raises: ValueError for an unknown language or pooling, listing what there is.
+        """
+        language = self.config.choose("source", source_language)
+        encoder = BridgedEncoder(self.model.encoders[module_name(language)], self.model.bridge)
+        return pooled_rows(encoder(input_ids, attention_mask, **inputs).memory, pooling)
+
+    def supervise(  # type: ignore[override]
+        self,
+        outputs: BridgeModelOutput,
+        logits: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+        items: int | Tensor,
+    ) -> dict[str, Tensor]:
+        """Equation 10, as "translation" and in training "penalty"."""
+        losses = super().supervise(outputs, logits, labels, label_smoothing, items)
+        if self.training and self.config.penalty_weight and outputs.bridge_attentions is not None:
+            real = (labels != -100).any(1)
+            penalty = torch.where(real, redundancy(outputs.bridge_attentions), 0.0).sum()
+            losses["penalty"] = self.config.penalty_weight * penalty / items
+        return losses
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs):
+        # From here on M is the source, and has no mask: for the sizes of caches, and for the loops.
+        memory = EncoderOutput.of(model_kwargs["encoder_outputs"], BridgedEncoder.hands_on).memory
+        model_kwargs["encoder_outputs"] = EncoderOutput(last_hidden_state=memory, memory=memory)
+        model_kwargs.pop("attention_mask", None)
+        return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)

@@ -1,0 +1,206 @@
+"""Recipes of many languages: what `directions` stands for, a whole run, languages that are added, the matrix."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM
+from typer.testing import CliRunner
+
+from hf_mlnmt import UserError
+from hf_mlnmt.cli import app
+from hf_mlnmt.evaluation.matrix import read_matrix
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.training import read_recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "bridge_heads": 2, "bridge_width": 8}
+BETWEEN = {"between": ["de", "en", "fr"], "train": "train.<language>", "dev": "val.<language>"}
+MODEL = {"system": "bridge-rnn", "shape": "tiny", "settings": SIZES}
+
+
+def recipe_of(folder: Path, directions: dict, model: dict | None = None, **changes) -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    data = {"train": None, "dev": None, "test": {}}
+    changes = {"evaluation": {"every": 6, "best": "mean_bleu"}, "budget": {"steps": 12}, **changes}
+    directions = {**BETWEEN, "test": {"made-up": "test.<language>"}, **directions}
+    path = folder / "recipe.yaml"
+    return write_recipe(path, data=data, model=model or MODEL, directions=directions, **changes)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    """A corpus of three languages: the third says the first one's words backwards."""
+    folder = write_corpus(tmp_path_factory.mktemp("corpus"))
+    for part in ("train", "val", "test"):
+        lines = (folder / f"{part}.en").read_text().splitlines()
+        (folder / f"{part}.fr").write_text("".join(f"{' '.join(w[::-1] for w in x.split())} !\n" for x in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(three, tmp_path_factory) -> tuple[Path, Path]:
+    """A run of en <-> de and en <-> fr with copies, so that de <-> fr is zero-shot; and its recipe."""
+    folder = tmp_path_factory.mktemp("run")
+    recipe = recipe_of(folder, {"leave_out": ["de-fr"], "copies": True})
+    run(recipe, three, folder / "run")
+    return folder / "run", recipe
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, "de-en de-fr en-de en-fr fr-de fr-en"),
+        ({"pairs": "to-en"}, "de-en fr-en"),
+        ({"pairs": "from-en"}, "en-de en-fr"),
+        ({"pairs": "with-en", "copies": True}, "de-en en-de en-fr fr-en de-de en-en fr-fr"),
+        ({"pairs": "to-en", "copies": True}, "de-en fr-en de-de en-en fr-fr"),
+        ({"leave_out": ["fr-de"]}, "de-en en-de en-fr fr-en"),
+        ({"pairs": ["de-fr"], "shares": {"de-fr": 2}}, "de-fr"),
+    ],
+)
+def test_the_tasks_of_directions(tmp_path, keys, expected):
+    recipe = read_recipe(recipe_of(tmp_path, keys, evaluation={"every": 6, "best": "loss"}))
+    assert list(recipe.tasks) == expected.split()
+    assert recipe.directions is None, "what is kept in the run's folder says the tasks"
+    for name, task in recipe.tasks.items():
+        source, target = name.split("-")
+        assert task.data["files"] == {"source": f"train.{source}", "target": f"train.{target}"}
+        assert (task.languages.source, task.languages.target) == (source, target)
+        assert (task.dev is None) == (source == target)
+        assert task.share == keys.get("shares", {}).get(name, 1.0)
+    sources, targets = ({name.split("-")[side] for name in recipe.tasks} for side in (0, 1))
+    tested = {name.partition(".")[2] for name in recipe.data.test}
+    assert tested == {f"{a}-{b}" for a in sources for b in targets if a != b}, "pairs that are not trained too"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"pairs": "into-en"}, r"directions.pairs: 'into-en' is none of all, to-X"),
+        ({"pairs": "to-xx"}, r"X one of de, en, fr"),
+        ({"pairs": ["de-xx"]}, r"directions.pairs: 'de-xx': expected two of de, en, fr"),
+        ({"leave_out": ["de-de"]}, r"directions.leave_out: 'de-de'"),
+        ({"between": ["de"]}, r"at least two languages"),
+        ({"between": ["de", "zh-Hans"]}, r"'zh-Hans': a code of letters and digits"),
+        ({"train": "train.en"}, r"train: 'train.en' has no <language>"),
+        ({"pairs": ["de-en"], "leave_out": ["de-en"]}, r"no pair of languages is left"),
+        ({"shares": {"de-ne": 2}}, r"directions.shares: there is no task de-ne"),
+        ({"paris": "all"}, r"paris"),
+    ],
+)
+def test_wrong_directions_are_named(tmp_path, keys, message):
+    with pytest.raises(UserError, match=message):
+        read_recipe(recipe_of(tmp_path, keys))
+
+
+def test_directions_beside_tasks_are_refused(tmp_path):
+    path = recipe_of(tmp_path, {})
+    content = yaml.safe_load(path.read_text())
+    content["data"]["dev"] = {"files": {"source": "val.en", "target": "val.de"}}
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"takes the place of tasks, data\.train and data\.dev"):
+        read_recipe(path)
+
+
+def test_twelve_directions_in_less_than_twenty_lines():
+    """The recipes of the project are no longer than that either."""
+    folder = Path(__file__).resolve().parents[2] / "training"
+    for path in folder.glob("bridge-*.yaml"):
+        assert len(path.read_text().splitlines()) < 20, path
+
+
+def test_a_run(finished, three, tmp_path):
+    """Trained, measured in every trained direction, tested in all; going on is exact."""
+    folder, recipe = finished
+    results = json.loads((folder / "results.json").read_text())
+    assert set(results["scores"]) == {
+        f"made-up.{a}-{b}" for a in BETWEEN["between"] for b in BETWEEN["between"] if a != b
+    }
+    last = results["dev"][-1]
+    own = [value for name, value in last.items() if name.endswith("_bleu") and "mean" not in name]
+    assert len(own) == 4
+    assert last["eval_mean_bleu"] == pytest.approx(sum(own) / 4)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "average")
+    assert model.config.source_languages == model.config.target_languages == ["de", "en", "fr"]
+    again = shutil.copytree(folder, tmp_path / "again")
+    for name in ("best", "average", "checkpoints/checkpoint-12"):
+        shutil.rmtree(again / name)
+    (again / "results.json").unlink()
+    assert "going on from" in run(recipe, three, again)
+    assert same_weights(folder, again)
+
+
+def test_the_pipeline_between_any_two(finished):
+    """Also de -> fr, never trained; lists of languages are grouped, and the order is kept."""
+    translate = TranslationPipeline.from_pretrained(str(finished[0] / "average"))
+    assert translate.languages == ["de", "en", "fr"]
+    texts = ["ba do", "ki lu me", "no", "pa ro su"]
+    sources, targets = ["en", "de", "en", "de"], ["de", "fr", "fr", "en"]
+    mixed = translate(texts, source_language=sources, target_language=targets, num_return_sequences=2, num_beams=2)
+    for text, source, target, found in zip(texts, sources, targets, mixed):
+        alone = translate([text], source_language=source, target_language=target, num_return_sequences=2, num_beams=2)
+        assert [one.text for one in found] == [one.text for one in alone[0]]
+        assert [one.score for one in found] == pytest.approx([one.score for one in alone[0]], abs=1e-4)
+    with pytest.raises(UserError, match=r"target_language: unknown code 'xx'.*knows: de, en, fr"):
+        translate(texts, source_language="de", target_language="xx")
+    with pytest.raises(UserError, match="source_language: needed by this model"):
+        translate(texts, target_language="de")
+    with pytest.raises(UserError, match="source_language: 1 codes for 4 texts"):
+        translate(texts, source_language=["de"], target_language="fr")
+
+
+def test_the_matrix(finished, three, tmp_path):
+    matrix = read_matrix(finished[0], data=three)
+    assert (matrix.sources, matrix.targets, sorted(matrix.zero_shot)) == (
+        ["de", "en", "fr"], ["de", "en", "fr"], ["de-fr", "fr-de"],
+    )  # fmt: skip
+    assert len(matrix.scores) == len(matrix.off_target) == 6
+    assert 0.9 < matrix.classifier_accuracy <= 1.0
+    cells = matrix.table().rows[0]
+    assert cells[0] == "de"
+    assert cells[1] == ""
+    assert cells[3].endswith("*")
+    assert not cells[2].endswith("*")
+    assert matrix.mean(zero_shot=True) == pytest.approx((matrix.scores["de-fr"] + matrix.scores["fr-de"]) / 2)
+    result = CliRunner().invoke(app, ["matrix", str(finished[0]), "-o", str(tmp_path), "-m", "chrF"])
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "matrix.json").read_text())["zero_shot"] == ["de-fr", "fr-de"]
+    assert (tmp_path / "matrix.png").stat().st_size > 1000
+    with pytest.raises(UserError, match="no such file"):
+        read_matrix(tmp_path)
+    with pytest.raises(UserError, match="no xyz under the protocol classic; there are"):
+        read_matrix(finished[0], metric="xyz")
+
+
+def test_a_language_is_added(three, tmp_path):
+    """Everything that was there is the same afterwards, bit for bit; what is new is trained."""
+    first = recipe_of(tmp_path / "a", {"between": ["de", "en"]})
+    run(first, three, tmp_path / "two")
+    model = tmp_path / "two" / "average"
+    second = recipe_of(tmp_path / "b", {"between": ["en", "fr"]}, model={}, tokenizer={}, seed=2)
+    command = ["add-language", str(model), str(second), "--data", str(three), "-o", str(tmp_path / "three")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "three" / "average"))
+    assert before.keys() < after.keys()
+    for name, value in before.items():
+        assert torch.equal(after[name], value), name
+    added = {name.split("of_")[1].split(".")[0] for name in after.keys() - before.keys()}
+    assert added == {"fr"}
+    early = load_file(tmp_path / "three" / "checkpoints" / "checkpoint-6" / "model.safetensors")
+    name = "model.encoders.of_fr.embed_tokens.weight"
+    assert not torch.equal(early[name], after[name])
+    grown = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "three" / "average")
+    assert grown.config.source_languages == grown.config.target_languages == ["de", "en", "fr"]
+    assert grown.lm_heads["of_fr"].weight is grown.model.decoders["of_fr"].embed_tokens.weight
+    command = ["add-language", str(model), str(first), "--data", str(three), "-o", str(tmp_path / "x")]
+    result = CliRunner().invoke(app, command)
+    assert "has all languages of the tasks already" in str(result.exception)
