@@ -20,7 +20,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, has_modules
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.segments import Encoder
+from hf_mlnmt.generation.segments import TextEncoder
 
 
 @torch.inference_mode()
@@ -48,7 +48,7 @@ def embed_texts(
             options["source_language"] = model.config.choose("source", language)
         except ValueError as error:
             raise UserError(str(error)) from error
-    encoder = Encoder(parts.source, parts.source_processing, Direction(), None, None)
+    encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
     found: np.ndarray | None = None

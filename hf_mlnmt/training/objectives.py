@@ -59,7 +59,7 @@ class Objective(ABC):
     side: ClassVar[Literal["source", "target"] | None] = None
     translates: ClassVar[bool] = False
     whole_model: ClassVar[str | None] = None
-    needs: Sequence[Need] = ()
+    needs: ClassVar[Sequence[Need]] = ()
     head: nn.Module | None = None
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Translation(Objective):
     """
 
     translates: ClassVar[bool] = True
-    needs: Sequence[Need] = (ENCODER_DECODER,)
+    needs: ClassVar[Sequence[Need]] = (ENCODER_DECODER,)
 
     pad_token_id: int
     label_smoothing: float = 0.0
