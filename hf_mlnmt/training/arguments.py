@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.schedules import Schedule
 
 TRACKING = "TENSORBOARD_LOGGING_DIR"

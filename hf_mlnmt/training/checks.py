@@ -14,8 +14,8 @@ from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora, doubts_about_sides
 from hf_mlnmt.training.init_from import initialise, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
-from hf_mlnmt.training.recipe import Recipe
 from hf_mlnmt.training.recipe_checks import doubts
+from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV
 
 if TYPE_CHECKING:

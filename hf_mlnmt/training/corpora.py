@@ -22,7 +22,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objective_names import NamedObjective, read_objective
 from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe import Recipe, TaskSection
+from hf_mlnmt.training.recipe_keys import Recipe, TaskSection
 from hf_mlnmt.training.rotation import seed_of
 
 EncodedSet = Corpora | BothDirections | Resegmented

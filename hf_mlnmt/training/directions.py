@@ -13,29 +13,12 @@ directions:
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Directions, Languages, Recipe, TaskSection
 
 PLACE = "<language>"
-
-
-@dataclass
-class Directions:
-    """Files with `<language>` for its code; see above."""
-
-    between: list[str]
-    train: str
-    dev: str | None = None
-    test: dict[str, str] = field(default_factory=dict)
-    pairs: str | list[str] = "all"
-    leave_out: list[str] = field(default_factory=list)
-    copies: bool = False
-    shares: dict[str, float] = field(default_factory=dict)  # of single tasks, as {de-en: 2}; 1 unless told
 
 
 def expand(recipe: Recipe) -> None:
@@ -43,8 +26,6 @@ def expand(recipe: Recipe) -> None:
 
     Raises: UserError naming the field.
     """
-    from hf_mlnmt.training.recipe import Languages, TaskSection
-
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return

@@ -17,7 +17,7 @@ from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
 from hf_mlnmt.training.reading import build, load_yaml
-from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Recipe
 
 RECIPE, FINGERPRINTS = "recipe.yaml", "data/fingerprints.json"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)

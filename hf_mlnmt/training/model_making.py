@@ -17,7 +17,7 @@ from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.training.adding import extended_config
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.objective_names import NamedObjective
-from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
 

@@ -30,7 +30,7 @@ from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_m
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV, translates
 from hf_mlnmt.training.tasks import Task
 

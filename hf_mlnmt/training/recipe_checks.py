@@ -14,7 +14,7 @@ from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.task_checks import measured
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe import Recipe
+    from hf_mlnmt.training.recipe_keys import Recipe
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.checks import saved_steps
 from hf_mlnmt.training.finishing import read_state
-from hf_mlnmt.training.recipe import Recipe
+from hf_mlnmt.training.recipe_keys import Recipe
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.trainer import TranslationTrainer

@@ -26,8 +26,9 @@ from hf_mlnmt.evaluation import Results
 from hf_mlnmt.synthetic import Method, Settings, Watcher, back_translate
 from hf_mlnmt.training.inheritance import lay_over
 from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe import Recipe, Round, TranslationSection, read_content, recipe_of
+from hf_mlnmt.training.recipe import read_content, recipe_of
 from hf_mlnmt.training.recipe_checks import FILE_NAME
+from hf_mlnmt.training.recipe_keys import Recipe, Round, TranslationSection
 from hf_mlnmt.training.reversal import KEY as REVERSE
 from hf_mlnmt.training.reversal import turn_round
 from hf_mlnmt.training.run import run_recipe

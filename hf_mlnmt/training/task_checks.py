@@ -12,7 +12,7 @@ from hf_mlnmt.training.rotation import Rotation
 from hf_mlnmt.training.tasks import NAME
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe import Recipe, TaskSection
+    from hf_mlnmt.training.recipe_keys import Recipe, TaskSection
 
 MAIN_DEV = "dev"  # the name of the development set data.dev
 PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from
