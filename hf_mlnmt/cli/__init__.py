@@ -35,6 +35,7 @@ from hf_mlnmt.cli.import_model import import_model
 from hf_mlnmt.cli.masking import masking
 from hf_mlnmt.cli.matrix import matrix
 from hf_mlnmt.cli.outputs import outputs
+from hf_mlnmt.cli.perplexity import perplexity
 from hf_mlnmt.cli.probe import probe
 from hf_mlnmt.cli.publish import publish
 from hf_mlnmt.cli.retrieve import retrieve
@@ -49,7 +50,7 @@ VERBS = {
     "First steps": (demo,),
     "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
-    "Score": (evaluate, compare, compare_runs, fusion_grid, matrix),
+    "Score": (evaluate, perplexity, compare, compare_runs, fusion_grid, matrix),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs, embed, retrieve),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),

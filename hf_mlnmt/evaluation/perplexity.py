@@ -11,7 +11,7 @@ models of different vocabularies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,9 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.data.text_ends import ending
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
 from hf_mlnmt.modeling.loss import cross_entropy
+from hf_mlnmt.table import Number, Table
 
 IGNORED = -100
 
@@ -59,6 +62,34 @@ class Perplexity:
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
+
+
+def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
+    """A language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
+
+    Raises: UserError when it is not there, or its scores have no perplexity.
+    """
+    import transformers
+
+    from hf_mlnmt.generation.loading import choose_device
+
+    folder = fetch_small_files(name)
+    auto_class = auto_class_of(folder)
+    if auto_class == "AutoModelForMaskedLM":
+        raise UserError(f"{name}: predicts what is hidden in a text, not the text: it has no perplexity.")
+    model = load_model(name, getattr(transformers, auto_class))
+    return model.to(choose_device(device)).eval(), ending(load_tokenizers(folder))
+
+
+def table_of(found: Mapping[str, Perplexity]) -> Table:
+    """A row for each file."""
+    numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
+    rows = [
+        [name, f"{one.per_subword:.3f}", f"{one.per_word:.3f}", f"{one.bits_per_byte:.4f}"]
+        + [f"{count:,}" for count in (one.sentences, one.subwords, one.words, one.bytes)]
+        for name, one in found.items()
+    ]
+    return Table(["text", *map(Number, numbers)], rows, "perplexity", "Subwords, words and bytes with sentence ends.")
 
 
 def perplexity(

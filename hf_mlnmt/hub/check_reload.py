@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
+from hf_mlnmt.model_folder import auto_class_of
 from hf_mlnmt.reports.language_names import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
@@ -41,6 +42,7 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
         "target": torch.randint(rows, (len(texts), 6), generator=generator).tolist(),
         "max_new_tokens": _LENGTH,
         "threads": torch.get_num_threads(),
+        "auto_class": auto_class_of(folder),
     }
     expected = _compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
@@ -60,10 +62,14 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
 def _compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Tensor]:
     batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    translates = probe["auto_class"] == "AutoModelForSeq2SeqLM"
+    target = {"decoder_input_ids": torch.tensor(probe["target"])} if translates else {}
     with torch.no_grad():
-        logits = model(**inputs, decoder_input_ids=torch.tensor(probe["target"])).logits.float()
-        generated = model.generate(**inputs, max_new_tokens=probe["max_new_tokens"])
-    return {"input_ids": inputs["input_ids"], "logits": logits, "generated": generated}
+        found = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target).logits.float()}
+        if model.can_generate():
+            inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
+            found["generated"] = model.generate(**inputs, do_sample=False, max_new_tokens=probe["max_new_tokens"])
+    return found
 
 
 def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tuple[str, subprocess.Popen[str], Path]:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.hub.cleaning import pollution
-from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG
+from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 _PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".msgpack", ".joblib"}
@@ -44,8 +44,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _missing(folder: Path) -> Iterator[str]:
+    masked = (folder / CONFIG).is_file() and auto_class_of(folder) == "AutoModelForMaskedLM"  # generates nothing
     for name in _NEEDED:
-        if not (folder / name).is_file():
+        if not (folder / name).is_file() and not (masked and name == GENERATION_CONFIG):
             yield f"{name} is missing"
     weights = list(folder.glob("*.safetensors"))
     if not weights:
@@ -59,7 +60,8 @@ def _missing(folder: Path) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> Iterator[str]:
-    config, generation = _json(folder / CONFIG), _json(folder / GENERATION_CONFIG)
+    config = _json(folder / CONFIG)
+    generation = _json(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).is_file() else {}
     if config.get("use_cache") is False:
         yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
     if left := pollution(generation):

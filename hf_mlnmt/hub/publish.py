@@ -24,7 +24,9 @@ from hf_mlnmt.model_folder import (
     RESULTS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
+    auto_class_of,
     check_model_folder,
+    load_model,
 )
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
@@ -120,6 +122,15 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     """The model, ready to be published, and its tokenizers; vocabularies are checked."""
     from hf_mlnmt.generation.loading import load
 
+    auto_class = auto_class_of(source)
+    if auto_class != "AutoModelForSeq2SeqLM":
+        import transformers
+
+        model = load_model(source, getattr(transformers, auto_class)).eval()
+        model.config.use_cache = True
+        if model.can_generate():
+            model.generation_config = clean_generation_config(model.generation_config, model.config)
+        return model, load_tokenizers(source)
     parts = load(str(source), device="cpu")
     model = parts.model.eval()
     model.config.use_cache = True
@@ -144,7 +155,7 @@ def _facts(
         config=model.config,
         model_class=type(model),
         results=[found] if found else [],
-        generation=model.generation_config.to_diff_dict(),
+        generation=model.generation_config.to_diff_dict() if model.can_generate() else {},
         languages=languages or languages_of_results(found, {}),
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,

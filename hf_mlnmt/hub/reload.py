@@ -14,8 +14,9 @@ def main(folder: str, probe: str, out: str, way: str) -> None:
     if way == "remote-code":
         sys.modules["hf_mlnmt"] = None  # type: ignore[assignment]  # importing it now raises ImportError
     import torch
+    import transformers
     from safetensors.torch import save_file
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     if way == "package":
         import hf_mlnmt  # noqa: F401
@@ -24,14 +25,16 @@ def main(folder: str, probe: str, out: str, way: str) -> None:
     trust = {"trust_remote_code": True} if way == "remote-code" else {}
     torch.set_num_threads(content["threads"])
     tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **trust).eval()
+    model = getattr(transformers, content["auto_class"]).from_pretrained(folder, **trust).eval()
     batch = tokenizer(content["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    target = torch.tensor(content["target"])
+    translates = content["auto_class"] == "AutoModelForSeq2SeqLM"
+    target = {"decoder_input_ids": torch.tensor(content["target"])} if translates else {}
     with torch.no_grad():
-        logits = model(**inputs, decoder_input_ids=target).logits
-        generated = model.generate(**inputs, max_new_tokens=content["max_new_tokens"])
-    tensors = {"input_ids": inputs["input_ids"], "logits": logits.float(), "generated": generated}
+        tensors = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target).logits.float()}
+        if model.can_generate():
+            inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
+            tensors["generated"] = model.generate(**inputs, do_sample=False, max_new_tokens=content["max_new_tokens"])
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out)
 
 

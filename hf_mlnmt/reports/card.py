@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from hf_mlnmt.reports.card_comparisons import papers_table, side_by_side
+from hf_mlnmt.reports.card_text import auto_class_of_facts, how_to_use_text, perplexity_table, what_it_is
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.metadata import hub_datasets, metadata
@@ -17,7 +18,7 @@ from hf_mlnmt.reports.tables import MISSING, facts_table, score_tables, show, si
 from hf_mlnmt.reports.usage import how_to_use
 from hf_mlnmt.table import Table
 
-TEMPLATE = "card.md.jinja"
+TEMPLATE, TEMPLATE_OF_TEXT = "card.md.jinja", "card_text.md.jinja"
 _RUN = {
     "command": "command",
     "seed": "seed",
@@ -31,7 +32,9 @@ _RUN = {
 
 def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
-    return _template().render(
+    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
+        return _card_of_text(facts)
+    return _template(TEMPLATE).render(
         facts=facts,
         missing=MISSING,
         metadata=metadata(facts).to_yaml(),
@@ -50,9 +53,26 @@ def build_card(facts: Facts) -> str:
     )
 
 
+def _card_of_text(facts: Facts) -> str:
+    """Of a language model, or of an encoder with a projection."""
+    what, part = what_it_is(facts)
+    return _template(TEMPLATE_OF_TEXT).render(
+        facts=facts,
+        missing=MISSING,
+        metadata=metadata(facts).to_yaml(),
+        what=what,
+        part=part,
+        shape=_shape(facts.config),
+        use=how_to_use_text(facts),
+        data_table=_data(facts),
+        training_tables=[_training(result) for result in facts.results],
+        perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
+    )
+
+
 @cache
-def _template() -> jinja2.Template:
-    """The template beside this file; a name in it that it is not given is an error."""
+def _template(name: str) -> jinja2.Template:
+    """A template beside this file; a name in it that it is not given is an error."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     return jinja2.Environment(
         loader=loader,
@@ -60,7 +80,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-    ).get_template(TEMPLATE)
+    ).get_template(name)
 
 
 def _direction(facts: Facts) -> str:
@@ -93,9 +113,12 @@ def _shape(config: Any) -> str:
     if hasattr(config, "members"):
         members = ", ".join(f"{one.model_type} ({_shape(one)})" for one in config.members())
         return f"{config.normalization}-level normalization, alpha {config.alpha}, beta {config.beta}, of {members}"
-    layers = f"{getattr(config, 'encoder_layers', '?')}+{getattr(config, 'decoder_layers', '?')} layers"
+    sides = [side for side in ("encoder", "decoder") if hasattr(config, f"{side}_layers")]
+    if not config.is_encoder_decoder:
+        sides = sides[:1]
+    layers = f"{'+'.join(str(getattr(config, f'{side}_layers')) for side in sides) or '?+?'} layers"
     recurrent = hasattr(config, "input_feeding") and getattr(config, "coders", "rnn") == "rnn"
-    heads = None if recurrent else getattr(config, "encoder_attention_heads", None)
+    heads = None if recurrent else next((getattr(config, f"{side}_attention_heads", None) for side in sides), None)
     width = [layers, f"width {getattr(config, 'd_model', '?')}", *([f"{heads} heads"] if heads else [])]
     norm = None if recurrent else getattr(config, "norm_position", None)
     return ", ".join([*width, *([f"{norm}-norm"] if norm else []), f"vocabulary {_vocabulary(config)}"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from hf_mlnmt.reports.card_text import PIPELINE_TAGS, auto_class_of_facts
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import Score, scores_of, title
@@ -25,7 +26,7 @@ def metadata(facts: Facts) -> ModelCardData:
         language=_languages(facts) or None,
         license=facts.licence.lower() if facts.licence else None,
         library_name="transformers",
-        pipeline_tag="translation",
+        pipeline_tag=PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation"),
         tags=_tags(facts),
         datasets=datasets or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
@@ -54,7 +55,8 @@ def _languages(facts: Facts) -> list[str]:
 
 
 def _tags(facts: Facts) -> list[str]:
-    tags = ["translation", "neural-machine-translation"]
+    kind = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
+    tags = [kind, "neural-machine-translation"]
     if facts.carries_code:
         tags += ["hf_mlnmt", facts.config.model_type]
     return tags

@@ -15,7 +15,7 @@ from hf_mlnmt.zoo.records import record_path, stems
 
 KEY = "extends"
 # Laid over one another these would be neither corpus: files of the one, data set of the other.
-CORPORA = {("data", "train"), ("data", "dev"), ("data", "test")}
+CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
 OF_TASKS = ("data", "dev", "objective")  # the same holds for these of a task
 
 

@@ -1,0 +1,67 @@
+"""Publishing what is of one language: a language model, and an encoder for masked language modelling."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.contract import redraw
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from hf_mlnmt import config_for
+from hf_mlnmt.data.subwords import train_tokenizer
+from hf_mlnmt.data.text_ends import begin_texts
+from hf_mlnmt.data.tokenizer import save_tokenizers
+from hf_mlnmt.hub.publish import build_folder
+
+TEXTS = ["the dog sleeps here", "a cat sees the bird", "the teacher buys two red cars"]
+SIZES = {"d_model": 16, "decoder_layers": 1, "decoder_ffn_dim": 16, "decoder_attention_heads": 2}
+KINDS = {
+    "AutoModelForCausalLM": ("lm", AutoModelForCausalLM, SIZES, "text-generation"),
+    "AutoModelForMaskedLM": (
+        "enc-dc",
+        AutoModelForMaskedLM,
+        {**SIZES, "encoder_layers": 1, "encoder_ffn_dim": 16, "encoder_attention_heads": 2},
+        "fill-mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_published_and_loads_in_fresh_processes(kind, tmp_path):
+    system, auto, sizes, task = KINDS[kind]
+    tokenizer = train_tokenizer(TEXTS * 3, vocab_size=80, byte_fallback=False)
+    model = auto.from_config(config_for(system, "tiny", vocab_size=len(tokenizer), **sizes))
+    redraw(model.eval())
+    folder = tmp_path / "average"
+    model.save_pretrained(folder)
+    save_tokenizers(folder, tokenizer)
+    if kind == "AutoModelForCausalLM":
+        begin_texts(folder)
+    numbers = {"per_subword": 12.5, "per_word": 30.25, "bits_per_byte": 1.5}
+    results = {"schema": "hf_mlnmt.results/1", "system": system, "languages": {"source": "en", "target": "en"},
+               "perplexity": {"test": numbers}}  # fmt: skip
+    (folder / "results.json").write_text(json.dumps(results))
+    target = tmp_path / "toy-model"
+    build_folder(folder, target, licence="cc-by-4.0")  # which loads it by the package and by remote code
+    card = (target / "README.md").read_text()
+    assert f"pipeline_tag: {task}" in card
+    assert "30.250" in card
+    assert f"{kind}.from_pretrained(name, trust_remote_code=True)" in card
+    pointers = json.loads((target / "config.json").read_text())["auto_map"]
+    assert pointers[kind].endswith("ForCausalLM" if kind == "AutoModelForCausalLM" else "DualContextForMaskedLM")
+    loaded = auto.from_pretrained(target)
+    ids = tokenizer("the dog", return_tensors="pt").input_ids
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    made = pipeline(task, model=loaded, tokenizer=AutoTokenizer.from_pretrained(target))
+    if task == "fill-mask":
+        assert len(made("the <mask> sleeps", top_k=3)) == 3
+    else:
+        assert made("the dog", max_new_tokens=3)[0]["generated_text"].startswith("the dog")
+    # The card's own code, as a reader runs it.
+    code = card.split("```python\n")[1].split("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
