@@ -80,8 +80,8 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
 def speaks_many(recipe: Recipe, root: Path) -> bool:
     """Whether the model has modules of its own for every language."""
     settings = recipe.model
-    if settings.add_to is not None:
-        return True
+    if settings.add_to is not None or settings.fuse is not None:
+        return settings.add_to is not None
     if settings.system is not None:
         return "source_languages" in find_system(settings.system).architecture.config_class.__dataclass_fields__
     return hasattr(AutoConfig.from_pretrained(str(_config_path(recipe, root)[0])), "source_languages")
