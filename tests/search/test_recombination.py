@@ -20,7 +20,8 @@ VOCABULARY, LONGEST = 6, 4
 def bigrams(normalization: str = "sequence", sees: int = 1):
     """A fused model of two that see one token of the target (or none)."""
     lms = [bigram_language_model(VOCABULARY, sees=sees)]
-    return fused(bigram_translator(VOCABULARY, sees=sees), lms=lms, normalization=normalization, beta=0.4)
+    settings = {"normalization": normalization, "alpha": 0.6, "beta": 0.4}
+    return fused(bigram_translator(VOCABULARY, sees=sees), lms=lms, **settings)
 
 
 @torch.no_grad()
@@ -35,14 +36,17 @@ def scores_of(model, source, rows):
     return found
 
 
-def nodes(rows, scores, k):
-    """Finished nodes of the whole trellis: (length, last k tokens before </s>) -> (log sum, best path)."""
+def nodes(rows, scores, k, alpha):
+    """Finished nodes of the whole trellis: (length, last k tokens before </s>) -> (log sum, best path).
+
+    What is added up is q: a score (4.4) is log q / alpha.
+    """
     groups = defaultdict(list)
     for row, score in zip(rows, scores):
         context = (3, *row[:-1])[-k:] if k else ()
         groups[len(row), context].append((score, row))
     return {
-        key: (float(torch.tensor([score for score, _ in group]).logsumexp(0)), max(group)[1])
+        key: (float((alpha * torch.tensor([score for score, _ in group])).logsumexp(0)) / alpha, max(group)[1])
         for key, group in groups.items()
     }
 
@@ -59,7 +63,7 @@ def test_of_a_model_that_sees_k_tokens_sums_are_those_of_all_paths(k, normalizat
     found = decode(model, **inputs, **options, max_new_tokens=LONGEST, recombine=k)
     for sentence in range(2):
         source = {name: value[sentence : sentence + 1] for name, value in inputs.items()}
-        expected = nodes(rows, scores_of(model, source, rows), k)
+        expected = nodes(rows, scores_of(model, source, rows), k, 0.6 if normalization == "sequence" else 1.0)
         part, ended = slice(40 * sentence, 40 * (sentence + 1)), 0
         for ids, score in zip(found.sequences[part].tolist(), found.sequences_scores[part].tolist()):
             if score > IMPOSSIBLE / 100 and 1 in ids:

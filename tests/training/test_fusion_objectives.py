@@ -136,6 +136,13 @@ def test_a_pruned_reference_is_added():
         log_z, own = objective.sums(model, batch)
         assert (log_z > own).all()
         torch.testing.assert_close(own[0], log_q(model, batch, 0, unlikely[0]))
+    found = FusionNBest(0, n=2, max_length=LONGEST).search(model, batch)[0, 0].tolist()
+    found = found[: found.index(1) + 1]
+    labels = torch.tensor([found + [-100] * (LONGEST - len(found)), [2, 1, -100]])
+    trellis = FusionTrellis(0, beams=2, k=3, max_length=LONGEST)
+    without = trellis.sums(model, batch_of(labels))[0]  # it has its reference
+    log_z, own = trellis.sums(model, batch)
+    torch.testing.assert_close(log_z[0], torch.logaddexp(without[0], own[0]))
 
 
 def test_the_reference_is_in_the_list_once():
