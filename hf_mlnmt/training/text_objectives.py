@@ -80,6 +80,10 @@ NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
     lambda model: not _fuses(model),
 )
+# An encoder or decoder for each language would have to be told which: no objective on text does that.
+ONE_FOR_ALL = Need(
+    "one encoder and one decoder for all languages", lambda model: not hasattr(unwrap(model).config, "source_languages")
+)
 
 
 @dataclass
@@ -145,7 +149,7 @@ class EncoderObjective(TextObjective):
 class EncoderLanguageModel(EncoderObjective):
     """Equation 4.7."""
 
-    needs = (CAUSAL_ENCODER,)
+    needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
     whole_model: ClassVar = "AutoModelForCausalLM"
 
     def collate(self, examples: Sequence[Example]) -> Batch:
@@ -160,7 +164,7 @@ class EncoderLanguageModel(EncoderObjective):
 class EncoderCloze(EncoderObjective):
     """Equation 4.9. distortion: tau."""
 
-    needs = (HAS_ENCODER,)
+    needs = (ONE_FOR_ALL, HAS_ENCODER)
     whole_model: ClassVar = "AutoModelForMaskedLM"
     distortion: Distortion | None = None
 
@@ -177,7 +181,7 @@ class EncoderCloze(EncoderObjective):
 class DecoderLanguageModel(TextObjective):
     """F_trg-LM: of a translation model's decoder, or of a causal language model."""
 
-    needs = (HAS_DECODER, NO_FUSION)
+    needs = (ONE_FOR_ALL, HAS_DECODER, NO_FUSION)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         return self.shifted(examples)
@@ -205,7 +209,7 @@ class PseudoEncoder(TextObjective):
     What a model adds to its loss (auxiliary decoders) is of the same positions.
     """
 
-    needs = (ENCODER_DECODER,)
+    needs = (ONE_FOR_ALL, ENCODER_DECODER)
     distortion: Distortion | None = None
 
     def collate(self, examples: Sequence[Example]) -> Batch:

@@ -20,6 +20,9 @@ from hf_mlnmt.training.text_objectives import DecoderLanguageModel, EncoderCloze
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 ONES = pytest.mark.parametrize("one", SYSTEMS, ids=lambda member: member.system)
+OF_ONE_VOCABULARY = pytest.mark.parametrize(
+    "one", [one for one in SYSTEMS if not hasattr(one.config(), "source_languages")], ids=lambda member: member.system
+)
 SENTENCES = [[7, 12, 9, 20, 15, 1], [11, 1], [6, 18, 13, 1]]
 EXAMPLES = [{"input_ids": np.array(ids), SHOWN: np.array([2, number])} for number, ids in enumerate(SENTENCES)]
 TAU = Distortion(DistortionSettings(distorted=0.5), 4, np.arange(5), 22, seed=3)
@@ -60,7 +63,7 @@ def test_what_the_objectives_read():
     assert pseudo["decoder_input_ids"].equal(language_model["input_ids"]), "the prefix is undistorted"
 
 
-@ONES
+@OF_ONE_VOCABULARY
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_losses_by_hand(one, smoothing):
     """Of every system; the projection of the encoder's objectives is the objective's."""
@@ -115,7 +118,7 @@ def test_they_train_what_the_table_says():
         assert (head.weight.grad is not None) == (trained == "encoder")
 
 
-@ONES
+@OF_ONE_VOCABULARY
 def test_a_batch_in_which_nothing_was_drawn(one):
     model, tau = one.model(**ONE_VOCABULARY), Distortion(DistortionSettings(), 4, np.arange(29), 30)
     for objective in (EncoderCloze(0, 3, head=projection(), distortion=tau), PseudoEncoder(0, 3, distortion=tau)):
@@ -157,12 +160,14 @@ REFUSED: dict[str, dict[type, str]] = {
         DecoderLanguageModel: "which can leave its attention over the source out",
     },
 }
+KINDS = (EncoderCloze, EncoderLanguageModel, DecoderLanguageModel, PseudoEncoder)
+REFUSED |= dict.fromkeys(("bridge-rnn", "bridge-transformer"), dict.fromkeys(KINDS, "one encoder and one decoder"))
 
 
 @ONES
 def test_every_system_is_trained_or_refused_with_the_reason(one):
     model = one.model()
-    for kind in (EncoderCloze, EncoderLanguageModel, DecoderLanguageModel, PseudoEncoder):
+    for kind in KINDS:
         if reason := REFUSED.get(one.system, {}).get(kind):
             with pytest.raises(UserError, match=rf"{kind.__name__} needs .*{reason}"):
                 check_needs_of("text", kind(0, 3), model)
