@@ -48,6 +48,10 @@ def tokenizer(
     languages: Annotated[
         str, typer.Option(help="Target languages of a multilingual model, as de,fr: gives the codes <2de> and <2fr>.")
     ] = "",
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="A further token, as <bt>, that corpora may put before their sources; again for more."),
+    ] = None,
     byte_fallback: Annotated[
         bool, typer.Option(help="Spell unknown characters in bytes; without it they become <unk>.")
     ] = True,
@@ -112,6 +116,7 @@ def tokenizer(
         kind=kind.value,
         vocab_size=vocab_size,
         languages=[code.strip() for code in languages.split(",") if code.strip()],
+        tags=tag or [],
         byte_fallback=byte_fallback,
         max_length=max_length,
         alphabet_limit=alphabet_limit,

@@ -152,7 +152,11 @@ def _corpora(corpora: Any) -> dict[str, str]:
             corpus = entry["corpus"] if isinstance(entry.get("corpus"), Mapping) else entry
             counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
             dropped = entry.get("dropped") or entry.get("counts")
-            parts = [_files(corpus), show(counts) if counts and corpus is not entry else ""]
+            parts = [
+                _files(corpus),
+                _made(corpus, entry.get("synthetic")),
+                show(counts) if counts and corpus is not entry else "",
+            ]
             if isinstance(dropped, Mapping) and corpus is not entry:
                 parts.append(f"dropped: {show(dropped)}")
             rows[f"corpus {number}"] = "; ".join(part for part in parts if part)
@@ -163,7 +167,17 @@ def _files(corpus: Mapping[str, Any]) -> str:
     files = corpus.get("files")
     if isinstance(files, Mapping):
         return ", ".join(f"`{name}`" for name in files.values())
-    return f"`{corpus.get('path') or corpus.get('dataset') or MISSING}`"
+    return f"`{corpus.get('path') or corpus.get('dataset') or corpus.get('synthetic') or MISSING}`"
+
+
+def _made(corpus: Mapping[str, Any], manifest: Any) -> str:
+    """How a synthetic corpus was made and is used, as far as it is recorded."""
+    if not isinstance(manifest, Mapping):
+        return ""
+    model = f"by `{manifest['model']}` " if manifest.get("model") else ""
+    use = {key: corpus[key] for key in ("ratio", "tag") if corpus.get(key)}
+    how = f"{manifest.get('direction', '')}-translated {model}({show(manifest.get('method') or {})})"
+    return "; ".join(part for part in (how, show(use) if use else "") if part)
 
 
 def _training(result: Mapping[str, Any]) -> Table:

@@ -38,10 +38,10 @@ def run(*arguments: object) -> str:
 def test_joint_from_files_with_a_report(files, tmp_path):
     check = tmp_path / "check.txt"
     check.write_text("the man\n猫 the\n")
-    output = run(*files, "-o", tmp_path / "out", "-v", 500, "--languages", "de, fr", "--check", check)
+    output = run(*files, "-o", tmp_path / "out", "-v", 500, "--languages", "de, fr", "--tag", "<bt>", "--check", check)
     loaded = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(loaded) <= 500
-    assert loaded.extra_special_tokens == ["<2de>", "<2fr>"]
+    assert loaded.extra_special_tokens == ["<2de>", "<2fr>", "<bt>"]
     row = next(line for line in output.splitlines() if "check.txt" in line)
     cells = [cell.strip() for cell in row.split("│")[2:-1]]
     # the man; the beginning of a word, three bytes, the

@@ -170,3 +170,18 @@ def test_odd_or_missing_keys_never_break_a_card(changes):
 def test_scores_that_are_no_numbers_are_passed_over():
     broken = {"test": {"cased": {"BLEU": {"score": None}, "chrF": 3, "TER": {"score": True}}, "classic": None}}
     assert list(scores_of([{"scores": broken}])) == []
+
+
+def test_a_synthetic_corpus_is_shown_with_how_it_was_made():
+    results = some_results()
+    manifest = {"direction": "back", "model": "runs/de-en/average", "method": {"name": "sampling", "seed": 1}}
+    corpus = {"synthetic": "synthetic/news", "ratio": 2.0, "tag": "<bt>"}
+    results["data"]["train"].append({"corpus": corpus, "read": 500, "kept": 400, "used": 300, "synthetic": manifest})
+    card = build_card(facts(results))
+    for text in (
+        "`synthetic/news`",
+        "back-translated by `runs/de-en/average` (name sampling, seed 1)",
+        "ratio 2, tag <bt>",
+        "used 300",
+    ):
+        assert text in card
