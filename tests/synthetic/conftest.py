@@ -26,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def pipeline(folder) -> TranslationPipeline:
     """The model, loaded."""
-    return TranslationPipeline.from_pretrained(str(folder), device="cpu")
+    return TranslationPipeline.from_pretrained(str(folder), device="cpu", engine="torch")
 
 
 @pytest.fixture(scope="session")
