@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objective_names import OBJECTIVES
 
 KEY = "reverse"
@@ -15,9 +16,15 @@ def turn_round(content: dict[str, Any]) -> None:
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
     a side gets the other one. Model, settings and names stay. What is not as a recipe has it is left for others to say.
+
+    Raises: UserError where there are several directions.
     """
     if content.get(KEY) is not True:
         return
+    if content.get("directions") is not None:
+        raise UserError(
+            "reverse: turns the one direction of a recipe round, and directions names several: leave it out."
+        )
     content[KEY] = False
     _exchange(content.get("languages"))
     _exchange((content.get("tokenizer") or {}).get("processing"))

@@ -132,3 +132,5 @@ def test_what_is_turned_of_tasks_text_and_processing(tmp_path):
     content = {"reverse": True, "objective": "decoder-lm", "data": {"train": text, "dev": {"path": "b.de"}}}
     turn_round(content)
     assert content["data"] == {"train": {"path": "a.de", "side": "source"}, "dev": {"path": "b.de"}}
+    with pytest.raises(UserError, match="directions names several"):
+        turn_round({"reverse": True, "directions": {"pairs": []}})
