@@ -36,13 +36,17 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
     language = getattr(tokenizer, "src_lang", None)
     texts = TEXTS if language is None or language[:2] in NAMES else TEXTS[:1]
     generator = torch.Generator().manual_seed(1)
-    rows = model.get_output_embeddings().weight.shape[0]
+    names, asked = _languages(model), model
+    if names:
+        asked = model.pair(**names)
+    rows = asked.get_output_embeddings().weight.shape[0]
     probe = {
         "texts": texts,
         "target": torch.randint(rows, (len(texts), 6), generator=generator).tolist(),
         "max_new_tokens": _LENGTH,
         "threads": torch.get_num_threads(),
         "auto_class": auto_class_of(folder),
+        "names": names,
     }
     expected = _compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
@@ -59,16 +63,25 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
                 process.wait()
 
 
+def _languages(model: Any) -> dict[str, str]:
+    """What a model with modules of several languages is told; nothing for any other."""
+    config = model.config
+    if not hasattr(config, "source_languages") or config.is_pair:
+        return {}
+    return {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
+
+
 def _compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Tensor]:
     batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     translates = probe["auto_class"] == "AutoModelForSeq2SeqLM"
     target = {"decoder_input_ids": torch.tensor(probe["target"])} if translates else {}
     with torch.no_grad():
-        found = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target).logits.float()}
+        found = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target, **probe["names"]).logits.float()}
         if model.can_generate():
             inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
-            found["generated"] = model.generate(**inputs, do_sample=False, max_new_tokens=probe["max_new_tokens"])
+            limit = {"do_sample": False, "max_new_tokens": probe["max_new_tokens"]}
+            found["generated"] = model.generate(**inputs, **limit, **probe["names"])
     return found
 
 

@@ -28,13 +28,15 @@ def main(folder: str, probe: str, out: str, way: str) -> None:
     model = getattr(transformers, content["auto_class"]).from_pretrained(folder, **trust).eval()
     batch = tokenizer(content["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    names = content["names"]
     translates = content["auto_class"] == "AutoModelForSeq2SeqLM"
     target = {"decoder_input_ids": torch.tensor(content["target"])} if translates else {}
     with torch.no_grad():
-        tensors = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target).logits.float()}
+        tensors = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target, **names).logits.float()}
         if model.can_generate():
             inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
-            tensors["generated"] = model.generate(**inputs, do_sample=False, max_new_tokens=content["max_new_tokens"])
+            limit = {"do_sample": False, "max_new_tokens": content["max_new_tokens"]}
+            tensors["generated"] = model.generate(**inputs, **limit, **names)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out)
 
 
