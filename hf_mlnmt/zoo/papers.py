@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.zoo.entry import Reported
-from hf_mlnmt.zoo.systems import SYSTEMS, find_system
+from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, find_system
 
 BASELINE = "transformer"
 # Where speeds are printed; the first that has a system's is taken.
@@ -12,16 +12,18 @@ _TIMED = ("iwslt-envi", "wmt14-ende")
 
 
 def systems_scored(setup: str) -> tuple[str, ...]:
-    """The systems whose BLEU on a setup a paper prints."""
+    """The systems, and variants of the baseline, whose BLEU on a setup a paper prints."""
+    entries = {**SYSTEMS, **VARIANTS}
     return tuple(
-        name for name, entry in SYSTEMS.items() if setup in entry.reported and entry.reported[setup].bleu is not None
+        name for name, entry in entries.items() if setup in entry.reported and entry.reported[setup].bleu is not None
     )
 
 
 def reported(record: str) -> Reported | None:
     """What the papers report for a record "<system>.<setup>"; None where they print no score of it."""
     system, _, setup = record.partition(".")
-    found = SYSTEMS[system].reported.get(setup) if system in SYSTEMS else None
+    entry = SYSTEMS.get(system) or VARIANTS.get(system)
+    found = entry.reported.get(setup) if entry else None
     return found if found and found.bleu is not None else None
 
 

@@ -53,5 +53,11 @@ SETUPS: dict[str, Setup] = {
     "wmt14-ende": Setup("WMT'14", "English-German", "base", {"vocab_size": 33400}, systems_scored("wmt14-ende")),
     "iwslt-envi": Setup("IWSLT'15", "English-Vietnamese", "small", {"vocab_size": 21200}, systems_scored("iwslt-envi")),
     "iwslt-esen": Setup("IWSLT'14", "Spanish-English", "small", {"vocab_size": 34000}, systems_scored("iwslt-esen")),
+    "iwslt-vien": Setup("IWSLT'15", "Vietnamese-English", "small", {"vocab_size": 21200}, systems_scored("iwslt-vien")),
+    "iwslt-enes": Setup("IWSLT'14", "English-Spanish", "small", {"vocab_size": 34000}, systems_scored("iwslt-enes")),
+    "iwslt-fren": Setup("IWSLT'15", "French-English", "small", {"vocab_size": 31000}, systems_scored("iwslt-fren")),
+    "iwslt-enfr": Setup("IWSLT'15", "English-French", "small", {"vocab_size": 31000}, systems_scored("iwslt-enfr")),
+    "iwslt-roen": Setup("IWSLT'14", "Romanian-English", "small", {"vocab_size": 32000}, systems_scored("iwslt-roen")),
+    "iwslt-enro": Setup("IWSLT'14", "English-Romanian", "small", {"vocab_size": 32000}, systems_scored("iwslt-enro")),
     "iwslt-deen": Setup("IWSLT'14", "German-English", "small", {"vocab_size": 31000}, systems_scored("iwslt-deen")),
 }

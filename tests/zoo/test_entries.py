@@ -52,9 +52,9 @@ def test_recipe_and_config_have_one_vocabulary(setup: str):
 
 def test_a_record_reads_back_as_config_for_makes_it(tmp_path):
     paths = write_records(["iwslt-deen"], tmp_path)
-    assert sorted(path.name for path in paths) == [
-        "ms-2-aif.iwslt-deen.json", "ms-2-aif.iwslt-deen.yaml", "transformer.iwslt-deen.json",
-    ]  # fmt: skip
+    supervised = [f"ms-{layer}{fusion}.iwslt-deen" for layer in "123" for fusion in ("", "-aif")]
+    expected = [f"{stem}.{kind}" for stem in supervised for kind in ("json", "yaml")]
+    assert sorted(path.name for path in paths) == sorted([*expected, "transformer.iwslt-deen.json"])
     from transformers import AutoConfig
 
     read = AutoConfig.from_pretrained(tmp_path / "modeling" / "ms-2-aif.iwslt-deen.json")
@@ -108,6 +108,8 @@ def test_a_config_may_be_changed_without_the_entry():
 
 def test_variants_are_records_and_no_systems():
     assert record_config_of("transformer-deep", "multi30k-ende").encoder_layers == 7
+    assert record_config_of("transformer-deep", "wmt14-ende").decoder_layers == 10
+    assert record_config_of("transformer-wide", "wmt14-ende").encoder_ffn_dim == 4096
     with pytest.raises(UserError, match="'transformer-deep' is unknown"):
         config_for("transformer-deep")
 
@@ -116,7 +118,10 @@ def test_reported_numbers():
     assert reported("iter-c-agg.iwslt-esen").bleu == 40.31
     assert reported("s-agg.multi30k-ende") is None
     assert reported("nonesuch.wmt14-ende") is None
-    assert reported("ms-12.iwslt-envi") is None, "its speed is printed, no record of it is kept"
+    assert reported("ms-14.iwslt-envi") is None, "its speed is printed, no score"
+    assert (reported("ms-12.iwslt-envi").bleu, reported("ms-5-aif.wmt14-ende").bleu) == (31.49, 29.14)
+    assert [reported(f"full-dc.iwslt-{pair}").bleu for pair in ("vien", "enro")] == [29.70, 21.27]
+    assert reported("transformer-wide.wmt14-ende").bleu == 28.49
     own, base = papers_numbers("ms-123-aif.iwslt-envi")
     assert (own.bleu, own.parameters, base.bleu) == (31.70, 26.2, 30.58)
     # Thesis on joint attention, from the same tables.

@@ -1,0 +1,155 @@
+"""Tables in pages that people write: what stands between two marks is made of results/ and the zoo, nothing else.
+
+    <!-- report: results -->
+    | record | ...
+    <!-- /report -->
+
+| name | what |
+| --- | --- |
+| results | a row for each file of results/ and test set; development sets are left out |
+| results:STEM,STEM | the same of these records |
+| first:STEM,STEM | the same, of each the first seed alone |
+| published | what the papers print, by setup, ours beside it; then their other tables |
+| published:SETUP | of one setup |
+| printed:NAME | one of the papers' other tables (published.py) |
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import write_text
+from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.reports.published import PRINTED, setup_tables
+from hf_mlnmt.reports.tables import MISSING
+from hf_mlnmt.table import Number, Table
+from hf_mlnmt.zoo.records import records_root
+
+BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
+PAGES = ("README.md", "docs/*.md")
+DEV = ("val", "dev")
+
+
+def pages(root: Path) -> list[Path]:
+    """README and docs, as far as they are there."""
+    return [path for pattern in PAGES for path in sorted(root.glob(pattern))]
+
+
+def filled(path: Path, root: Path) -> str:
+    """The page's text with every region made anew. UserError for an unknown name or a mark without its end."""
+    text, found, at = path.read_text(encoding="utf-8"), [], 0
+    for mark in BEGIN.finditer(text):
+        line = text.count("\n", 0, mark.start()) + 1
+        end = text.find(END, mark.end())
+        if end < 0 or (BEGIN.search(text, mark.end(), end)):
+            raise UserError(f"{path}, line {line}: {mark[0]} has no {END} behind it.")
+        made = region(mark[1], root, path.parent, f"{path}, line {line}")
+        found += [text[at : mark.end()], "\n", made, "\n"]
+        at = end
+    return "".join([*found, text[at:]])
+
+
+def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
+    """The Markdown of one region, its links relative to `folder`. UserError for a name that there is not."""
+    kind, _, rest = name.partition(":")
+    link = "../" * len(folder.resolve().relative_to(root.resolve()).parts)
+    if kind in ("results", "first"):
+        return results_table(root, link, rest.split(",") if rest else None, where, kind == "first").markdown()
+    ours = _ours(root, link)
+    if name == "published":
+        return _published(ours)
+    if kind == "published" and rest in (tables := setup_tables(ours)):
+        return tables[rest].markdown()
+    if kind == "printed" and rest in PRINTED:
+        return PRINTED[rest].table().markdown()
+    known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
+    known += [f"printed:{one}" for one in PRINTED]
+    raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
+
+
+def stale_pages(root: str | Path | None = None) -> list[Path]:
+    """The pages that do not say what results/ and the zoo say."""
+    folder = _root(root)
+    return [path for path in pages(folder) if path.read_text(encoding="utf-8") != filled(path, folder)]
+
+
+def write_pages(root: str | Path | None = None) -> list[Path]:
+    """Make every region anew; returns the pages that changed."""
+    folder = _root(root)
+    made = {path: filled(path, folder) for path in stale_pages(folder)}  # all are read before one is written
+    return [write_text(path, text) for path, text in made.items()]
+
+
+def results_table(
+    root: Path, link: str = "", stems: Iterable[str] | None = None, where: str = "report", first: bool = False
+) -> Table:
+    """A row for each results file and test set: how it was trained, and its scores. first: no further seeds."""
+    files = sorted((root / "results").glob("*.json"), key=lambda path: (_stem(path), len(path.name), path.name))
+    wanted = list(stems) if stems is not None else None
+    if wanted is not None and (gone := [stem for stem in wanted if stem not in map(_stem, files)]):
+        raise UserError(f"{where}: no results of {gone[0]!r}{suggest(gone[0], map(_stem, files))}.")
+    heads = ["cased BLEU", "classic BLEU", "chrF (cased)", "TER (cased)"]
+    rows = []
+    for path in files:
+        if (wanted is None or _stem(path) in wanted) and not (first and path.stem != _stem(path)):
+            results = load_results(path)
+            seed = f", seed {results['seed']}" if results.get("seed") not in (None, 1) else ""
+            name = f"[{_stem(path)}{seed}]({link}results/{path.name}){_size(results)}"
+            tests = {test: of for test, of in results["scores"].items() if test not in DEV}
+            rows += [[name, test, _training(results), *_scores(of)] for test, of in tests.items()]
+    return Table(["record", "test set", "training", *map(Number, heads)], rows)
+
+
+def _stem(path: Path) -> str:
+    return re.sub(r"\.seed\d+$", "", path.name.removesuffix(".json"))
+
+
+def _size(results: Mapping[str, Any]) -> str:
+    parameters = results.get("parameters")
+    return f", {parameters / 1e6:.1f} M parameters" if isinstance(parameters, int) else ""
+
+
+def _training(results: Mapping[str, Any]) -> str:
+    budget = results.get("budget") or {}
+    known = {"steps": "{:,} steps", "epochs": "{:.1f} epochs", "cpu_minutes": "{:.0f} CPU minutes"}
+    return ", ".join(text.format(budget[key]) for key, text in known.items() if budget.get(key) is not None) or MISSING
+
+
+def _scores(protocols: Mapping[str, Any]) -> list[str]:
+    columns = [("cased", "BLEU"), ("classic", "BLEU"), ("cased", "chrF"), ("cased", "TER")]
+    found = [protocols.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in columns]
+    return [f"{score:.2f}" if score is not None else MISSING for score in found]
+
+
+def _ours(root: Path, link: str) -> dict[str, str]:
+    """{record: mean of its seeds' cased BLEU on its first test set, linked}."""
+    by_stem: dict[str, list[Path]] = {}
+    for path in sorted((root / "results").glob("*.json")):
+        by_stem.setdefault(_stem(path), []).append(path)
+    found = {}
+    for stem, paths in by_stem.items():
+        results = [load_results(path) for path in paths]
+        tests = [test for test in results[0]["scores"] if test not in DEV]
+        scores = [one["scores"][tests[0]]["cased"]["BLEU"]["score"] for one in results] if tests else []
+        if scores:
+            spread = f" ± {statistics.stdev(scores):.2f} ({len(scores)} seeds)" if len(scores) > 1 else ""
+            found[stem] = f"[{statistics.fmean(scores):.2f}{spread}]({link}results/{paths[0].name})"
+    return found
+
+
+def _published(ours: Mapping[str, str]) -> str:
+    blocks = []
+    for setup, table in setup_tables(ours).items():
+        blocks += [f"### {setup}", table.markdown()]
+    for printed in PRINTED.values():
+        blocks += [f"### {printed.title}", f"{printed.source}.", printed.table().markdown()]
+    return "\n\n".join(blocks)
+
+
+def _root(root: str | Path | None) -> Path:
+    return Path(root) if root is not None else records_root()

@@ -1,0 +1,130 @@
+"""`hf-mlnmt report`: marked regions of pages, published numbers apart, the index page; this project's own pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from helpers.model_folders import some_results
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli import app
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.reports.index_page import index_page
+from hf_mlnmt.reports.published import PRINTED, setup_tables
+from hf_mlnmt.reports.regions import filled, stale_pages, write_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").mkdir()
+    for seed, bleu in ((1, 30.0), (2, 33.0)):
+        scores = {"BLEU": {"score": bleu, "signature": "x", "ci": None}}
+        content = some_results(seed=seed, scores={"val": {"cased": scores}, "tst2013": {"cased": scores}})
+        name = "transformer.iwslt-envi.json" if seed == 1 else "transformer.iwslt-envi.seed2.json"
+        (tmp_path / "results" / name).write_text(json.dumps(content))
+    (tmp_path / "README.md").write_text(
+        "# x\n<!-- report: first:transformer.iwslt-envi -->\nold\n<!-- /report -->\nend\n"
+    )
+    (tmp_path / "docs" / "a.md").write_text("<!-- report: results -->\n<!-- /report -->\n")
+    return tmp_path
+
+
+def test_regions_are_made_anew_and_the_rest_stays(project):
+    assert [path.name for path in stale_pages(project)] == ["README.md", "a.md"]
+    write_pages(project)
+    readme, page = (project / "README.md").read_text(), (project / "docs" / "a.md").read_text()
+    assert readme.startswith("# x\n<!-- report: first:transformer.iwslt-envi -->\n| record |")
+    assert readme.endswith("<!-- /report -->\nend\n")
+    assert "old" not in readme
+    assert "| [transformer.iwslt-envi, seed 7]" not in readme
+    assert "](results/transformer.iwslt-envi.json) | tst2013 | 4,321 steps | 30.00 | not recorded |" in readme
+    assert "seed2" not in readme
+    assert "](../results/transformer.iwslt-envi.seed2.json) | tst2013 | 4,321 steps | 33.00 |" in page
+    assert "val" not in page
+    assert stale_pages(project) == []
+    (project / "README.md").write_text(readme.replace("30.00", "31.00"))
+    assert [path.name for path in stale_pages(project)] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- report: results -->\n", r"a\.md, line 1: .* has no <!-- /report --> behind it"),
+        ("\n<!-- report: results -->\n<!-- report: results -->\n<!-- /report -->", r"a\.md, line 2"),
+        ("<!-- report: resluts -->\n<!-- /report -->", "no region 'resluts' \\(did you mean 'results'"),
+        ("<!-- report: results:transformr.iwslt-envi -->\n<!-- /report -->", "did you mean 'transformer.iwslt-envi'"),
+    ],
+)
+def test_wrong_marks(project, text, message):
+    (project / "docs" / "a.md").write_text(text)
+    before = (project / "README.md").read_text()
+    with pytest.raises(UserError, match=message):
+        write_pages(project)
+    assert (project / "README.md").read_text() == before  # all or none
+
+
+def test_published_numbers_and_ours_stand_apart(project):
+    """Ours: mean of 30 and 33, deviation sqrt(2 * 1.5 ** 2), in a column of its own; the paper's stay what they are."""
+    page = project / "docs" / "a.md"
+    page.write_text("<!-- report: published:iwslt-envi -->\n<!-- /report -->\n")
+    text = filled(page, project)
+    ours = "[31.50 ± 2.12 (2 seeds)](../results/transformer.iwslt-envi.json)"
+    assert f"| `transformer` | 30.58 | 12.8 | 8.58 | {ours} |" in text
+    assert "| `ms-13-aif` | 31.63 | 21.7 | 3.77 | not trained |" in text
+    tables = setup_tables({})
+    assert all(row[-1] == "not trained" for table in tables.values() for row in table.rows)
+    assert {"`transformer-wide`", "`transformer-deep`"} <= {row[0] for row in tables["wmt14-ende"].rows}
+    for setup in ("vien", "envi", "esen", "enes", "fren", "enfr", "roen", "enro"):
+        names = {row[0] for row in tables[f"iwslt-{setup}"].rows}
+        assert {"`transformer`", "`enc-dc`", "`dec-dc`", "`full-dc`"} <= names
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_printed_table_is_whole(name):
+    """As many cells as columns, and in each a number: a slip of the pen would part or join two."""
+    table = PRINTED[name].table()
+    for row in table.rows:
+        for cell in row[1:]:
+            assert re.fullmatch(r"-|[\d.]+(/[\d.]+)?|[\d.]+ [\d.]+ [\d.]+", cell), row
+
+
+def test_this_project_s_pages_say_what_its_results_say():
+    assert stale_pages(ROOT) == [], "run `hf-mlnmt report results`"
+
+
+def test_the_index_has_every_run(project):
+    run = project / "runs" / "one"
+    run.mkdir(parents=True)
+    lines = [
+        {"step": 10, "loss": 3.0},
+        {"step": 10, "eval_loss": 2.0, "eval_bleu": 5.0},
+        {"step": 20, "eval_bleu": 7.0},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "results.json").write_text((project / "results" / "transformer.iwslt-envi.json").read_text())
+    text = index_page([project / "results", project / "runs"])
+    assert text.count("<tr>") == 1 + 3
+    assert text.count("<polyline") == 3  # dev BLEU, dev loss, training loss
+    assert "<title>dev BLEU: 7.00</title>" in text
+    assert "http" not in text
+    with pytest.raises(UserError, match="neither results files nor runs"):
+        index_page([project / "docs"])
+
+
+def test_the_command(project):
+    def run(*arguments):
+        return CliRunner().invoke(app, ["report", str(project / "results"), *map(str, arguments)])
+
+    stale = run("--check")
+    assert "stale: README.md, docs/a.md" in str(stale.exception)
+    assert "changed: README.md, a.md" in run("--index", project / "index.html").output
+    assert (project / "index.html").is_file()
+    assert "say what the results say" in run("--check").output
+    gone = CliRunner().invoke(app, ["report", str(project / "nothing")])
+    assert "no such folder" in str(gone.exception)
