@@ -45,7 +45,7 @@ def report(
         stale += [f"model_cards/{stem}.md" for stem in (stale_cards(root) if has_cards else [])]
         if stale:
             raise UserError(f"stale: {', '.join(stale)}. Make them anew with `hf-mlnmt report {results}`.")
-        typer.echo("README, docs and cards say what the results say.")
+        typer.echo(f"README, docs{' and cards' if has_cards else ''} say what the results say.")
         return
     changed = write_pages(root)
     typer.echo(f"{len(pages(root))} pages, changed: {', '.join(path.name for path in changed) or 'none'}")

@@ -60,7 +60,10 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     runs = sorted(path.parent for path in folder.rglob(METRICS))
     inside = {path for run in runs for path in run.rglob("*.json")}
     files = [path for path in sorted(folder.rglob("*.json")) if path not in inside and _is_results(path)]
-    return [*(_entry(run.name, run / RESULTS, run) for run in runs), *(_entry(path.stem, path, None) for path in files)]
+    return [
+        *(_entry(run.name, run / RESULTS, run) for run in runs),
+        *(_entry(str(path.relative_to(folder).with_suffix("")), path, None) for path in files),
+    ]
 
 
 def _is_results(path: Path) -> bool:
