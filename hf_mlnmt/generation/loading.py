@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.vocabulary import check_vocabulary
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import fetch_small_files, load_model
+from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +95,7 @@ def in_int8(parts: Parts) -> Parts:
     model = parts.model
     if model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {model.device}: use bfloat16 or float16 there.")
-    from torch.ao.quantization import quantize_dynamic
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao's successor is a package of its own
-        model = quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    model = int8.in_int8(model)
     token = torch.tensor([[model.config.decoder_start_token_id]])
     try:
         with torch.no_grad():

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native_library import library
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
@@ -35,6 +36,7 @@ class NativeUnits:
     def __init__(self, functions: Any):
         self.functions = functions
         self.units: list[Unit] = []
+        self.largest = 0  # numbers in a weight
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
         self.held: list[Any] = []  # what the units point to
         self.scratch = torch.empty(0)  # memory that the functions compute in
@@ -48,18 +50,23 @@ class NativeUnits:
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=into.out_features)
         unit.heads, unit.scaling = heads, scaling
         unit.norm_weight, unit.norm_bias = self.hold(norm.weight), self.hold(norm.bias)
-        unit.weight_in, unit.bias_in = self.packed(into.weight), self.hold(into.bias)
-        unit.weight_out, unit.bias_out = self.packed(out.weight), self.hold(out.bias)
+        unit.weight_in, unit.bias_in = self.packed(into), self.hold(into.bias)
+        unit.weight_out, unit.bias_out = self.packed(out), self.hold(out.bias)
         self.units.append(unit)
+        self.largest = max(self.largest, into.weight.numel(), out.weight.numel())
         self.slots.append(slot)
 
-    def packed(self, weight: Tensor) -> int | None:
-        """A weight (outputs, inputs) as search.c reads it: panels (outputs / PANEL rounded up, inputs, PANEL)."""
+    def packed(self, module: Any) -> int | None:
+        """A module's weight (outputs, inputs) as search.c reads it."""
+        return self.hold(kept(module, "panels", self.pack))
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """Weight (outputs, inputs) -> panels (outputs / PANEL rounded up, inputs, PANEL)."""
         outputs, inputs = weight.shape
         panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
         rows = weight.contiguous()  # named, so that a copy lives until it has been read
         self.functions.pack(outputs, inputs, rows.data_ptr(), panels.data_ptr())
-        return self.hold(panels)
+        return panels
 
     def hold(self, tensor: Tensor | None) -> int | None:
         """The address of a tensor's first number; the tensor is kept, so that the address stays valid."""

@@ -169,10 +169,31 @@ def test_choose_with_numbers_that_are_none():
 def test_what_it_leaves_to_pytorch(logits, monkeypatch):
     model, batch = toy(), sources((6, 1, 4))
     decode(model.bfloat16(), **batch)
-    monkeypatch.setattr(baseline, "SMALL", 10)
-    decode(model.float(), **batch)
     assert logits
     assert not any(native for native, _ in logits)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [0, 5, 1000])
+def test_large_weights_are_multiplied_here_by_few_rows_alone(rows, monkeypatch):
+    """And one search changes over as beams appear and sentences leave."""
+    monkeypatch.setattr(baseline, "SMALL", 10)
+    monkeypatch.setattr(baseline, "MANY_ROWS", rows)
+    calls = {"here": 0, "there": 0}
+    units, residual = NativeUnits.__call__, baseline.DecoderStep.residual
+
+    def here(*arguments):
+        calls["here"] += 1
+        return units(*arguments)
+
+    def there(*arguments):
+        calls["there"] += 1
+        return residual(*arguments)
+
+    monkeypatch.setattr(NativeUnits, "__call__", here)
+    monkeypatch.setattr(baseline.DecoderStep, "residual", there)
+    assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 17, 4)), num_beams=3, **ENDING)
+    assert (calls["here"] > 0, calls["there"] > 0) == (rows > 0, rows < 1000)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

@@ -21,11 +21,14 @@ from torch import Tensor, nn
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
 from hf_mlnmt.modeling.layers import FeedForward
 from hf_mlnmt.search.cache import HeadMatrices
+from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native import FEED_FORWARD, SELF_ATTENTION, SOURCE_ATTENTION, NativeUnits
 from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts
 
-SMALL = 2**18  # numbers in a weight; its copy is earned back within 10 to 30 steps
+SMALL = 2**18  # numbers in a weight that compiled code multiplies by any number of rows
+MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
 
 
 class StepContext(NamedTuple):
@@ -40,6 +43,21 @@ class StepContext(NamedTuple):
     extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
 
 
+class ByRows:
+    """Sublayers in compiled code for few rows, in PyTorch's operations for many."""
+
+    def __init__(self, native: NativeUnits):
+        self.native = native
+        self.written_out: list[Callable] = []
+
+    def __call__(self, states: Tensor, context: StepContext) -> Tensor:
+        if len(states) < MANY_ROWS:
+            return self.native(states, context)
+        for part in self.written_out:
+            states = part(states, context)
+        return states
+
+
 class DecoderStep:
     """The decoder's layers and the output projection for one new position of every beam."""
 
@@ -50,7 +68,7 @@ class DecoderStep:
         SelfAttention: ("qkv_proj", "out_proj"),
         CrossAttention: ("q_proj", "out_proj"),
     }
-    linears: tuple[type[Any], ...] = (nn.Linear,)  # what those modules are, unless they are adapters or quantised
+    linears: tuple[type[Any], ...] = (nn.Linear, Int8Linear)  # what those modules are, unless they are adapters
 
     @staticmethod
     def decoders(model: Any) -> list[Any]:
@@ -74,10 +92,10 @@ class DecoderStep:
 
     def __init__(self, model: Any):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
-        self.factors: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
+        self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.logits_memory: Tensor | None = None
-        self.functions = library(self.projection.weight.dtype)
+        self.functions = None if type(self.projection) is Int8Linear else library(self.projection.weight.dtype)
         # Of each decoder, what is done, one after the other.
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
@@ -103,7 +121,7 @@ class DecoderStep:
     def prepare_first(self, cache: Any) -> bool:
         """Make the cache ready for a first token here, if compiled code computes the whole decoder; else False."""
         parts = self.plans[self.decoder]
-        if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits):
+        if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
             return False
         for layer in self.decoder.layers:
             source = cache.source_layers[layer.source_attn.layer_idx]
@@ -127,16 +145,22 @@ class DecoderStep:
             ):
                 if module is layer.source_attn and (between := self.after_self_attention(layer)) is not None:
                     parts.append(between)
-                unit = self.unit(sublayer, module)
+                unit, written_out = self.unit(sublayer, module), partial(self.residual, sublayer, compute, module)
                 if unit is None:
-                    parts.append(partial(self.residual, sublayer, compute, module))
+                    parts.append(written_out)
                     continue
                 last = parts[-1] if parts else None
-                if not isinstance(last, NativeUnits):
-                    last = NativeUnits(self.functions)
+                if not isinstance(last, ByRows):
+                    last = ByRows(NativeUnits(self.functions))
                     parts.append(last)
-                last.add(sublayer, *unit)
-        return parts
+                last.native.add(sublayer, *unit)
+                last.written_out.append(written_out)
+        return [part.native if isinstance(part, ByRows) and self.is_small(part) else part for part in parts]
+
+    @staticmethod
+    def is_small(part: ByRows) -> bool:
+        """Whether compiled code is the faster one for any number of rows."""
+        return part.native.largest <= SMALL
 
     def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
         """What search.c needs to compute this sublayer, or None if it cannot."""
@@ -153,8 +177,7 @@ class DecoderStep:
             return None
         _, into, out, *_ = found
         numbers = {x.dtype for part in (into, out, sublayer.layer_norm) for x in part.parameters()}
-        small = max(into.weight.numel(), out.weight.numel()) <= SMALL
-        return found if small and numbers == {self.projection.weight.dtype} else None
+        return found if numbers == {self.projection.weight.dtype} else None
 
     def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, context: StepContext) -> Tensor:
         """Equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
@@ -205,19 +228,21 @@ class DecoderStep:
 
     def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
         """The module's product, added to `onto`."""
-        weight, bias = self.factor(module)
+        if type(module) is Int8Linear:
+            return module(states) if onto is None else onto + module(states)
+        weight, bias = self.factor(module, len(states))
         if bias is not None:
             product = torch.addmm(bias, states, weight)
             return product if onto is None else product.add_(onto)
         return torch.mm(states, weight) if onto is None else torch.addmm(onto, states, weight)
 
-    def factor(self, module: Any) -> tuple[Tensor, Tensor | None]:
-        """The module's weight, transposed, and its bias."""
-        found = self.factors.get(module)
+    def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
+        """The module's weight, transposed, and its bias. Where that pays for so many rows, it lies so in memory."""
+        key = module, 1 < rows < MANY_ROWS or module.weight.numel() <= SMALL
+        found = self.factors.get(key)
         if found is None:
-            weight = module.weight.t()
-            found = weight.contiguous() if weight.numel() <= SMALL else weight, module.bias
-            self.factors[module] = found
+            weight = kept(module, "transposed", transposed) if key[1] else module.weight.t()
+            found = self.factors[key] = weight, module.bias
         return found
 
     def score(self, states: Tensor) -> Tensor:
@@ -226,7 +251,9 @@ class DecoderStep:
         So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
         asked for again.
         """
-        weight, bias = self.factor(self.projection)
+        if type(self.projection) is Int8Linear:
+            return self.projection(states)
+        weight, bias = self.factor(self.projection, len(states))
         size = states.shape[0] * weight.shape[1]
         if self.logits_memory is None or self.logits_memory.numel() < size:
             self.logits_memory = states.new_empty(size)
@@ -243,3 +270,8 @@ class DecoderStep:
             found = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
             self.norms[module] = found
         return torch.layer_norm(states, *found) if found else states
+
+
+def transposed(weight: Tensor) -> Tensor:
+    """A copy that lies in memory as (inputs, outputs)."""
+    return weight.t().contiguous()

@@ -1,0 +1,60 @@
+"""Weights in another layout, kept from one search to the next for as long as the module lives and its weight stays.
+
+To lay a large weight out anew takes as long as some steps of a search; kept, it is done once. Whether the weight is
+still the same is asked at every search: its place, its shape, PyTorch's count of changes in place, and the numbers on
+its wrapped diagonal, which meets every row and every column. So what an optimizer, load_state_dict or a change through
+`.data` of whole rows, columns or tensors does is seen; a change of single numbers through `.data` may not be: call
+`forget()` after one.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
+
+
+class _Kept(NamedTuple):
+    place: tuple[Any, ...]
+    diagonal: Tensor
+    made: Tensor
+
+
+_KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
+
+
+def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """make(module.weight), kept under the layout's name; made anew when the weight has changed.
+
+    Not kept: what is too large, or does not lie in one piece.
+    """
+    weight = module.weight
+    if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
+        return make(weight)
+    place, diagonal = _place(weight), weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
+    found = _KEPT.get(module, {}).get(layout)
+    if found is None or found.place != place or not torch.equal(found.diagonal, diagonal):
+        found = _Kept(place, diagonal, make(weight))
+        _KEPT.setdefault(module, {})[layout] = found
+    return found.made
+
+
+def forget() -> None:
+    """Keep nothing any longer."""
+    _KEPT.clear()
+
+
+def _place(weight: Tensor) -> tuple[Any, ...]:
+    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
+    return weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
+
+
+@cache
+def _wrapped_diagonal(rows: int, columns: int) -> Tensor:
+    """Places in a flat matrix that meet every row and every column."""
+    steps = torch.arange(max(rows, columns))
+    return steps % rows * columns + steps % columns
