@@ -84,6 +84,11 @@ def _read(name: str, options: dict[str, Any]) -> Source:
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])
+    if path.is_dir() and any(path.glob("model.[0-9][0-9].safetensors")):
+        raise UserError(
+            f"{path}: a model of Eole (model.00.safetensors), for which there is no reader here: its "
+            "tensors have names and its config.json has settings of Eole's own. Nothing was imported."
+        )
     from hf_mlnmt.convert import huggingface
 
     return huggingface.read(name, options)
