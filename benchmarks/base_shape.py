@@ -3,7 +3,7 @@
     python benchmarks/base_shape.py --threads 1 --batches 1,8,32 --beams 1,4,6 --rounds 5
     python benchmarks/base_shape.py --shape small --engines ours,ctranslate2
 
-Contestants: Transformers' MarianMTModel of the same shape with its own loops (stock), generate() of this package (ours),
+Contestants: Transformers' MarianMTModel of the same shape with its own loops (stock), our generate() (ours),
 the same with dtype int8, CTranslate2 in float32 and in int8. Every sentence has `--length` source tokens, and as many
 target tokens are forced, so that all do the same work; the encoder counts. Ours and CTranslate2 have the same weights;
 their float32 outputs are compared. Beams end as with early_stopping=True. Give the machine to nothing else.
