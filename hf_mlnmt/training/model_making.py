@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
+from hf_mlnmt.model_folder import GENERATION_CONFIG
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.training.adding import extended_config
 from hf_mlnmt.training.init_from import local_folder, read_sources
@@ -20,6 +22,18 @@ from hf_mlnmt.training.objective_names import NamedObjective
 from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
+
+TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")
+
+
+def token_rules(recipe: Recipe, root: Path) -> dict[str, Any]:
+    """What the generation config of the model whose weights are all taken forces and forbids."""
+    name = read_sources(recipe.init_from or {}).get("all")
+    path = name and local_folder(name, root) / GENERATION_CONFIG
+    if not path or not path.is_file():
+        return {}
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return {rule: stored[rule] for rule in TOKEN_RULES if stored.get(rule) is not None}
 
 
 def config_of_recipe(

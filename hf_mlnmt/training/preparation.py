@@ -21,13 +21,12 @@ from hf_mlnmt.data.text_ends import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
-from hf_mlnmt.model_folder import GENERATION_CONFIG
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.adding import with_languages
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
 from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
-from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model, speaks_many
+from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model, speaks_many, token_rules
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build
@@ -37,7 +36,6 @@ from hf_mlnmt.training.tasks import Task
 
 Tell = Callable[[str], None]
 ACCOUNT = "init_from.json"  # in the run's folder
-TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")
 
 
 @dataclass
@@ -259,17 +257,8 @@ class Preparation:
             model = self.auto_class(config).from_config(config)
         if model.can_generate():
             model.generation_config = generation_config(self.recipe, model.config)
-            model.generation_config.update(**self._rules_of_source())
+            model.generation_config.update(**token_rules(self.recipe, self.root))
         return model
-
-    def _rules_of_source(self) -> dict[str, Any]:
-        """What the model whose weights are all taken says of tokens: forced and forbidden ones."""
-        name = read_sources(self.recipe.init_from or {}).get("all")
-        path = name and local_folder(name, self.root) / GENERATION_CONFIG
-        if not path or not path.is_file():
-            return {}
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return {rule: stored[rule] for rule in TOKEN_RULES if stored.get(rule) is not None}
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
         """The Auto class of the model that the tasks train (model_making.py)."""
