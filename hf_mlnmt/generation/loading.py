@@ -92,10 +92,9 @@ def _model_type(name: str, options: dict[str, Any]) -> str | None:
 
 def in_int8(parts: Parts) -> Parts:
     """A copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
-    model = parts.model
-    if model.device.type != "cpu":
-        raise UserError(f"dtype int8 is for a CPU, not for device {model.device}: use bfloat16 or float16 there.")
-    model = int8.in_int8(model)
+    if parts.model.device.type != "cpu":
+        raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
+    model: Any = int8.in_int8(parts.model)
     token = torch.tensor([[model.config.decoder_start_token_id]])
     try:
         with torch.no_grad():
