@@ -3,9 +3,11 @@
 from typing import Any
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
+from hf_mlnmt.modeling.language_model import DecoderOnlyForCausalLM
 from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
 from hf_mlnmt.search.bridge import BridgeDecoder
+from hf_mlnmt.search.language_model import LanguageModelDecoder
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.transformer import TransformerDecoder
@@ -16,6 +18,7 @@ DECODERS: dict[type, Any] = {
     TransformerForConditionalGeneration: TransformerDecoder,
     RNNForConditionalGeneration: LSTMDecoder,
     BridgeForConditionalGeneration: BridgeDecoder,
+    DecoderOnlyForCausalLM: LanguageModelDecoder,  # as a member of a fused model
 }
 
 
