@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measure, print_ratios, require_green_tests, take_turns
+from common import Measure, machine, print_ratios, require_green_tests, take_turns
 
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode
@@ -33,6 +33,12 @@ BARE: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1, "do_sample": False},
     "sampling": {"num_beams": 1, "do_sample": True, "top_k": 0},
 }
+
+
+def short(name: str) -> str:
+    """The run's name, of the folder of one of its models."""
+    path = Path(name).resolve()
+    return path.parent.name if path.name in ("average", "best") else path.name
 
 
 def bare(pipeline: TranslationPipeline, lines: list[str], settings: Settings, options: dict[str, Any]) -> Callable:
@@ -101,7 +107,9 @@ def main() -> None:
             measured[name] = rates = take_turns(runs, options.rounds)
             print_ratios(f"{name}: {len(lines)} lines", "lines", rates, "generate()")
     if options.output:
-        write_json(options.output, {"lines": len(lines), "lines_per_second": measured})
+        clock = "processor time" if options.processor_time else "wall time"
+        about = {"model": short(options.model), "machine": machine(), "clock": clock, "lines": len(lines)}
+        write_json(options.output, {**about, "batch_tokens": settings.batch_tokens, "lines_per_second": measured})
 
 
 if __name__ == "__main__":
