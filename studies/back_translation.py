@@ -72,8 +72,9 @@ class Row:
 
     @property
     def stem(self) -> str:
-        """The recipe's name."""
-        return f"{f'{self.method}-{self.ratio:g}' if self.method else 'parallel'}.{self.setting}"
+        """The recipe's name: what stands before its first dot is the system's."""
+        ratio = f"{self.ratio:g}".replace(".", "_")
+        return f"{f'{self.method}-{ratio}' if self.method else 'parallel'}.{self.setting}"
 
 
 class Study:
