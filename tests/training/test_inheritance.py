@@ -100,7 +100,7 @@ def test_a_record_can_be_extended_from_anywhere(tmp_path):
         ({"a": "extends: b.yaml\n", "b": "seed: 1\nextends: a.yaml\n", "child": "extends: a.yaml\n"},
          "b.yaml, line 2: extends: a.yaml extends this recipe in turn"),
         ({"base": BASE + "bacth: {}\n", "child": "extends: base.yaml\n"}, r"base.yaml, line 10: bacth: unknown key"),
-        ({"base": "seed: 1\n", "child": "extends: base.yaml\n"}, "base.yaml: missing key 'data'"),
+        ({"base": "seed: 1\n", "child": "extends: base.yaml\n"}, "base.yaml: missing key 'languages'"),
         ({"base": BASE, "child": "extends: base.yaml\n\nbatch: {tokns: 3}\n"},
          r"child.yaml, line 3: batch.tokns: unknown key \(did you mean 'tokens'\?\)"),
         ({"base": BASE, "child": "extends: base.yaml\nbatch: 3\n"}, "child.yaml, line 2: batch: expected a section"),

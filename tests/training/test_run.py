@@ -255,7 +255,7 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
         def __call__(self, texts, target_language):
             return [f"{text} ({target_language})" for text in texts]
 
-    monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name: Echo())
+    monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name, **options: Echo())
     tests = [RawPairs(code, ["a"], ["l'un"], code, code) for code in ("de", "fr")]
     scoring = Scoring(tmp_path, MadeOf(tmp_path), print)
     scores = scoring.score(tmp_path / "average", tests, "toy", {}).scores
