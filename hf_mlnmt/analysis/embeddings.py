@@ -1,7 +1,7 @@
 """Sentence embeddings of a translation model, and translation retrieval with them.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
-`model.embed` (modeling/embedding.py) says what an embedding is; here are texts, batches and languages compared.
+`model.embed` (modeling/sentence_embedding.py) says what an embedding is; this file compares texts and languages.
 
 Retrieval: for every sentence of one language the nearest one of another, by cosine; accuracy@1 is the share for which
 that is its translation, line by line of two aligned files.

@@ -28,10 +28,10 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from .bridge_configuration import BridgeConfig
-from .embedding import pooled_rows
 from .inner_attention import AttentionBridge, redundancy
 from .outputs import EncoderOutput, TranslationOutput
 from .rnn import RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
+from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 CODERS: dict[str, tuple[Any, Any]] = {"rnn": (RNNEncoder, RNNDecoder), "transformer": (Encoder, Decoder)}
@@ -342,7 +342,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         **inputs,
     ) -> Tensor:
         """Sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its rows' mean,
-        or one row (batch, d_model); embedding.py. Needs no decoder.
+        or one row (batch, d_model); sentence_embedding.py. Needs no decoder.
 
         Raises: ValueError for an unknown language or pooling, listing what there is.
         """

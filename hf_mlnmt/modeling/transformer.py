@@ -46,12 +46,12 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
 from .dropout import Dropout
-from .embedding import pooled_states
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy, divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 from .positions import LearnedPositions, SinusoidalPositions, positions_of
+from .sentence_embedding import pooled_states
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
