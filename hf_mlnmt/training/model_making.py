@@ -26,11 +26,16 @@ from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
 TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")
 
 
-def token_rules(recipe: Recipe, root: Path) -> dict[str, Any]:
-    """What the generation config of the model whose weights are all taken forces and forbids."""
+def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
+    """What the generation config of the model whose weights are all taken forces and forbids.
+
+    begun: a checkpoint of a run that has begun, which has them from there; the folder of `init_from` may be gone.
+    """
     name = read_sources(recipe.init_from or {}).get("all")
-    path = name and local_folder(name, root) / GENERATION_CONFIG
-    if not path or not path.is_file():
+    if name is None:
+        return {}
+    path = (begun or local_folder(name, root)) / GENERATION_CONFIG
+    if not path.is_file():
         return {}
     stored = json.loads(path.read_text(encoding="utf-8"))
     return {rule: stored[rule] for rule in TOKEN_RULES if stored.get(rule) is not None}

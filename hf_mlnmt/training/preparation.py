@@ -21,7 +21,7 @@ from hf_mlnmt.data.text_ends import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
-from hf_mlnmt.training import dev
+from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.adding import with_languages
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
@@ -257,7 +257,8 @@ class Preparation:
             model = self.auto_class(config).from_config(config)
         if model.can_generate():
             model.generation_config = generation_config(self.recipe, model.config)
-            model.generation_config.update(**token_rules(self.recipe, self.root))
+            saved = checkpoints.checkpoints(self.output / "checkpoints")
+            model.generation_config.update(**token_rules(self.recipe, self.root, saved[-1] if saved else None))
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
