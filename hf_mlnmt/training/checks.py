@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import languages_of
@@ -17,6 +19,7 @@ from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.recipe_checks import doubts
 from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV
+from hf_mlnmt.training.tasks import Task
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import Preparation
@@ -111,6 +114,25 @@ def check_budget(recipe: Recipe, steps: int, steps_per_epoch: int) -> Iterator[s
             "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."
         )
     yield from doubts(recipe, steps, len(saved))
+
+
+def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
+    """A warning where most sentences have fewer positions than the attention bridge has rows, one for all tasks.
+
+    With n positions the penalty of k rows is at least k - n (inner_attention.py): a floor that says nothing of a model.
+    """
+    rows = getattr(config, "bridge_heads", None)
+    if rows is None or not config.penalty_weight:
+        return
+    positions = np.concatenate([task.data.source_lengths for task in tasks])
+    short = float((positions < rows).mean())
+    if short > 0.5:
+        floor = float(np.clip(rows - positions, 0, None).mean())
+        yield (
+            f"{short:.0%} of the training sentences have fewer positions than the bridge's {rows} rows, and the "
+            f"penalty of a sentence cannot be less than rows - positions: {floor:.1f} in the mean. With "
+            "fewer rows (model.settings.bridge_heads) it can come closer to 0."
+        )
 
 
 def saved_steps(recipe: Recipe, steps: int) -> list[int]:

@@ -23,7 +23,7 @@ from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, tracking_in, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
-from hf_mlnmt.training.checks import check_before, check_budget
+from hf_mlnmt.training.checks import check_before, check_budget, doubts_about_rows
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
@@ -208,7 +208,7 @@ class Run:
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
         self.curves.paused = trainer.meter.paused
-        for warning in check_budget(recipe, *trainer.steps()):
+        for warning in [*check_budget(recipe, *trainer.steps()), *doubts_about_rows(model.config, tasks)]:
             self.warn(warning)
         return trainer
 

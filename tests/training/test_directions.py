@@ -204,3 +204,14 @@ def test_a_language_is_added(three, tmp_path):
     command = ["add-language", str(model), str(first), "--data", str(three), "-o", str(tmp_path / "x")]
     result = CliRunner().invoke(app, command)
     assert "has all languages of the tasks already" in str(result.exception)
+
+
+def test_short_sentences_are_named_once(three, tmp_path):
+    """Where most have fewer positions than the bridge has rows: one warning for all tasks, none without a penalty."""
+    for number, (settings, expected) in enumerate(
+        [({"bridge_heads": 90}, 1), ({"bridge_heads": 2}, 0), ({"bridge_heads": 90, "penalty_weight": 0}, 0)]
+    ):
+        recipe = recipe_of(tmp_path / str(number), {}, {**MODEL, "settings": {**SIZES, **settings}})
+        said = run(recipe, three, tmp_path / str(number) / "run", dry_run=True)
+        assert said.count("100% of the training sentences have fewer positions than the bridge's 90 rows") == expected
+        assert said.count("fewer positions") == expected
