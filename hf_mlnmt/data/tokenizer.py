@@ -57,6 +57,12 @@ class Tokenizers:
         """True when both sides share one vocabulary."""
         return self.source is self.target
 
+    def language_ids(self) -> dict[str, int]:
+        """The languages that the source's tokenizer has codes for, and the codes' ids."""
+        languages = languages_of(self.source)
+        ids: Any = self.source.convert_tokens_to_ids([code_of(language) for language in languages])
+        return dict(zip(languages, ids, strict=True))
+
     def save(self, folder: str | Path) -> None:
         """Write everything into a model folder."""
         save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)

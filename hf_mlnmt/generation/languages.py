@@ -35,6 +35,8 @@ class Direction:
 
 def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
     """The direction for these languages; raises UserError with the available codes when one is lacking."""
+    if has_modules(model) and source is target is None:
+        return Direction()
     if hasattr(tokenizer, "src_lang"):
         return _coded(model, tokenizer, source, target, name)
     if model.config.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5"):

@@ -29,6 +29,7 @@ from transformers.utils import TransformersKwargs
 
 from .bridge_configuration import BridgeConfig
 from .inner_attention import AttentionBridge, redundancy
+from .language_codes import take_codes
 from .outputs import EncoderOutput, TranslationOutput
 from .rnn import RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
 from .sentence_embedding import pooled_rows
@@ -165,7 +166,8 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForConditionalGeneration):
     """The translation model between any of its languages.
 
-    forward and generate() take `source_language` and `target_language`; a side that has only one needs no name.
+    forward and generate() take `source_language` and `target_language`; a side that has only one needs no name, and
+    a batch can name them by codes (language_codes.py).
     """
 
     model_class = BridgeModel
@@ -305,6 +307,9 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         **kwargs: Unpack[TransformersKwargs],
     ) -> TranslationOutput:
         """As `TransformerForConditionalGeneration.forward`, between two languages of this model."""
+        input_ids, attention_mask, source_language, target_language = take_codes(
+            self.config.language_codes, input_ids, attention_mask, source_language, target_language
+        )
         model = self.between(source_language, target_language)
         return super(BridgeForConditionalGeneration, model).forward(
             input_ids,
@@ -330,6 +335,11 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         **kwargs,
     ) -> Any:
         """As Transformers', between two languages of this model, also such that were never trained together."""
+        inputs = kwargs.pop("input_ids", None) if inputs is None else inputs
+        inputs, mask, source_language, target_language = take_codes(
+            self.config.language_codes, inputs, kwargs.pop("attention_mask", None), source_language, target_language
+        )
+        kwargs |= {} if mask is None else {"attention_mask": mask}
         model = self.between(source_language, target_language)
         return super(BridgeForConditionalGeneration, model).generate(inputs, *args, **kwargs)
 
@@ -346,6 +356,9 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
         Raises: ValueError for an unknown language or pooling, listing what there is.
         """
+        input_ids, attention_mask, source_language, _ = take_codes(
+            self.config.language_codes, input_ids, attention_mask, source_language
+        )
         language = self.config.choose("source", source_language)
         encoder = BridgedEncoder(self.model.encoders[module_name(language)], self.model.bridge)
         return pooled_rows(encoder(input_ids, attention_mask, **inputs).memory, pooling)

@@ -20,6 +20,7 @@ class BridgeConfig(RNNConfig):
         source_languages, target_languages: codes. A language may be both: then it has an encoder and a decoder.
         vocab_sizes: language -> entries of its vocabulary. None: one joint vocabulary of `vocab_size`, or with a single
             pair `vocab_size` and `decoder_vocab_size`.
+        language_codes: language -> id of its token, which may begin a source and name languages (language_codes.py).
         bridge_heads: k, rows of the matrix that every sentence becomes.
         bridge_width: d_w, inner width of the bridge. bridge_bias: biases in both of its products.
         penalty_weight: lambda, of equation 10's penalty; the paper has 1.
@@ -31,6 +32,7 @@ class BridgeConfig(RNNConfig):
     source_languages: list[str] = field(default_factory=lambda: ["en"])
     target_languages: list[str] = field(default_factory=lambda: ["de"])
     vocab_sizes: dict[str, int] | None = None
+    language_codes: dict[str, int] | None = None
     bridge_heads: int = 10
     bridge_width: int = 1024
     bridge_bias: bool = False

@@ -16,6 +16,7 @@ from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora, doubts_about_sides
 from hf_mlnmt.training.init_from import initialise, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
+from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.recipe_checks import doubts
 from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV
@@ -52,7 +53,8 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
     codes = recipe.tokenizer.languages if own else languages_of(tokenizers.source)
     pairs = [spec for task in preparation.corpora.tasks for spec in task.specs]
-    yield from _check_languages(recipe, codes, pairs, list(scored.values()))
+    modules = speaks_many(recipe, preparation.root)
+    yield from _check_languages(recipe, codes, pairs, list(scored.values()), modules)
     seen, warnings = check_corpora(train, scored, preparation.root)
     for task in preparation.corpora.tasks:
         yield from doubts_about_sides(task.name, task.pairs, preparation.root)
@@ -76,7 +78,7 @@ def _check_weights(preparation: Preparation, tokenizers: Any) -> None:
 
 
 def _check_languages(
-    recipe: Recipe, codes: Sequence[str], train: Sequence[Any], scored: Sequence[Any]
+    recipe: Recipe, codes: Sequence[str], train: Sequence[Any], scored: Sequence[Any], decoders_of_each: bool
 ) -> Iterator[str]:
     """That the model can be told the target language of every pair, by one of the tokenizer's codes; yields a warning.
 
@@ -91,7 +93,7 @@ def _check_languages(
             )
     pairs = [spec for spec in train if isinstance(spec, CorpusSpec) and spec.languages]
     several = list(dict.fromkeys(spec.languages["target"] for spec in pairs if spec.languages))
-    if len(several) > 1 and not codes:
+    if len(several) > 1 and not codes and not decoders_of_each:
         yield (
             f"the training pairs are into {' and '.join(several)}, and no code says into which: the model will guess "
             f"from the source. Set tokenizer.languages to [{', '.join(several)}]."
@@ -124,7 +126,7 @@ def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
     rows = getattr(config, "bridge_heads", None)
     if rows is None or not config.penalty_weight:
         return
-    positions = np.concatenate([task.data.source_lengths for task in tasks])
+    positions = np.concatenate([task.data.source_lengths for task in tasks]) - bool(config.language_codes)
     short = float((positions < rows).mean())
     if short > 0.5:
         floor = float(np.clip(rows - positions, 0, None).mean())

@@ -51,6 +51,10 @@ class ExpectedTokenizers:
         """True when both sides share one vocabulary."""
         return self.source is self.target
 
+    def language_ids(self) -> dict[str, int]:
+        """None are known yet."""
+        return {}
+
 
 def expected_tokenizers(recipe: Recipe) -> ExpectedTokenizers:
     """What the tokenizers will be if the corpus has words enough."""

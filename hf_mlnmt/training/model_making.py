@@ -138,6 +138,8 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
     if speaks_many(recipe, root):
         both |= languages_of_tasks(recipe)
+        if codes := tokenizers.language_ids():
+            both["language_codes"] = codes
     if not tokenizers.joint:
         both["share_encoder_decoder_embeddings"] = False
     for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:

@@ -159,6 +159,39 @@ def test_names_are_asked_for_and_listed():
 
 
 @both
+def test_a_batch_can_name_its_languages(system):
+    """By codes before its sources, which no encoder sees; names count before them."""
+    codes = {"de": 20, "en": 21, "to": 22, "fr": 23}
+    model, batch, plain = many(system, language_codes=codes), Batch.draw(), many(system)
+    plain.load_state_dict(model.state_dict())
+    batch.source[batch.source >= 20] = 19
+
+    def coded(*languages):
+        front = torch.tensor([[codes[language] for language in languages]]).expand(len(batch.source), -1)
+        mask = torch.cat([torch.ones_like(front), batch.source_mask], 1)
+        return {"input_ids": torch.cat([front, batch.source], 1), "attention_mask": mask}
+
+    names = {"source_language": "en", "target_language": "fr"}
+    expected = plain(**batch.inputs, **names).logits
+    target = {name: value for name, value in batch.inputs.items() if name.startswith("decoder")}
+    assert_same(model(**coded("en", "fr"), **target).logits, expected)
+    assert_same(model(**coded("fr"), **target, source_language="en").logits, expected)
+    assert_same(model(**coded("to", "de"), **target, **names).logits, expected)
+    assert_same(model(**batch.inputs, **names).logits, expected)
+    written = plain.generate(**batch.encoder_inputs, **names, num_beams=2, max_new_tokens=5).tolist()
+    assert model.generate(**coded("en", "fr"), num_beams=2, max_new_tokens=5).tolist() == written
+    assert_same(model.embed(**coded("en", "fr")), plain.embed(**batch.encoder_inputs, source_language="en"))
+    with pytest.raises(ValueError, match="'en' is unknown: this model's target languages are de, fr"):
+        model.generate(**coded("de", "en"))
+    mixed = coded("en", "fr")
+    mixed["input_ids"][1, 1] = codes["de"]
+    with pytest.raises(ValueError, match=r"different languages \(en to de; en to fr\): a batch is of one pair"):
+        model.generate(**mixed)
+    with pytest.raises(ValueError, match="source_language is missing"):
+        model(**coded("fr"), **target)
+
+
+@both
 def test_only_what_a_batch_uses_gets_a_gradient(system):
     model, batch = many(system), Batch.draw()
     model.train()(**batch.training, source_language="to", target_language="fr").loss.backward()

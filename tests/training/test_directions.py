@@ -11,7 +11,7 @@ import torch
 import yaml
 from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -215,3 +215,21 @@ def test_short_sentences_are_named_once(three, tmp_path):
         said = run(recipe, three, tmp_path / str(number) / "run", dry_run=True)
         assert said.count("100% of the training sentences have fewer positions than the bridge's 90 rows") == expected
         assert said.count("fewer positions") == expected
+        assert "no code says" not in said, "every target language has a decoder"
+
+
+def test_a_run_with_language_codes(three, tmp_path):
+    """The recipe's codes become the model's: plain tokenizer and generate() do as the pipeline with names."""
+    keys = {"tokenizer": {"vocab_size": 300, "languages": ["de", "en", "fr"]}, "budget": {"steps": 2}}
+    evaluation = {"every": 2, "best": "loss"}
+    folder = tmp_path / "run"
+    run(recipe_of(tmp_path, {"pairs": ["de-en", "en-fr"]}, evaluation=evaluation, **keys), three, folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "average")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "average")
+    assert model.config.language_codes == {x: tokenizer.convert_tokens_to_ids(f"<2{x}>") for x in ("de", "en", "fr")}
+    text = (three / "test.de").read_text().splitlines()[0]
+    written = model.generate(**tokenizer([f"<2de><2fr>{text}"], return_tensors="pt"), num_beams=1, max_new_tokens=8)
+    found = TranslationPipeline.from_pretrained(folder / "average")(
+        text, source_language="de", target_language="fr", num_beams=1, max_new_tokens=8
+    )
+    assert tokenizer.decode(written[0], skip_special_tokens=True).strip() == found
