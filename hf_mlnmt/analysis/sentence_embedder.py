@@ -1,0 +1,91 @@
+"""A translation model as a module of sentence-transformers, which must be installed, release 6 or later.
+
+>>> embedder = sentence_transformer("runs/bridge/average", language="de")
+>>> embedder.encode(["Ein Hund."])                      # what `hf-mlnmt embed` finds
+>>> embedder.encode(["A dog."], language="en")          # a model of several languages; the same space
+
+`embedder.save(FOLDER)` writes a model folder as any other, which SentenceTransformer(FOLDER, trust_remote_code=True)
+loads where this package is installed: sentence-transformers asks for that word for every module that is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+
+from hf_mlnmt.data.tokenizer import save_tokenizers
+from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.generation.languages import Direction, has_modules
+from hf_mlnmt.generation.loading import Parts, load
+from hf_mlnmt.generation.segments import TextEncoder
+
+
+def sentence_transformer(
+    name: str, language: str | None = None, pooling: str | int | None = None, device: str | None = None
+) -> SentenceTransformer:
+    """A SentenceTransformer of a model folder or Hub name of this package's.
+
+    Args:
+        language: of the texts, unless encode(..., language=...) says another.
+        pooling: as `model.embed`; default: flat with a bridge, else mean.
+
+    Raises: UserError when there is no such model.
+    """
+    return SentenceTransformer(modules=[SentenceEmbedder(load(name, device), language, pooling)], device=device)
+
+
+class SentenceEmbedder(InputModule):
+    """Texts to `model.embed` of them; an empty text is zeros."""
+
+    config_file_name = "sentence_embedder.json"
+    config_keys = ["language", "pooling"]
+    forward_kwargs = {"language"}
+    save_in_root = True
+
+    def __init__(self, parts: Parts, language: str | None = None, pooling: str | int | None = None):
+        super().__init__()
+        self.model, self.tokenizer, self.parts = parts.model, parts.source, parts._replace(model=None)
+        self.language = language
+        self.pooling = pooling if pooling is not None else "flat" if has_modules(parts.model) else "mean"
+        self.encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Texts -> input_ids and attention_mask (texts, longest)."""
+        ids = self.encoder([(prompt or "") + text for text in inputs])
+        input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0, torch.device("cpu"))
+        return {"input_ids": input_ids, "attention_mask": mask}
+
+    def forward(self, features: dict[str, Any], language: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Adds `sentence_embedding` (texts, width)."""
+        named = {"source_language": language or self.language} if has_modules(self.model) else {}
+        mask: Tensor = features["attention_mask"]
+        vectors = self.model.embed(features["input_ids"], mask, pooling=self.pooling, **named)
+        real = mask.sum(1, keepdim=True) > self.encoder.overhead
+        features["sentence_embedding"] = torch.where(real, vectors, 0.0)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Numbers of an embedding."""
+        width, rows = self.model.config.d_model, getattr(self.model.config, "bridge_heads", 1)
+        return width * rows if self.pooling == "flat" else width
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """A model folder, and which language and pooling this module has."""
+        self.model.save_pretrained(output_path)
+        target = None if self.parts.target is self.parts.source else self.parts.target
+        sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
+        save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})
+        self.save_config(output_path)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> SentenceEmbedder:
+        """From a folder that `save` wrote, or a Hub name of one."""
+        there = {name: kwargs.get(name) for name in ("revision", "token", "local_files_only")}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **there)
+        options = {name: value for name, value in there.items() if value}
+        return cls(load(f"{model_name_or_path}/{subfolder}".rstrip("/"), "cpu", **options), **config)
