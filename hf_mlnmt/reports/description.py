@@ -21,7 +21,7 @@ from hf_mlnmt.model_folder import (
     needs_code,
 )
 from hf_mlnmt.reports.facts import load_results, read_json
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, parameters_by_part
+from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.record_cards import facts_of_record, record_config
 from hf_mlnmt.zoo.records import record_path, stems
 
@@ -73,6 +73,7 @@ def _architecture(config: Any) -> dict[str, Any]:
         "model_type": config.model_type,
         "needs_package_or_remote_code": needs_code(type(model)),
         "parameters": parameters_by_part(model),
+        "parameters_of_a_pair": of_a_pair(model),
         "parameters_beyond_baseline": beyond_baseline(config),
         "config": _without(config.to_diff_dict()),
     }

@@ -36,6 +36,18 @@ def parameters_of_config(config: Any) -> dict[str, int]:
     return parameters_by_part(model)
 
 
+def of_a_pair(model: nn.Module) -> int:
+    """Parameters that a translation between two languages uses: of the first pair, as the others have the same sizes.
+
+    Of a model without modules for each language they are all of them.
+    """
+    pair: Any = getattr(model, "pair", None)
+    config: Any = model.config
+    if pair is None or not config.target_languages:
+        return parameters_by_part(model)["total"]
+    return parameters_by_part(pair(config.source_languages[0], config.target_languages[0]))["total"]
+
+
 def beyond_baseline(config: Any) -> int | None:
     """Parameters that a family adds to the Transformer of the same sizes; None for models of other packages."""
     from dataclasses import fields

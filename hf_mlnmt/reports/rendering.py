@@ -15,7 +15,8 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     blocks = [_pairs(description["name"], {"architecture": kind})]
-    blocks.append(_parameters(description["parameters"], description["parameters_beyond_baseline"]))
+    further = (description["parameters_of_a_pair"], description["parameters_beyond_baseline"])
+    blocks.append(_parameters(description["parameters"], *further))
     blocks.append(_pairs("config", description["config"]))
     for side, facts in description.get("tokenizers", {}).items():
         blocks.append(_pairs(f"tokenizer ({side})", facts))
@@ -44,10 +45,12 @@ def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
         yield Table(columns, rows, f"scores, {title(protocol)}")
 
 
-def _parameters(parts: Mapping[str, int], beyond: int | None) -> Table:
+def _parameters(parts: Mapping[str, int], of_a_pair: int, beyond: int | None) -> Table:
     shown = [(part, number) for part, number in parts.items() if number or part == "total"]
     rows = [[part, f"{number:,}", f"{number / max(parts['total'], 1):.1%}"] for part, number in shown]
     total = [index for index, (part, _) in enumerate(shown) if part == "total"]
+    if of_a_pair != parts["total"]:
+        rows.append(["used by one pair of languages", f"{of_a_pair:,}", f"{of_a_pair / parts['total']:.1%}"])
     if beyond:
         rows.append(["beyond the Transformer of its size", f"{beyond:+,}", ""])
     columns = ["part", Number("number"), Number("share")]

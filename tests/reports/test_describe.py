@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from helpers.model_folders import small_model, some_results
@@ -10,10 +11,11 @@ from rich.console import Console
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.reports import describe, parameters_by_part, write_cards
-from hf_mlnmt.reports.parameters import beyond_baseline
-from hf_mlnmt.reports.record_cards import card_for_record, stale_cards
+from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
+from hf_mlnmt.reports.record_cards import card_for_record, record_config, stale_cards
 from hf_mlnmt.reports.rendering import render
 
+ROOT = Path(__file__).resolve().parents[2]
 D, FFN, V = 16, 16, 50
 ATTENTION = 4 * D * D
 FEED_FORWARD = D * FFN + FFN + FFN * D + D
@@ -45,6 +47,31 @@ def test_what_a_family_adds_to_the_baseline():
     """S-Agg adds L matrices of d x d, 1.6 million at the base shape."""
     assert beyond_baseline(config_for("transformer")) == 0
     assert beyond_baseline(config_for("s-agg")) == 6 * 512 * 512
+
+
+def test_what_a_pair_of_languages_uses():
+    """docs/multilingual.md's table is what is counted; one encoder, one decoder, one bridge: by hand for the bridge."""
+    page = (ROOT / "docs" / "multilingual.md").read_text(encoding="utf-8")
+    tagged = record_config(ROOT / "modeling" / "transformer.multi30k-many.json")
+    configs = {}
+    for layers in (6, 8):
+        deeper = {**tagged.to_dict(), "encoder_layers": layers, "decoder_layers": layers}
+        configs[f"the same of {layers} + {layers} layers"] = type(tagged)(**deeper)
+    for stem in ("transformer", "bridge-rnn", "bridge-transformer"):
+        name = f"{stem}.multi30k-many"
+        shown = f"`{name}`" + " (tagged)" * (stem == "transformer")
+        configs[shown] = record_config(ROOT / "modeling" / f"{name}.json")
+    for shown, config in configs.items():
+        model = model_of_config(config)
+        total = parameters_by_part(model)["total"]
+        assert f"| {shown} | {total:,} | {of_a_pair(model):,} |" in page
+    parts = parameters_by_part(model)
+    assert of_a_pair(model) == (total - parts["bridge"]) // 4 + parts["bridge"], "four of each are there, one is used"
+    found = describe("bridge-transformer.multi30k-many")
+    assert found["parameters_of_a_pair"] == of_a_pair(model)
+    console = Console(record=True, width=120)
+    console.print(render(found)[1])
+    assert "used by one pair of languages" in console.export_text()
 
 
 def test_folder(published):
