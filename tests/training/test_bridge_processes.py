@@ -1,0 +1,51 @@
+"""The attention bridge over two processes: the right sums, penalty among them, and no module moves that is unused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from helpers.bridge_tasks import PAIRS, SETTINGS, bridge_model, bridge_tasks
+from helpers.processes import launch
+from helpers.toy_tasks import by_hand, toy_trainer
+from safetensors.torch import load_file
+
+from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
+
+
+def test_two_processes_are_the_definition(tmp_path):
+    launch("tests/helpers/bridge_tasks.py", str(tmp_path))
+    tasks = bridge_tasks()
+    samplers = [
+        TokenBatchSampler(
+            task.data.source_lengths,
+            task.data.target_lengths,
+            60,
+            seed=seed_of(3, number),
+            world_size=2,
+            accumulation=2,
+        )
+        for number, task in enumerate(tasks)
+    ]
+    sampler = TaskBatchSampler(samplers, Rotation([1, 1, 1], 3))
+    weights = load_file(tmp_path / "weights.safetensors")
+    trainer = toy_trainer(tmp_path / "alone", tasks, bridge_model(), **SETTINGS)
+    expected = dict(by_hand(trainer, sampler, SETTINGS["max_steps"]).named_parameters())
+    assert weights.keys() == expected.keys()
+    for name, tensor in weights.items():
+        # float64; Adam divides by a gradient's size, so that where it is nearly 0 rounding counts
+        torch.testing.assert_close(tensor, expected[name].detach(), rtol=1e-6, atol=1e-8, msg=name)
+    steps, other = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
+    assert steps == other
+    log = [line for line in json.loads((tmp_path / "log.json").read_text()) if "loss" in line]
+    for step, (changed, line) in enumerate(zip(steps, log, strict=True)):
+        pairs = {PAIRS[number] for number, _ in sampler.members(step)}
+        modules = {"bridge", *(f"encoders.of_{source}" for source, _ in pairs)}
+        modules |= {f"decoders.of_{target}" for _, target in pairs}
+        assert changed == sorted(name for name in weights if any(f".{one}." in name for one in modules)), step
+        parts = {f"loss_{a}-{b}_{part}" for a, b in pairs for part in ("translation", "penalty")}
+        assert parts <= line.keys()
+        assert line["loss"] == pytest.approx(sum(line[part] for part in parts), rel=1e-6)
+    assert len({str(changed) for changed in steps}) >= 3, "the test needs steps of different pairs"
