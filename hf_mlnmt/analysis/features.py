@@ -20,6 +20,7 @@ from torch import Tensor
 from hf_mlnmt.analysis.reading import encode_sources, encoder_passes
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
+from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 
 CHUNK = 4096  # sentences in a file of the cache
@@ -57,11 +58,12 @@ def mean_states(
 
 
 def fingerprint(model: Any) -> str:
-    """A digest of the encoder's weights and of the config: what the vectors depend on."""
+    """A digest of the encoder's weights (of several, the model's) and of the config: what the vectors depend on."""
     digest = hashlib.sha256()
     fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
     digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
-    for name, weight in sorted(model.get_encoder().state_dict().items()):
+    encoder = model if has_modules(model) else model.get_encoder()
+    for name, weight in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

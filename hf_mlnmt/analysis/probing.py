@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from hf_mlnmt.analysis.classifiers import MlpSettings, train_logistic_regression, train_mlp
+from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.analysis.features import cached_states, fingerprint
 from hf_mlnmt.analysis.probing_tasks import PARTS, ProbingTask
 from hf_mlnmt.generation.loading import Parts
@@ -31,7 +33,7 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
 
 
 def probe_key(
-    parts: Parts, task: ProbingTask, layer: int, classifier: Classifier, settings: MlpSettings, seed: int
+    parts: Parts, task: ProbingTask, layer: int | str, classifier: Classifier, settings: MlpSettings, seed: int
 ) -> str:
     """A digest of all that a probe's result depends on, to recognise one that is done."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
@@ -43,7 +45,7 @@ def probe_key(
 def probe(
     parts: Parts,
     task: ProbingTask,
-    layer: int,
+    layer: int | str,
     classifier: Classifier,
     settings: MlpSettings,
     seed: int = 1,
@@ -52,11 +54,11 @@ def probe(
 ) -> dict[str, Any]:
     """One row: accuracy on the test part in percent with its 95 % interval, and what it is to be compared with.
 
-    layer: of the encoder, 0 the embeddings. `majority`: the accuracy of the most frequent class; `epoch`: the
-    perceptron's best, by `dev_accuracy`; `train`, `dev`, `test`: sentences. `reading`: batch_tokens, source_language,
-    target_language of `cached_states`.
+    layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
+    `majority`: the accuracy of the most frequent class; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
+    `dev`, `test`: sentences. `reading`: batch_tokens, source_language, target_language of `cached_states`.
     """
-    vectors = {part: cached_states(parts, task.texts[part], [layer], cache, **reading)[layer] for part in PARTS}
+    vectors = {part: _vectors(parts, task.texts[part], layer, cache, **reading) for part in PARTS}
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
         found = train_mlp(vectors, labels, len(task.classes), settings, seed)
@@ -76,3 +78,14 @@ def probe(
         "classes": len(task.classes),
         **sizes,
     }
+
+
+def _vectors(
+    parts: Parts, texts: Sequence[str], layer: int | str, cache: str | Path | None = None, **reading: Any
+) -> torch.Tensor:
+    """(sentences, width): a layer's mean states, or the model's embeddings, which are not kept."""
+    if isinstance(layer, int):
+        return cached_states(parts, texts, [layer], cache, **reading)[layer]
+    pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
+    found = embed_texts(parts, texts, reading.get("source_language"), pooling, reading.get("batch_tokens") or 4096)
+    return torch.from_numpy(found)

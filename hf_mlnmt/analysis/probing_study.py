@@ -25,6 +25,7 @@ from hf_mlnmt.analysis.studies import Systems
 from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
+from hf_mlnmt.generation.languages import has_modules
 
 DONE = "probes"  # folder of finished probes, a file each
 
@@ -82,14 +83,21 @@ def probing_study(
     seed: int = 1,
     cache: str | Path | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    pooling: str | None = None,
     **reading: Any,
 ) -> Study:
     """Every system on every task; each result is written into `folder` at once, and read there when it is asked again.
 
-    layers: None for the last one of each encoder. Published accuracies of SentEval's tasks are rows of their own.
+    layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
+    embeddings (of an attention bridge, where there is one) in place of a layer's states.
+    Published accuracies of SentEval's tasks are rows of their own.
     """
     study = Study("probing")
-    chosen = {name: _layers(name, parts, layers) for name, parts in systems.items()}
+    if pooling is not None and layers:
+        raise UserError("a layer's states or the model's embeddings: give layers or a pooling, not both.")
+    chosen: dict[str, list[Any]] = {
+        name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
+    }
     for task in tasks:
         for name, parts in systems.items():
             for layer in chosen[name]:
@@ -101,7 +109,8 @@ def probing_study(
                         vectors = cache or Path(folder) / "vectors"
                         row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)
                         write_json(path, row)
-                        tell(f"{name}, {task.name}, layer {layer}, {classifier}: {row['accuracy']:.2f}")
+                        place = f"layer {layer}" if isinstance(layer, int) else layer
+                        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
                     study.rows.append({"system": name, **row})
     several = len({row["layer"] for row in study.rows}) > 1
     study.summary = [
@@ -119,6 +128,8 @@ def probing_study(
 
 
 def _layers(name: str, parts: Any, layers: Sequence[int] | None) -> list[int]:
+    if has_modules(parts.model):
+        raise named(name, UserError("a model of several encoders is read at its bridge: give a pooling, such as flat."))
     try:
         return [check_layer(parts.model, layer) for layer in layers] if layers else [layer_count(parts.model)]
     except UserError as error:

@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.languages import direction
+from hf_mlnmt.generation.languages import Direction, direction, has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.scoring import generated_lengths
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
@@ -75,7 +75,8 @@ def usable_indices(
 
 
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
-    way = direction(parts.model, parts.source, source_language, target_language)
+    several = has_modules(parts.model)  # languages choose modules, not marks in the text
+    way = Direction() if several else direction(parts.model, parts.source, source_language, target_language)
     limit = source_limit(parts.model, parts.source, None)
     encoder = TextEncoder(parts.source, parts.source_processing, way, None, None)
     return encoder, float("inf") if limit is None else limit

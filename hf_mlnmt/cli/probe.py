@@ -54,11 +54,19 @@ def probe(
     senteval: Annotated[
         list[Path] | None, typer.Option("--senteval", help="SentEval's probing files, or the folder they are in.")
     ] = None,
+    pairs: Annotated[
+        list[Path] | None,
+        typer.Option("--pairs", help="Scored pairs, two sentences and a score with tabs between: correlations."),
+    ] = None,
     task: Annotated[
         list[Task] | None, typer.Option("--task", help="Which to make of --text. Unless given: all that can be.")
     ] = None,
     layer: Annotated[
         list[int] | None, typer.Option("--layer", min=0, help="Of the encoder, 0: embeddings. Unless given: the last.")
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."),
     ] = None,
     classifier: Annotated[list[Classifier] | None, typer.Option("--classifier", help="Unless given: both.")] = None,
     preset: Annotated[
@@ -74,34 +82,49 @@ def probe(
     target_language: TargetLanguage = None,
     device: Device = None,
 ) -> None:
-    """Train classifiers on the mean of frozen encoder states: JSON, csv, png and svg in the folder --output.
+    """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
+
+    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings, which are those of
+    the attention bridge where there is one. --pairs: Pearson and Spearman between cosines of embeddings and scores.
 
     Vectors are kept, and a finished probe is not repeated: the same command goes on where it was interrupted, and
     further models, tasks and layers are added.
 
-    Example:
+    Examples:
 
         hf-mlnmt probe runs/a/average runs/b/average --text train.en -o analysis
+        hf-mlnmt probe runs/bridge/average --pairs sts.en.tsv --source-language en -o analysis
     """
     from hf_mlnmt.files import check_folder_name
 
     check_folder_name(output)
 
     from hf_mlnmt.analysis.probing_study import make_tasks, probing_study, read_sizes, senteval_tasks
+    from hf_mlnmt.analysis.similarity import read_pairs, similarity_study
     from hf_mlnmt.data.lines import read_lines
 
-    if not text and not senteval:
-        raise UserError("probe needs sentences: --text FILE for tasks made from them, or --senteval FILE or FOLDER.")
+    if not text and not senteval and not pairs:
+        raise UserError(
+            "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
+        )
+    scored = {str(path): read_pairs(path) for path in pairs or []}
     named_texts = dict(_name(argument) for argument in text or [])
     systems = load_systems(models, device)
+    if scored:
+        how = int(pooling) if pooling and pooling.isdigit() else pooling
+        found = similarity_study(systems, scored, source_language, how)
+        finish(found, output, {"pooling": pooling, "source_language": source_language})
+    if not text and not senteval:
+        return
     lines = {name: list(read_lines(path)) for name, path in named_texts.items()}
     languages = (source_language, target_language)
     chosen = [one.value for one in task] if task else None
     tasks = make_tasks(systems, lines, chosen, seed, read_sizes(sizes), words, languages) if lines else []
     tasks += senteval_tasks(senteval or [])
     reading = {"source_language": source_language, "target_language": target_language}
+    place = f"row {pooling}" if pooling and pooling.isdigit() else pooling
     kinds: Any = [one.value for one in classifier] if classifier else None
-    study = probing_study(systems, tasks, output, layer, kinds, preset.value, seed, cache, tell, **reading)
+    study = probing_study(systems, tasks, output, layer, kinds, preset.value, seed, cache, tell, place, **reading)
     settings = {
         "preset": preset.value,
         "seed": seed,

@@ -1,0 +1,118 @@
+"""Semantic similarity: do the cosines of sentence embeddings rank pairs as people's scores do?
+
+Reference: the paper on the attention bridge, whose "non-trainable similarity tasks" these are; any file of scored pairs
+is taken. Intervals: Fisher's z, its variance 1 / (n - 3) for Pearson's correlation, and (1 + r^2 / 2) / (n - 3)
+for Spearman's (Bonett and Wright 2000).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.embeddings import embed_texts, normalised
+from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.languages import has_modules
+from hf_mlnmt.generation.loading import Parts
+
+Pair = tuple[str, str, float]
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """(sentence, sentence, score) of each line, with tabs between them.
+
+    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), 1):
+        fields = [field.strip() for field in line.split("\t")]
+        try:
+            first, second, score = fields
+            value = float(score)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not all(fields[:2]):
+            raise UserError(f"{path}, line {number}: expected two sentences and a score, with tabs between them.")
+        pairs.append((first, second, value))
+    if len(pairs) < 4 or len({score for *_, score in pairs}) < 2:
+        raise UserError(f"{path}: a correlation needs four pairs, and scores that differ.")
+    return pairs
+
+
+def pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of two (n,); nan where one does not vary."""
+    a, b = first - first.mean(), second - second.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm else math.nan
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """From 1, in float64 (n,); equal values share the mean of their ranks."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[group]
+
+
+def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
+    """{"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1."""
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    found = {"Pearson": pearson(first, second), "Spearman": pearson(ranks(first), ranks(second))}
+    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in found.items()}
+
+
+def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
+    if not abs(r) < 1:  # also nan
+        return r, r
+    width = 1.959964 * math.sqrt((1 + r * r / 2 if ranked else 1) / (count - 3))
+    return math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """(n, width) twice -> (n,); 0 for an embedding of zeros."""
+    return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
+
+
+def default_pooling(model: Any) -> str:
+    """The bridge's rows side by side where there is a bridge, else the mean of the states."""
+    return "flat" if has_modules(model) else "mean"
+
+
+def similarity_study(
+    systems: Mapping[str, Parts],
+    files: Mapping[str, Sequence[Pair]],
+    language: str | None = None,
+    pooling: str | int | None = None,
+) -> Study:
+    """Every system on every file of pairs: rows of correlations with intervals, points of them."""
+    study = Study("similarity")
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    for file, pairs in files.items():
+        scores = np.array([score for *_, score in pairs])
+        for name, parts in systems.items():
+            how = default_pooling(parts.model) if pooling is None else pooling
+            try:
+                vectors = embed_texts(parts, [text for a, b, _ in pairs for text in (a, b)], language, how)
+            except UserError as error:
+                raise named(name, error) from error
+            found = correlations(cosines(vectors[::2], vectors[1::2]), scores)
+            for kind, (r, low, high) in found.items():
+                row = {"system": name, "file": file, "pooling": how, "pairs": len(pairs), "correlation": kind}
+                study.rows.append({**row, "value": r, "low": low, "high": high})
+                panels.setdefault(kind, {}).setdefault(name, []).append((r, low, high))
+    study.summary = [
+        {
+            **{key: row[key] for key in ("system", "file", "correlation")},
+            "value": f"{row['value']:.3f}",
+            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
+        }
+        for row in study.rows
+    ]
+    study.figures["similarity"] = figures.points(panels, [Path(file).name for file in files], "", "correlation")
+    return study
