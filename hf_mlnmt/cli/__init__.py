@@ -25,6 +25,7 @@ from hf_mlnmt.cli.coverage import coverage
 from hf_mlnmt.cli.curves import curves
 from hf_mlnmt.cli.demo import demo
 from hf_mlnmt.cli.describe import describe
+from hf_mlnmt.cli.domains import domains
 from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
 from hf_mlnmt.cli.embed import embed
 from hf_mlnmt.cli.evaluate import evaluate
@@ -51,7 +52,7 @@ VERBS = {
     "First steps": (demo,),
     "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
-    "Score": (evaluate, perplexity, compare, compare_runs, report, fusion_grid, matrix),
+    "Score": (evaluate, perplexity, compare, compare_runs, domains, report, fusion_grid, matrix),
     "Look into a model": (describe, coverage, attention, masking, probe, outputs, embed, retrieve),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),
