@@ -21,6 +21,7 @@ from hf_mlnmt.cli.average import average
 from hf_mlnmt.cli.back_translate import back_translate
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.compare_runs import compare_runs
+from hf_mlnmt.cli.cost import cost
 from hf_mlnmt.cli.coverage import coverage
 from hf_mlnmt.cli.curves import curves
 from hf_mlnmt.cli.demo import demo
@@ -53,7 +54,7 @@ VERBS = {
     "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
     "Score": (evaluate, perplexity, compare, compare_runs, domains, report, fusion_grid, matrix),
-    "Look into a model": (describe, coverage, attention, masking, probe, outputs, embed, retrieve),
+    "Look into a model": (describe, cost, coverage, attention, masking, probe, outputs, embed, retrieve),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),
 }

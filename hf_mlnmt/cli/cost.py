@@ -1,0 +1,73 @@
+"""`hf-mlnmt cost`: parameters, operations, memory and speed of systems as multiples of a baseline's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models, tell
+
+
+def cost(
+    systems: Annotated[
+        list[str],
+        typer.Argument(help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
+    ],
+    output: OutputFolder,
+    shape: Annotated[str, typer.Option(help="Of systems: tiny, small or base; a folder has its own.")] = "small",
+    vocabulary: Annotated[int, typer.Option(min=10, help="Of systems; a folder has its own.")] = 8000,
+    tokens: Annotated[int, typer.Option(min=1, help="Target tokens of a training step.")] = 1024,
+    length: Annotated[int, typer.Option(min=2, help="Subwords of a sentence.")] = 20,
+    batch: Annotated[int, typer.Option(min=1, help="Sentences that are decoded at once.")] = 32,
+    num_beams: Annotated[int, typer.Option("--beams", "-b", min=1, help="Of decoding.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that count; medians are shown.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
+
+    Parameters, operations in the matrix products of a training step per target token, peak memory of a training step,
+    training steps/s, decoding tokens/s; in brackets as a multiple of the baseline's. Weights and sentences are random.
+    Each system takes its turn right after the baseline, and speeds are compared turn by turn: a busy machine changes
+    within seconds, its ratios hardly.
+
+    Examples:
+
+        hf-mlnmt cost transformer m-10 enc-dc -o analysis
+        hf-mlnmt cost runs/transformer/average runs/m-10/average --device cuda -o analysis
+    """
+    import torch
+
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.files import check_folder_name
+    from hf_mlnmt.memory import keep_memory
+    from hf_mlnmt.reports.cost import Work, cost_study
+
+    check_folder_name(output)
+    if device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"--device {device}: there is no such GPU here.")
+    torch.set_num_threads(threads)
+    configs = {name: _config(path, shape, vocabulary) for name, path in name_models(systems).items()}
+    drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
+    keep = shape != "base" and len(configs) <= 8
+    work = Work(drawn, tokens, length, batch, num_beams, steps, rounds, device, keep)
+    if device == "cpu":
+        keep_memory()  # as our trainer does
+    study = cost_study(configs, work, tell)
+    finish(study, output, {"shape": shape, "threads": threads, "systems": systems})
+    tell(f"measured on: {study.rows[0]['machine']}")
+
+
+def _config(name: str, shape: str, vocabulary: int) -> Any:
+    from hf_mlnmt.zoo.systems import config_for
+
+    if "/" not in name and not Path(name).exists():
+        return config_for(name, shape, vocab_size=vocabulary)
+    from transformers import AutoConfig
+
+    from hf_mlnmt.model_folder import fetch_small_files
+
+    return AutoConfig.from_pretrained(fetch_small_files(name))

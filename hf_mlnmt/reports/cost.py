@@ -1,0 +1,236 @@
+"""What systems cost beside a baseline: parameters, operations, memory, speed of training and of decoding.
+
+Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
+sentences.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.reports.parameters import parameters_of_config
+from hf_mlnmt.reports.turns import Measure, Turn, beside_baseline, machine
+from hf_mlnmt.training import Translation
+
+MEASURES = {
+    "parameters": "parameters",
+    "operations_per_token": "operations",
+    "peak_memory": "memory",
+    "training_steps_per_second": "training",
+    "decoding_tokens_per_second": "decoding",
+}
+"""A row's field -> the beginning of its ratio's, `<...>_ratio`."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """tokens: of the targets in a training step; steps: a turn of training, their sentences `length` long on average.
+
+    batch, length, beams: of decoding. keep: models stay in memory between turns; without, each turn builds its own.
+    """
+
+    vocabulary: int = 8000
+    tokens: int = 1024
+    length: int = 20
+    batch: int = 32
+    beams: int = 1
+    steps: int = 2
+    rounds: int = 5
+    device: str = "cpu"
+    keep: bool = True
+
+
+def build(config: Any, device: str) -> Any:
+    """The model with seeded weights."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    torch.manual_seed(1)
+    return AutoModelForSeq2SeqLM.from_config(config).to(device)
+
+
+def batches(work: Work) -> list[dict[str, Tensor]]:
+    """A batch for each step of a turn, of as many pairs as fit into `tokens`."""
+    draw, objective, found = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
+    for length in (0.6 + 0.8 * (np.arange(work.steps) + 0.5) / work.steps) * work.length:
+        size = max(1, work.tokens // round(length))
+        ids = [draw.integers(5, work.vocabulary, round(length), dtype=np.int32) for _ in range(2 * size)]
+        pairs = [{"input_ids": source, "labels": target} for source, target in zip(ids[::2], ids[1::2])]
+        found.append({name: tensor.to(work.device) for name, tensor in objective.collate(pairs).items()})
+    return found
+
+
+def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> None:
+    """An optimizer step on every batch."""
+    objective = Translation(0, label_smoothing=0.1)
+    for batch in inputs:
+        loss, _ = objective.loss(model, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def training(config: Any, work: Work) -> Turn:
+    """One turn: an optimizer step on every batch; a new model has done a turn before."""
+    inputs = batches(work)
+    kept: list[tuple[Any, Any]] = []
+
+    def run() -> Measure:
+        if kept:
+            parts = kept[0]
+        else:
+            train(*(parts := _trained(config, work)), inputs)
+        start = _now(work)
+        train(*parts, inputs)
+        measure = Measure(work.steps, _now(work) - start)
+        if work.keep and not kept:
+            kept.append(parts)
+        return measure
+
+    return run
+
+
+def _trained(config: Any, work: Work) -> tuple[Any, Any]:
+    model = build(config, work.device).train()
+    return model, torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+
+def decoding(config: Any, work: Work) -> Turn:
+    """One turn: one batch, exactly `length` tokens for every sentence; a new model has made three before."""
+    ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
+    inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
+    exact = {"min_new_tokens": work.length, "max_new_tokens": work.length, "do_sample": False}
+    kept: list[Any] = []
+
+    @torch.inference_mode()
+    def run() -> Measure:
+        model = kept[0] if kept else build(config, work.device).eval()
+        if not kept:
+            model.generate(**inputs, num_beams=work.beams, **{**exact, "min_new_tokens": 3, "max_new_tokens": 3})
+        start = _now(work)
+        model.generate(**inputs, num_beams=work.beams, **exact)
+        measure = Measure(work.batch * work.length, _now(work) - start)
+        if work.keep and not kept:
+            kept.append(model)
+        return measure
+
+    return run
+
+
+def _now(work: Work) -> float:
+    """The time, when the device has done what it was told."""
+    if work.device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def operations(config: Any, work: Work) -> int:
+    """Floating-point operations in the matrix products of one training step, without those of the recurrent scans."""
+    model = build(config, work.device).train()
+    model.set_attn_implementation("eager")  # the counter does not see into a CPU's fused attention
+    with FlopCounterMode(display=False) as counter:
+        Translation(0, label_smoothing=0.1).loss(model, batches(work)[0])[0].backward()
+    return int(counter.get_total_flops())
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive among those made inside; `peak` is the most at once."""
+
+    def __init__(self, before: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+        for tensor in before:
+            self._count(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if (key := storage.data_ptr()) and key not in self._known:
+            self._known.add(key)
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._free, key, storage.nbytes()).atexit = False
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def peak_memory(config: Any, work: Work) -> int:
+    """Bytes at the highest point of a training step that is not the first: weights, gradients, Adam's moments, states.
+
+    On a GPU the allocator's own count; on a CPU the tensors that operations return, without what they use inside.
+    """
+    parts, inputs = _trained(config, work), batches(work)[:1]
+    train(*parts, inputs)
+    if work.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        train(*parts, inputs)
+        return int(torch.cuda.max_memory_allocated())
+    model, optimizer = parts
+    moments = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    held = [*model.parameters(), *model.buffers(), *moments, *inputs[0].values()]
+    with LiveBytes([tensor.detach() for tensor in held]) as counter:
+        train(model, optimizer, inputs)
+    return counter.peak
+
+
+def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
+    """A row for each system, the first being the baseline: what it costs, and each cost as a multiple of its."""
+    baseline = next(iter(configs))
+    tokens = int((batches(work)[0]["labels"] != -100).sum())
+    speeds = []
+    for turn in (training, decoding):
+        turns = {name: turn(config, work) for name, config in configs.items()}
+        speeds.append(beside_baseline(turns[baseline], turns, work.rounds, tell))
+        turns.clear()  # before the next, the models of these go
+    study = Study("cost")
+    for name, config in configs.items():
+        row: dict[str, Any] = {"system": name, "parameters": parameters_of_config(config)["total"]}
+        row["operations_per_token"] = operations(config, work) / tokens
+        row["peak_memory"] = peak_memory(config, work)
+        for field, of_systems in zip(list(MEASURES)[3:], speeds, strict=True):
+            row[field], row[f"{MEASURES[field]}_ratio"] = of_systems[name]
+        first = study.rows[0] if study.rows else row
+        for field in list(MEASURES)[:3]:
+            row[f"{MEASURES[field]}_ratio"] = row[field] / first[field]
+        study.rows.append({**row, "baseline": baseline, "machine": machine(), **asdict(work)})
+    study.summary = [_summary(row) for row in study.rows]
+    names = list(MEASURES.values())
+    values = {row["system"]: [(row[f"{name}_ratio"], None, None) for name in names] for row in study.rows}
+    study.figures["cost"] = figures.points({f"times {baseline}": values}, names, "", "ratio")
+    return study
+
+
+def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {
+        "parameters": f"{row['parameters']:,}",
+        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f}",
+        "MiB": f"{row['peak_memory'] / 2**20:.0f}",
+        "steps/s": f"{row['training_steps_per_second']:.2f}",
+        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f}",
+    }
+    ratios = {
+        name: f"{value} ({row[f'{key}_ratio']:.2f})" for (name, value), key in zip(shown.items(), MEASURES.values())
+    }
+    return {"system": row["system"], **ratios}
