@@ -54,12 +54,13 @@ def test_help_and_mistakes_import_nothing_heavy():
     """In one process, all verbs: torch and transformers take seconds."""
     code = f"""
 from typer.testing import CliRunner
+for arguments in (["--help"], ["--version"], ["trainx"], *([name, "--help"] for name in {NAMES!r})):
+    CliRunner().invoke(cli.app, arguments)
 for name in {NAMES!r}:
-    for arguments in ([name, "--help"], [name, "--no-such-option"], [name + "x"], ["--help"], ["--version"]):
-        CliRunner().invoke(cli.app, arguments)
+    CliRunner().invoke(cli.app, [name, "--no-such-option"])
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
-    output, errors = bare(code).communicate(timeout=60)
+    output, errors = bare(code).communicate(timeout=300)
     assert output.strip() == "[]", errors
 
 
