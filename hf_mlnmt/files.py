@@ -123,6 +123,19 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; {} when there is no such file. UserError when it is broken."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}.")
+    return content
+
+
 def check_file(path: str | Path) -> Path:
     """Where a file of this name is written: links are followed. UserError for a folder, or where none can be.
 

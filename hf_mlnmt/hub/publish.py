@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_folder_name, write_json, write_text
+from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder
 from hf_mlnmt.hub.cleaning import clean_generation_config
@@ -33,7 +33,6 @@ from hf_mlnmt.reports.facts import (
     Facts,
     languages_of_results,
     load_results,
-    read_json,
 )
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths

@@ -20,7 +20,7 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import read_results
-from hf_mlnmt.reports.facts import read_json
+from hf_mlnmt.files import read_json
 
 PAGE = "README.md"
 COMPARISON = "comparison.json"

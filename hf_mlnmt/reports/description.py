@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
@@ -20,7 +21,7 @@ from hf_mlnmt.model_folder import (
     fetch_small_files,
     needs_code,
 )
-from hf_mlnmt.reports.facts import load_results, read_json
+from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.record_cards import facts_of_record, record_config
 from hf_mlnmt.zoo.records import record_path, stems

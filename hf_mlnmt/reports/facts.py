@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
+from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.entry import Reported
@@ -81,19 +80,6 @@ class Facts:
         """The training data: the results' word, before training the recipe's plan."""
         data = self.recorded("data") if self.results else self.recipe.get("data")
         return data if isinstance(data, Mapping) else {"name": data} if data else {}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; {} when there is no such file. UserError when it is broken."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}.")
-    return content
 
 
 def load_results(path: Path) -> dict[str, Any]:
