@@ -224,6 +224,8 @@ def test_a_difference_gives_the_engine_up(folders, caplog, monkeypatch, generate
 
 
 def test_int8_is_compared_with_float32(folders, caplog, monkeypatch):
+    # Where a processor has no VNNI, products of int8 saturate, and these toys' large weights may be beyond the bound.
+    monkeypatch.setattr(engines, "ROUNDING", 1.0)
     exact, rounded = (pipeline(folders("baseline"), "auto", dtype=dtype) for dtype in ("auto", "int8"))
     options = {"num_beams": 1, "num_return_sequences": 1}
     with caplog.at_level(logging.WARNING):
@@ -233,7 +235,7 @@ def test_int8_is_compared_with_float32(folders, caplog, monkeypatch):
     assert sums[0] != sums[1]
     again = pipeline(folders("baseline"), "auto", dtype="int8")
     logs = engines.Translator.log_probabilities
-    monkeypatch.setattr(engines.Translator, "log_probabilities", lambda *a: [[2 * x for x in row] for row in logs(*a)])
+    monkeypatch.setattr(engines.Translator, "log_probabilities", lambda *a: [[5 * x for x in row] for row in logs(*a)])
     assert len(again(TEXTS[:4], **options)) == len(found)
     assert "in int8 its log probabilities differ" in again.search.refused
 
