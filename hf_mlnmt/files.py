@@ -202,6 +202,22 @@ def cache_folder() -> Path:
     return Path(own) if own else base / "hf_mlnmt"
 
 
+def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
+    """Refuse to make a folder where there is another: one with something in it, whose `record` is not of `schema`.
+
+    Raises: UserError; `what` it could hold from before, as "export".
+    """
+    check_folder_name(output)
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    try:
+        found = json.loads((output / record).read_text(encoding="utf-8")).get("schema", "")
+    except (OSError, ValueError, AttributeError):
+        found = ""
+    if not str(found).startswith(schema):
+        raise UserError(f"{output}: is not empty and holds no earlier {what}. Choose a new folder for --output.")
+
+
 def size_and_crc(path: Path) -> list[int]:
     """[bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
     checksum = 0

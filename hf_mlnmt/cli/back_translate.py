@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hf_mlnmt.cli.machine import PANEL, Device, Dtype, Revision, Threads, use_threads
+
 if TYPE_CHECKING:
     from hf_mlnmt.data.synthetic import Manifest
 
 _METHOD = "Method"
 _PAIRS = "Text and pairs"
-_MACHINE = "Speed and machine"
 
 
 def back_translate(
@@ -113,27 +114,20 @@ def back_translate(
         int | None, typer.Option(min=1, help="Longest output in tokens.", rich_help_panel=_PAIRS)
     ] = None,
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of the text in a batch, padding included.", rich_help_panel=_MACHINE)
+        int, typer.Option(min=1, help="Tokens of the text in a batch, padding included.", rich_help_panel=PANEL)
     ] = 4096,
     window: Annotated[
         int,
         typer.Option(
             min=1,
             help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=PANEL,
         ),
     ] = 2048,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=_MACHINE),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
-    ] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=_MACHINE)] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
-    ] = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    revision: Revision = None,
 ) -> None:
     """Make a synthetic corpus: text of one language, and another side that a model writes.
 
@@ -175,7 +169,6 @@ def back_translate(
 def _run(
     model: str | None, texts: list[Path], output: Path, method: Any, settings: dict, threads: int | None, **how: Any
 ) -> None:
-    import torch
     from rich.console import Console
     from transformers.utils import logging
 
@@ -186,8 +179,7 @@ def _run(
     keep_memory()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     console = Console(stderr=True)
 
     def tell(text: str, style: str | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models, tell
+from hf_mlnmt.cli.machine import use_threads
 
 
 def cost(
@@ -49,7 +50,7 @@ def cost(
     check_folder_name(output)
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"--device {device}: there is no such GPU here.")
-    torch.set_num_threads(threads)
+    use_threads(threads)
     configs = {name: _config(path, shape, vocabulary) for name, path in name_models(systems).items()}
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hf_mlnmt.cli.machine import PANEL, Device, Dtype, Revision, Threads, use_threads
+
 _SEARCH = "Search"
 _SAMPLING = "Sampling"
 _OUTPUT = "Output"
-_MACHINE = "Speed and machine"
 
 
 def translate(
@@ -140,40 +140,31 @@ def translate(
         bool, typer.Option(help="Progress bar on stderr, where that is a terminal.", rich_help_panel=_OUTPUT)
     ] = True,
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Source tokens in a batch, padding included.", rich_help_panel=_MACHINE)
+        int, typer.Option(min=1, help="Source tokens in a batch, padding included.", rich_help_panel=PANEL)
     ] = 4096,
     window: Annotated[
         int,
         typer.Option(
             min=1,
             help="Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=PANEL,
         ),
     ] = 2048,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=_MACHINE),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.", rich_help_panel=_MACHINE)
-    ] = "auto",
+    device: Device = None,
+    dtype: Dtype = "auto",
     engine: Annotated[
         str | None,
         typer.Option(
             help="torch: generate(); ctranslate2; auto: CTranslate2 where it is installed and finds the same as "
             "generate(). Default: auto, or what the variable HF_MLNMT_ENGINE says.",
-            rich_help_panel=_MACHINE,
+            rich_help_panel=PANEL,
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads, no more than there are cores.", rich_help_panel=_MACHINE)
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=_MACHINE)
-    ] = None,
+    threads: Threads = None,
+    revision: Revision = None,
     trust_remote_code: Annotated[
         bool,
-        typer.Option("--trust-remote-code", help="Run code from the model's repository.", rich_help_panel=_MACHINE),
+        typer.Option("--trust-remote-code", help="Run code from the model's repository.", rich_help_panel=PANEL),
     ] = False,
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
@@ -228,7 +219,6 @@ def _early_stopping(value: str) -> bool | str:
 
 
 def _load(model: str, threads: int | None, revision: str | None, trust: bool, **options: Any) -> Any:
-    import torch
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
@@ -236,8 +226,7 @@ def _load(model: str, threads: int | None, revision: str | None, trust: bool, **
 
     keep_memory()
     logging.disable_progress_bar()
-    if threads is not None:
-        torch.set_num_threads(min(threads, os.cpu_count() or threads))  # more only wait for one another
+    use_threads(threads)
     if revision:
         options["revision"] = revision
     if trust:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from hf_mlnmt.convert.source import Source
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 
 RECORD = "import.json"
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
@@ -51,7 +50,7 @@ def import_model(
         tensors or has others, a vocabulary of another size, or outputs that are not the original's.
     """
     if output is not None:
-        _check_output(Path(output))
+        check_made_before(Path(output), RECORD, "hf_mlnmt.import/", "import")
     name = str(name_or_folder)
     tell(f"reading {name}")
     source = _read(name, options)
@@ -164,16 +163,3 @@ def _record(name: str, source: Source, difference: float | None) -> dict[str, An
         "notes": source.notes,
         **source.account.record(),
     }
-
-
-def _check_output(output: Path) -> None:
-    if output.is_file():
-        raise UserError(f"{output}: is a file. Choose the name of a folder for --output.")
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    try:
-        schema = json.loads((output / RECORD).read_text(encoding="utf-8")).get("schema", "")
-    except (OSError, ValueError, AttributeError):
-        schema = ""
-    if not str(schema).startswith("hf_mlnmt.import/"):
-        raise UserError(f"{output}: is not empty and holds no earlier import. Choose a new folder for --output.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_folder_name, write_json
+from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 from hf_mlnmt.hub.cleaning import clean_generation_config
 
 # What each needs beyond this package.
@@ -56,7 +55,7 @@ def export(
     """
     output = Path(output)
     _check_request(to, dtype)
-    _check_output(output)
+    check_made_before(output, RECORD, "hf_mlnmt.export/", "export")
     tell(f"loading {model}")
     network, tokenizers = _load(str(model))
     if to == "ctranslate2":
@@ -132,20 +131,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _check_output(output: Path) -> None:
-    if output.is_file():
-        raise UserError(f"{output}: is a file. Choose the name of a folder for --output.")
-    check_folder_name(output)
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    try:
-        schema = json.loads((output / RECORD).read_text(encoding="utf-8")).get("schema", "")
-    except (OSError, ValueError, AttributeError):
-        schema = ""
-    if not str(schema).startswith("hf_mlnmt.export/"):
-        raise UserError(f"{output}: is not empty and holds no earlier export. Choose a new folder for --output.")
 
 
 def _load(name: str) -> tuple[Any, Tokenizers]:
