@@ -25,9 +25,11 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from .citations import MONOLINGUAL_DATA
 from .configuration import TransformerConfig
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
-from .transformer import Encoder, TransformerModel, TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel
+from .transformer import Encoder, TransformerModel
 
 _Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
@@ -52,13 +54,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
     model_class: type[TransformerModel] = TransformerModel
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter 4}
-}"""
+    citation = MONOLINGUAL_DATA
     _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\.", r"^lm_head\.", r"^model\.auxiliary_"]
 
     def __init__(self, config: TransformerConfig):

@@ -49,6 +49,7 @@ from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, real_positions, split_heads
+from .citations import FIRST_ORDER_ATTENTION
 from .configuration import TransformerConfig
 from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer
@@ -258,13 +259,7 @@ class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGe
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel
-    citation = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter 5}
-}"""
+    citation = FIRST_ORDER_ATTENTION
 
 
 class ExtendedCrossAttentionForMaskedLM(EncoderForMaskedLM):

@@ -35,6 +35,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .citations import MONOLINGUAL_DATA
 from .fusion_config import FusionConfig, check_scales, trusted
 from .fusion_parts import FusedCache, FusedEncoder, part_of
 from .generation import TranslationGenerationMixin
@@ -49,13 +50,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     base_model_prefix = ""
     main_input_name = "input_ids"
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter 4}
-}"""
+    citation = MONOLINGUAL_DATA
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True

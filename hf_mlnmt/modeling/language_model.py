@@ -32,10 +32,12 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .attention import SelfAttention
+from .citations import MONOLINGUAL_DATA
 from .configuration import StackConfig
 from .layers import DecoderLayer
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
-from .transformer import Decoder, TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel
+from .transformer import Decoder
 
 _Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
@@ -129,13 +131,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
     config: DecoderOnlyConfig  # type: ignore[assignment]
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
     model_class: type[DecoderOnlyModel] = DecoderOnlyModel
-    citation = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter 4}
-}"""
+    citation = MONOLINGUAL_DATA
     _no_split_modules = ["DecoderOnlyLayer"]
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
 

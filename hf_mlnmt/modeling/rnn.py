@@ -37,7 +37,8 @@ from .lstm_cache import count_positions
 from .luong import additive_mask
 from .outputs import EncoderOutput
 from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer
-from .transformer import Stack, TransformerForConditionalGeneration, TransformerModel, TransformerPreTrainedModel
+from .stack import Stack, TransformerPreTrainedModel
+from .transformer import TransformerForConditionalGeneration, TransformerModel
 
 
 @strict

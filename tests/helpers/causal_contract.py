@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from helpers.contract import TINY, redraw
+from helpers.contract import TINY, Member
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 import hf_mlnmt
 
@@ -22,39 +19,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class CausalMember:
-    """One language model of the zoo in one variant."""
-
-    system: str
-    variant: str
-    fields: dict[str, Any] = field(hash=False)
-
-    def __str__(self) -> str:
-        return f"{self.system}-{self.variant}"
-
-    def config(self, **overrides: Any) -> PreTrainedConfig:
-        return hf_mlnmt.config_for(self.system, "tiny", **{**self.fields, **overrides})
-
-    def model(self, seed: int = 0, dtype: torch.dtype = torch.float64, **overrides: Any) -> PreTrainedModel:
-        """In evaluation mode, with large weights so that mistakes show; float64, so that nothing ties."""
-        return copy.deepcopy(_build(self, seed, dtype, tuple(overrides.items())))
-
-
-@functools.lru_cache(maxsize=16)
-def _build(member: CausalMember, seed: int, dtype: torch.dtype, overrides: tuple) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_config(member.config(**dict(overrides))).eval().to(dtype)
-    redraw(model, seed)
-    return model
-
-
-def causal_members() -> list[CausalMember]:
+def causal_members() -> list[Member]:
     """Every language model in every variant."""
     found = []
     for system in hf_mlnmt.list_systems("language-model"):
         known = hf_mlnmt.config_for(system, "tiny").to_dict()
         sizes = {name: value for name, value in TINY.items() if name in known}
-        found += [CausalMember(system, name, {**sizes, **fields}) for name, fields in VARIANTS.items()]
+        found += [Member(system, name, {**sizes, **fields}) for name, fields in VARIANTS.items()]
     return found
 
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 import hf_mlnmt
+from hf_mlnmt.zoo.systems import find_system
 
 TINY: dict[str, Any] = {
     "vocab_size": 29,
@@ -117,7 +119,8 @@ class Member:
 
 @functools.lru_cache(maxsize=16)
 def _build(member: Member, seed: int, dtype: torch.dtype, overrides: tuple) -> PreTrainedModel:
-    model = AutoModelForSeq2SeqLM.from_config(member.config(**dict(overrides))).eval().to(dtype)
+    auto_class = getattr(transformers, find_system(member.system).architecture.auto_class)
+    model = auto_class.from_config(member.config(**dict(overrides))).eval().to(dtype)
     redraw(model, seed)
     return model
 
