@@ -52,6 +52,11 @@ def cost(
         raise UserError(f"--device {device}: there is no such GPU here.")
     use_threads(threads)
     configs = {name: _config(path, shape, vocabulary) for name, path in name_models(systems).items()}
+    for name, config in configs.items():
+        if not config.is_encoder_decoder:
+            raise UserError(f"{name}: is no translation model; costs of those are measured.")
+        if not getattr(config, "is_pair", True):
+            raise UserError(f"{name}: has modules of several languages; save one pair of them (model.pair) first.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
     work = Work(drawn, tokens, length, batch, num_beams, steps, rounds, device, keep)

@@ -88,3 +88,17 @@ def test_the_command(tmp_path):
         assert (tmp_path / "out" / f"cost.{kind}").is_file()
     with pytest.raises(UserError, match="'transfomer'"):
         raise CliRunner().invoke(app, ["cost", "transfomer", "-o", f"{tmp_path}/out"]).exception
+
+
+@pytest.mark.parametrize(
+    ("system", "overrides", "message"),
+    [
+        ("lm", {}, "is no translation model"),
+        ("bridge-rnn", {"source_languages": ["de", "fr"], "target_languages": ["en"]}, "modules of several languages"),
+    ],
+)
+def test_what_has_no_cost_of_a_translation_model_is_refused(tmp_path, system, overrides, message):
+    config_for(system, "tiny", vocab_size=50, **overrides).save_pretrained(tmp_path / "it")
+    with pytest.raises(UserError, match=message):
+        raise CliRunner().invoke(app, ["cost", f"{tmp_path}/it", "-o", f"{tmp_path}/out"]).exception
+    assert not (tmp_path / "out").exists()
