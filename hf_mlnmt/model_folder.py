@@ -103,7 +103,11 @@ def _suggestion(path: Path) -> str:
 
 def auto_class_of(folder: str | Path) -> str:
     """The name of the Auto class that loads the model of a folder, by what its config.json says."""
-    content = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    return auto_class_of_config(json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8")))
+
+
+def auto_class_of_config(content: Mapping[str, Any]) -> str:
+    """The same by the content of a config.json."""
     name = (content.get("architectures") or [""])[0]
     if name.endswith("ForMaskedLM"):
         return "AutoModelForMaskedLM"

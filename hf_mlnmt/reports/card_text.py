@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hf_mlnmt.model_folder import auto_class_of_config
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.table import Number, Table
 
@@ -14,10 +15,7 @@ _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_t
 
 def auto_class_of_facts(facts: Facts) -> str:
     """The Auto class that loads the model."""
-    name = facts.model_class.__name__
-    if name.endswith("ForMaskedLM"):
-        return "AutoModelForMaskedLM"
-    return "AutoModelForCausalLM" if name.endswith("ForCausalLM") else "AutoModelForSeq2SeqLM"
+    return auto_class_of_config({**facts.config.to_dict(), "architectures": [facts.model_class.__name__]})
 
 
 def what_it_is(facts: Facts) -> tuple[str, str]:

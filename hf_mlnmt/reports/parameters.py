@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from hf_mlnmt.model_folder import auto_class_of_config
+
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
 
@@ -62,12 +64,13 @@ def beyond_baseline(config: Any) -> int | None:
 
 
 def model_of_config(config: Any) -> Any:
-    """The translation model of a config on the meta device: its shapes, no memory."""
+    """The model of a config on the meta device: its shapes, no memory."""
     import torch
-    from transformers import AutoModelForSeq2SeqLM
+    import transformers
 
+    auto_class = getattr(transformers, auto_class_of_config(config.to_dict()))
     with torch.device("meta"):
-        return AutoModelForSeq2SeqLM.from_config(config)
+        return auto_class.from_config(config)
 
 
 def _part(name: str) -> str:

@@ -31,6 +31,18 @@ def test_parameters_by_part_match_a_hand_count():
     assert parts["total"] == sum(parameter.numel() for parameter in small_model(V).parameters())
 
 
+@pytest.mark.parametrize("architectures", [None, ["TransformerForMaskedLM"]])
+def test_models_that_do_not_translate(architectures):
+    """A language model is its own kind of config; an encoder's config says by its class what it is."""
+    config = config_for("transformer" if architectures else "lm", "tiny", vocab_size=V)
+    if architectures:
+        config.architectures, config.is_encoder_decoder = architectures, False
+    parts = parameters_by_part(model_of_config(config))
+    assert parts["decoder" if architectures else "encoder"] == 0
+    assert parts["encoder" if architectures else "decoder"] > 0
+    assert parts["output projection"] == (V * config.d_model if architectures else 0)  # W_proj is not tied
+
+
 def test_untied_and_added_parts():
     from torch import nn
 
