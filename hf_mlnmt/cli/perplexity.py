@@ -19,6 +19,9 @@ def perplexity(
     language: Annotated[
         str | None, typer.Option(help="Of a multilingual model: code of the language of the files.")
     ] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help="Of a model with an encoder for each language: code of that of --sources.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the numbers here too, as JSON.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one batch, padding included.")] = 4096,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Unless given: a GPU if there is one.")] = None,
@@ -54,8 +57,9 @@ def perplexity(
         for number, (name, lines) in enumerate(texts.items()):
             shown = functools.partial(bar.advance, bar.add_task(name, total=len(lines)))
             given = read[number] if read else None
+            languages = {"language": language, "source_language": source_language}
             try:
-                found[name] = perplexity(network, tokenizers, lines, given, batch_tokens, shown, language)
+                found[name] = perplexity(network, tokenizers, lines, given, batch_tokens, shown, **languages)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error
     Console().print(table_of(found))

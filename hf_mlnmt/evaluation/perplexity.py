@@ -11,7 +11,7 @@ models of different vocabularies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from torch import Tensor
 from hf_mlnmt.data.text_ends import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.languages import has_modules, pair_of
 from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.table import Number, Table
@@ -100,6 +102,7 @@ def perplexity(
     batch_tokens: int = 4096,
     progress: Callable[[int], Any] | None = None,
     language: str | None = None,
+    source_language: str | None = None,
 ) -> Perplexity:
     """Score raw sentences.
 
@@ -110,7 +113,7 @@ def perplexity(
         sources: what each is a translation of.
         batch_tokens: tokens of a batch, padding included.
         progress: called with the number of sentences that have been scored since the last call.
-        language: of the texts, for a translation model with language codes.
+        language, source_language: of texts and sources, for a translation model that is told them.
 
     Raises: UserError where sources are missing, needed by nobody or another number; for a sentence that is longer than
         the model can read; for a model whose scores are no probabilities.
@@ -128,12 +131,15 @@ def perplexity(
         raise UserError("no sentences to score: the file is empty.")
     if sources is not None and len(sources) != len(texts):
         raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
+    if has_modules(model):  # which need no code before the source
+        model, language = pair_of(model, source_language, language), None
     targets = tokenizers.encode_target(texts)
     read = None if sources is None else tokenizers.encode_source(sources, language)
     _check_lengths(config, targets, read)
+    lengths = [max(len(ids), len(read[i]) if read else 0) for i, ids in enumerate(targets)]
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
-        for indices in _batches(targets, read, batch_tokens):
+        for indices in batches_by_tokens(lengths, batch_tokens):
             total += _nll(model, [targets[i] for i in indices], read and [read[i] for i in indices]).double().cpu()
             if progress:
                 progress(len(indices))
@@ -157,24 +163,12 @@ def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np
             )
 
 
-def _batches(
-    targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None, batch_tokens: int
-) -> Iterator[list[int]]:
-    """Indices of sentences of similar lengths, the longest first."""
-    lengths = np.array([max(len(ids), len(read[i]) if read else 0) for i, ids in enumerate(targets)])
-    order = np.argsort(-lengths, kind="stable").tolist()
-    while order:
-        size = max(1, batch_tokens // int(lengths[order[0]]))
-        yield order[:size]
-        order = order[size:]
-
-
 def _nll(model: Any, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray] | None) -> Tensor:
     config = model.config
     names = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
     start = next(value for name in names if isinstance(value := getattr(config, name, None), int))
     fill = config.pad_token_id if config.pad_token_id is not None else 0
-    labels = _pad(targets, IGNORED).to(model.device)
+    labels, _ = pad([ids.tolist() for ids in targets], IGNORED, model.device)
     prefix = labels.new_full(labels.shape, start)
     prefix[:, 1:] = labels[:, :-1]
     mask = prefix != IGNORED
@@ -182,13 +176,6 @@ def _nll(model: Any, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray
     if sources is None:
         logits = model(input_ids=prefix, attention_mask=mask.long(), use_cache=False).logits
         return cross_entropy(logits, labels)
-    read = _pad(sources, IGNORED).to(model.device)
-    inputs = {"input_ids": read.masked_fill(read == IGNORED, fill), "attention_mask": (read != IGNORED).long()}
-    return cross_entropy(model(**inputs, decoder_input_ids=prefix, use_cache=False).logits, labels)
-
-
-def _pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
-    padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
-    for row, place in zip(rows, padded):
-        place[: len(row)] = row
-    return torch.from_numpy(padded)
+    read, real = pad([ids.tolist() for ids in sources], fill, model.device)
+    outputs = model(input_ids=read, attention_mask=real, decoder_input_ids=prefix, use_cache=False)
+    return cross_entropy(outputs.logits, labels)

@@ -74,6 +74,18 @@ def test_it_is_the_definition(models, tokenizers, translates):
     assert math.isclose(2 ** (found.bits_per_byte * found.bytes), math.exp(expected), rel_tol=1e-6)
 
 
+def test_a_model_of_many_languages_is_scored_between_two_of_them(tokenizers):
+    sizes = {**BOTH, "vocab_size": len(tokenizers.target)}
+    languages = {"source_languages": ["de", "fr"], "target_languages": ["en", "cs"]}
+    model = AutoModelForSeq2SeqLM.from_config(config_for("bridge-transformer", "tiny", **sizes, **languages))
+    redraw(model.eval().double())
+    found = perplexity(model, tokenizers, TEXTS, SOURCES, language="cs", source_language="fr")
+    assert found == perplexity(model.pair("fr", "cs"), tokenizers, TEXTS, SOURCES)
+    assert found != perplexity(model.pair("de", "cs"), tokenizers, TEXTS, SOURCES)
+    with pytest.raises(UserError, match="source_language"):
+        perplexity(model, tokenizers, TEXTS, SOURCES, language="cs")
+
+
 def test_mistakes(models, tokenizers):
     lm, translation = models
     for model, texts, sources, message in (
