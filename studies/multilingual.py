@@ -1,0 +1,200 @@
+"""The study of many languages on Multi30k: bilingual LSTMs, the attention bridge, zero-shot, a tagged Transformer.
+
+    python studies/multilingual.py --data DIR --output runs/many --dry-run
+    python studies/multilingual.py --data DIR --output runs/many --updates 800 --rows copies,tagged
+
+DIR holds train, val and test_2016_flickr of cs, de, en and fr. Everything is done by the verbs of hf-mlnmt, each of
+which goes on where it was stopped: so does this. Several can run side by side with other --rows.
+
+1. `hf-mlnmt tokenizer`: one vocabulary of the four languages, which every row uses.
+2. `hf-mlnmt train`: one row after the other, each direction with the same number of updates (--updates): a model of
+   twelve directions has twelve times the steps of a bilingual one; bilingual ones marked x4 have as many updates as
+   each encoder and decoder of the model of sixteen directions has. Recipes differ from training/*.multi30k-many.yaml
+   in directions and steps, and in the learning rate of the LSTMs, which was chosen on val.
+3. `hf-mlnmt matrix` and `hf-mlnmt retrieve` for each model of many languages.
+4. A table, and everything as JSON in --results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_mlnmt.files import read_json, write_json, write_text
+from hf_mlnmt.table import Number, Table
+
+LANGUAGES = ("cs", "de", "en", "fr")
+TEST = "test_2016_flickr"
+LEFT_OUT = ("de-fr", "fr-de")
+WITH_ENGLISH = [f"{a}-{b}" for a in LANGUAGES for b in LANGUAGES if a != b and "en" in (a, b)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of the study: its record, the directions it is trained in, and other keys of its recipe."""
+
+    name: str
+    what: str
+    record: str = "bridge-rnn"
+    directions: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    times: int = 1
+    """Updates, in units of --updates."""
+
+    @property
+    def trained(self) -> int:
+        """How many directions are trained, copies among them."""
+        pairs, copies = self.directions.get("pairs"), len(LANGUAGES) if self.directions.get("copies", True) else 0
+        if isinstance(pairs, list):
+            return len(pairs) + copies
+        every = len(WITH_ENGLISH) if pairs == "with-en" else len(LANGUAGES) * (len(LANGUAGES) - 1)
+        return every - 2 * len(self.directions.get("leave_out", [])) + copies
+
+
+def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
+    return Row(f"{name}.{pair}", f"{what}, {pair}", directions={"pairs": [pair], "copies": False}, **more)
+
+
+HEADLINE = [
+    Row("copies", "bridge, many-to-many with A -> A"),
+    _pair("rnn-x4", "no bridge, x4", "de-en", settings={"system": "rnn"}, times=4),
+    _pair("bridge-x4", "bridge, x4", "de-en", times=4),
+    *(_pair("rnn", "no bridge", pair, settings={"system": "rnn"}) for pair in ("de-en", "en-de")),
+    *(_pair("bridge", "bridge", pair) for pair in ("de-en", "en-de")),
+    Row("left-out-copies", "bridge, without de-fr, with A -> A", directions={"leave_out": ["de-fr"]}),
+    Row("tagged", "tagged Transformer, many-to-many", "transformer", {"copies": False}),
+    Row("many", "bridge, many-to-many", directions={"copies": False}),
+    Row("left-out", "bridge, without de-fr", directions={"leave_out": ["de-fr"], "copies": False}),
+    _pair("rnn-x4", "no bridge, x4", "en-de", settings={"system": "rnn"}, times=4),
+    _pair("bridge-x4", "bridge, x4", "en-de", times=4),
+]
+MORE = [
+    Row("with-english", "bridge, six directions", directions={"pairs": "with-en", "copies": False}),
+    Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
+    Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),
+    *(Row(f"copies-k{k}", f"the same with k = {k}", settings={"bridge_heads": k}) for k in (1, 25, 50)),
+]
+ROWS = {row.name: row for row in [*HEADLINE, *MORE]}
+
+
+class Study:
+    """The rows, and where everything lies."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.output = options, Path(options.output)
+        names = options.rows.split(",") if options.rows else [row.name for row in HEADLINE]
+        if unknown := [name for name in names if name not in ROWS]:
+            sys.exit(f"--rows: there is no row {unknown[0]!r}. There are: {', '.join(ROWS)}.")
+        self.rows = [ROWS[name] for name in names]
+
+    def run(self, row: Row) -> Path:
+        """The run's folder."""
+        return self.output / f"{row.name}.seed{self.options.seed}"
+
+    def recipe(self, row: Row) -> dict[str, Any]:
+        """The keys of a row's recipe."""
+        steps = self.options.updates * row.trained * row.times
+        content: dict[str, Any] = {"extends": f"{row.record}.multi30k-many", "directions": row.directions}
+        if row.settings.get("system"):
+            content["model"] = {"system": row.settings["system"], "shape": "tiny"}
+        else:
+            content["model"] = {"record": f"{row.record}.multi30k-many", "settings": row.settings}
+        if row.record == "bridge-rnn":
+            content["optimizer"] = {"learning_rate": self.options.learning_rate}
+        content |= {"tokenizer": {"path": str(self.output / "tokenizer")}, "budget": {"steps": steps}}
+        content["batch"] = {"tokens": 1024}
+        content["schedule"] = {"warmup": min(400, steps // 4)}
+        best = "loss" if row.trained == 1 else "mean_loss"
+        content["evaluation"] = {"every": max(100, steps // 4), "metrics": [], "best": best}
+        return {**content, "checkpoints": {"keep": 2, "average": 1}}
+
+    def commands(self) -> Iterator[list[str]]:
+        """Each command of hf-mlnmt, in order."""
+        data, output = Path(self.options.data), self.output
+        if not (output / "tokenizer").is_dir():
+            files = [str(data / f"train.{language}.gz") for language in LANGUAGES]
+            codes = ["--languages", ",".join(LANGUAGES)]
+            yield ["tokenizer", *files, "-v", "10000", *codes, "-o", str(output / "tokenizer")]
+        for row in self.rows:
+            run = self.run(row)
+            recipe = output / "recipes" / f"{row.name}.yaml"
+            text = yaml.safe_dump(self.recipe(row), sort_keys=False)
+            write_text(recipe, f"# Made by studies/multilingual.py: {row.what}\n{text}")
+            if not (run / "results.json").is_file():
+                words = ["train", str(recipe), "--data", str(data), "--output", str(run)]
+                yield [*words, "--seed", str(self.options.seed)]
+            if len(row.directions.get("pairs", [])) == 1:
+                continue
+            if not (run / "matrix.json").is_file():
+                yield ["matrix", str(run), "--data", str(data)]
+            if row.record != "transformer" and not (run / "retrieval.json").is_file():
+                files = [f"{language}={data / f'{TEST}.{language}.gz'}" for language in LANGUAGES]
+                yield ["retrieve", str(run / "average"), *files, "-o", str(run / "retrieval.json")]
+
+    def keep(self) -> dict[str, dict[str, Any]]:
+        """What is kept of every finished run, by row; one file each in --results."""
+        found = {}
+        for row in ROWS.values():
+            run = self.run(row)
+            if (run / "results.json").is_file():
+                content = read_json(run / "results.json")
+                for name in ("matrix", "retrieval"):
+                    if (run / f"{name}.json").is_file():
+                        content[name] = read_json(run / f"{name}.json")
+                found[row.name] = content
+                write_json(Path(self.options.results) / f"{row.name}.seed{self.options.seed}.json", content)
+        return found
+
+
+def table(found: dict[str, dict[str, Any]]) -> Table:
+    """Classic BLEU of the test set: two directions, the means of trained and of zero-shot ones; retrieval."""
+    columns = ["model", "steps", "de-en", "en-de", "de-fr", "fr-de", "mean of 12", "wrong language %", "retrieval %"]
+    lines = []
+    for name, content in found.items():
+        scores = {
+            test.rpartition(".")[2]: score["classic"]["BLEU"]["score"] for test, score in content["scores"].items()
+        }
+        zero = content.get("matrix", {}).get("zero_shot", [])
+        cells = [
+            f"{scores[pair]:.2f}{'*' if pair in zero else ''}" if pair in scores else ""
+            for pair in ("de-en", "en-de", *LEFT_OUT)
+        ]
+        mean = f"{sum(scores.values()) / len(scores):.2f}" if len(scores) == 12 else ""
+        wrong = content.get("matrix", {}).get("off_target", {}).values()
+        found_by = content.get("retrieval", {}).get("accuracy", {}).values()
+        shares = [f"{100 * sum(values) / len(values):.1f}" if values else "" for values in (wrong, found_by)]
+        lines.append([ROWS[name].what, f"{content['budget']['steps']:,}", *cells, mean, *shares])
+    return Table([columns[0], *map(Number, columns[1:])], lines, f"{TEST}, classic BLEU; * never trained together")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of the corpus")
+    parser.add_argument("--output", required=True, help="folder of everything that is made")
+    parser.add_argument("--results", default="results/multi30k-many", help="folder of what is kept")
+    parser.add_argument("--rows", help=f"of {', '.join(ROWS)}; default: those before with-english")
+    parser.add_argument("--updates", type=int, default=800, help="updates of each direction")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the LSTMs; the Transformer has its own")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dry-run", action="store_true", help="write the recipes, print the commands, start nothing")
+    options = parser.parse_args()
+    study = Study(options)
+    for words in study.commands():
+        print("hf-mlnmt", *words, flush=True)
+        if not options.dry_run and (code := subprocess.run([sys.executable, "-m", "hf_mlnmt", *words]).returncode):
+            sys.exit(code)
+    if options.dry_run:
+        return
+    print(page := f"{table(study.keep()).markdown()}\n")
+    write_text(Path(options.results) / "README.md", page)
+
+
+if __name__ == "__main__":
+    main()
