@@ -7,10 +7,10 @@ from typing import Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.differences import largest_differences
-from hf_mlnmt.analysis.language import LanguageGuesser
 from hf_mlnmt.analysis.lengths import group_indices, group_names, scores_by_length
 from hf_mlnmt.analysis.outputs import output_statistics
 from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines
 
 METRICS = ("BLEU", "chrF")
@@ -68,8 +68,7 @@ def statistics_study(
     guess = LanguageGuesser({"the source's": sources, TARGET: references[0], **(languages or {})})
     panels: dict[str, list[tuple[str, float, str]]] = {}
     for name, lines in systems.items():
-        wrong = {line for line, of in zip(lines, guess(lines), strict=True) if line.strip() and of != TARGET}
-        found = output_statistics(sources, lines, references, wrong.__contains__)
+        found = output_statistics(sources, lines, references, guess.others(lines, TARGET).__contains__)
         kinds = {kind: value for kind, value in found.items() if isinstance(value, dict)}
         study.rows += [
             {"system": name, "kind": kind, "share": value["share"], "lines": " ".join(map(str, value["lines"]))}

@@ -17,7 +17,7 @@ import yaml
 
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.language_identification import LanguageClassifier
+from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.table import Number, Table
 
 SENTENCES = 5000  # of each language, to learn what it looks like
@@ -115,15 +115,15 @@ def read_matrix(
 
 def _measure_languages(matrix: Matrix, run: Path, recipe: dict[str, Any], data: Path) -> None:
     """Fill in the off-target shares, and the classifier's accuracy on the references of the test sets."""
-    classifier = LanguageClassifier(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
+    guess = LanguageGuesser(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
     tests = {name: corpus for name, corpus in recipe["data"]["test"].items() if name.startswith(f"{matrix.test}.")}
-    matrix.classifier_accuracy = classifier.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
+    matrix.classifier_accuracy = guess.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
     for pair in matrix.scores:
         target = pair.split("-")[1]
         file = run / "translations" / f"{matrix.test}.{pair}.{matrix.model}.{target}"
         lines = [line for line in file.read_text(encoding="utf-8").split("\n")[:-1] if line.strip()]
-        wrong = sum(classifier(line) != target for line in lines)
-        matrix.off_target[pair] = wrong / max(1, len(lines))
+        wrong = guess.others(lines, target)
+        matrix.off_target[pair] = sum(line in wrong for line in lines) / max(1, len(lines))
 
 
 def _corpora(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -11,10 +11,10 @@ from typing import Any
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import read_metrics
 from hf_mlnmt.analysis.differences import sentence_scores
-from hf_mlnmt.analysis.language import LanguageGuesser
 from hf_mlnmt.analysis.lengths import scores_by_length
 from hf_mlnmt.analysis.outputs import output_statistics
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines
 
 OWN, OTHER = "the source's", "the reference's"
@@ -75,8 +75,7 @@ def extras_of(
 
 
 def _statistics(name: str, lines: Lines, sources: Lines, references: Sequence[Lines], guess: Any) -> dict[str, Any]:
-    wrong = {line for line, of in zip(lines, guess(lines), strict=True) if line.strip() and of != OTHER}
-    found = output_statistics(sources, lines, references, wrong.__contains__)
+    found = output_statistics(sources, lines, references, guess.others(lines, OTHER).__contains__)
     shares = {kind: value["share"] for kind, value in found.items() if isinstance(value, dict)}
     return {"system": name, "length_ratio": found["length_ratio"], **shares}
 

@@ -1,4 +1,4 @@
-"""Sentence embeddings, retrieval, and telling languages apart."""
+"""Sentence embeddings and retrieval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from helpers.contract import FIELDS, TINY, Batch, Member, assert_same
 
 from hf_mlnmt import UserError
 from hf_mlnmt.analysis.embeddings import retrieval
-from hf_mlnmt.evaluation.language_identification import LanguageClassifier
 
 
 def build(system: str, **fields):
@@ -53,15 +52,3 @@ def test_retrieval():
     assert retrieval({"a": english, "b": english * 5}) == {"a-b": 1.0, "b-a": 1.0}
     with pytest.raises(UserError, match=r"different numbers of lines \(a 3, b 2\)"):
         retrieval({"a": english, "b": english[:2]})
-
-
-def test_languages_are_told_apart():
-    texts = {"de": ["der hund schläft auf dem gras", "zwei männer und eine frau"] * 3}
-    texts["en"] = ["the dog is sleeping on the grass", "two men and a woman"] * 3
-    classifier = LanguageClassifier(texts)
-    assert classifier("eine frau und der hund") == "de"
-    assert classifier("A WOMAN is sleeping") == "en"
-    assert classifier("  ") is None
-    assert classifier.accuracy({"de": ["der mann"], "en": ["the man", "der mann", ""]}) == pytest.approx(2 / 3)
-    with pytest.raises(UserError, match="language 'fr': there is no sentence"):
-        LanguageClassifier({**texts, "fr": [" "]})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hf_mlnmt.analysis.differences import largest_differences, sentence_scores
-from hf_mlnmt.analysis.language import LanguageGuesser
 from hf_mlnmt.analysis.lengths import SETS, group_indices, group_names, read_starts, scores_by_length
 from hf_mlnmt.analysis.outputs import has_run, output_statistics
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
+from hf_mlnmt.evaluation.language import LanguageGuesser
 
 SOURCES = ["A dog runs.", "Two men play ball here.", "A woman.", "The red car stands there.", "Anna and Otto sleep."]
 REFERENCES = [
@@ -96,8 +96,21 @@ def test_languages(demo):
     assert guess(["swimming together", "Schwimmerinnen zusammen"]) == ["en", "de"]  # words it has never seen
     with pytest.raises(UserError, match="at least two"):
         LanguageGuesser({"en": english})
-    with pytest.raises(UserError, match="at least two"):
+    with pytest.raises(UserError, match="language 'de': there is no sentence"):
         LanguageGuesser({"en": english, "de": [" "]})
+
+
+def test_languages_counted():
+    pytest.importorskip("sklearn")
+    texts = {"de": ["der hund schläft auf dem gras", "zwei männer und eine frau"] * 3}
+    texts["en"] = ["the dog is sleeping on the grass", "two men and a woman"] * 3
+    guess = LanguageGuesser(texts)
+    assert guess(["eine frau und der hund", "A WOMAN is sleeping"]) == ["de", "en"]
+    assert guess([]) == []
+    assert guess.accuracy({"de": ["der mann"], "en": ["the man", "der mann", " ", ""]}) == pytest.approx(2 / 3)
+    assert guess.others(["eine frau", "the woman", " ", ""], "de") == {"the woman"}
+    with pytest.raises(UserError, match="no sentence to measure"):
+        guess.accuracy({"de": [" "]})
 
 
 def test_largest_differences():

@@ -1,4 +1,7 @@
-"""Which language a sentence is in, of the few whose text is given: naive Bayes over characters, learnt on the spot."""
+"""Which language a sentence is in, of the few whose text is given: naive Bayes over characters, learnt on the spot.
+
+Reference: Cavnar and Trenkle 1994, "N-Gram-Based Text Categorization", for the features; multinomial naive Bayes.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ class LanguageGuesser:
     """Learns from lines of each language; runs of one to four characters within words, without case.
 
     Meant for telling a few known languages apart (the source's, the target's, a multilingual model's others), where a
-    sentence of a language that was not given is put under the nearest that was. Needs scikit-learn.
+    sentence of a language that was not given is put under the nearest that was. Beside numbers that come from it
+    belongs its accuracy on sentences that it has not learnt from. Needs scikit-learn.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]]):
         """texts: {language: lines}. Raises: UserError with fewer than two languages, or a language without text."""
         vectorizer, classifier = _tools()
-        if len(texts) < 2 or not all(any(line.strip() for line in lines) for lines in texts.values()):
+        if len(texts) < 2:
             raise UserError(f"languages {', '.join(texts) or 'none'}: expected text of at least two.")
+        if empty := [language for language, some in texts.items() if not any(line.strip() for line in some)]:
+            raise UserError(f"language '{empty[0]}': there is no sentence to learn it from.")
         lines = [line for some in texts.values() for line in some]
         labels = [language for language, some in texts.items() for _ in some]
         self._vectorizer = vectorizer
@@ -27,7 +33,22 @@ class LanguageGuesser:
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """The language of each text."""
+        if not texts:
+            return []
         return [str(language) for language in self._classifier.predict(self._vectorizer.transform(texts))]
+
+    def others(self, texts: Sequence[str], language: str) -> set[str]:
+        """Those of the texts that are in another language than this; an empty text is in none."""
+        lines = [text for text in texts if text.strip()]
+        return {line for line, found in zip(lines, self(lines), strict=True) if found != language}
+
+    def accuracy(self, texts: Mapping[str, Sequence[str]]) -> float:
+        """The share of sentences whose language it finds; empty ones are left out. Raises: UserError for none."""
+        pairs = [(line, language) for language, lines in texts.items() for line in lines if line.strip()]
+        if not pairs:
+            raise UserError("there is no sentence to measure the accuracy on.")
+        found = self([line for line, _ in pairs])
+        return sum(one == language for one, (_, language) in zip(found, pairs, strict=True)) / len(pairs)
 
 
 def _tools() -> tuple[Any, Any]:
