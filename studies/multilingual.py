@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--results", default="results/multi30k-many", help="folder of what is kept")
     parser.add_argument("--rows", help=f"of {', '.join(ROWS)}; default: those before with-english")
     parser.add_argument("--updates", type=int, default=800, help="updates of each direction")
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the LSTMs; the Transformer has its own")
+    parser.add_argument("--learning-rate", type=float, default=4e-3, help="of the LSTMs; the Transformer has its own")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="write the recipes, print the commands, start nothing")
     options = parser.parse_args()

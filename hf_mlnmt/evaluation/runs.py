@@ -76,13 +76,18 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     )
 
 
-def check_comparable(run: FinishedRun, baseline: FinishedRun, other_seed: bool = False) -> None:
+def check_comparable(
+    run: FinishedRun, baseline: FinishedRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
+) -> None:
     """UserError naming every field in which a run differs from the baseline, beyond the model.
 
-    other_seed: these are two runs of one system, whose seeds may differ, and with them the tokens of a number of steps.
+    Args:
+        other_seed: these are two runs of one system, whose seeds may differ, and with them the tokens of a number of
+            steps.
+        defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
     free = ("seed", "target_tokens") if other_seed else ()
-    found = [*_recipe_differences(run, baseline, free), *_config_differences(run, baseline)]
+    found = [*_recipe_differences(run, baseline, free, defaults or {}), *_config_differences(run, baseline)]
     for key in ("seed", "data", "languages"):
         if key not in free:
             found += _differences(key, run.results.get(key), baseline.results.get(key))
@@ -107,12 +112,22 @@ def version_notes(run: FinishedRun, baseline: FinishedRun) -> list[str]:
     return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
 
 
-def _recipe_differences(run: FinishedRun, baseline: FinishedRun, free: Sequence[str]) -> Iterator[str]:
-    for key in sorted(run.results["recipe"].keys() | baseline.results["recipe"].keys()):
+def _recipe_differences(
+    run: FinishedRun, baseline: FinishedRun, free: Sequence[str], defaults: Mapping[str, Any]
+) -> Iterator[str]:
+    here, there = (_filled(each.results["recipe"], defaults) for each in (run, baseline))
+    for key in sorted(here.keys() | there.keys()):
         if key not in (*FREE_RECIPE, *free):
-            yield from _differences(
-                f"recipe.{key}", run.results["recipe"].get(key), baseline.results["recipe"].get(key)
-            )
+            yield from _differences(f"recipe.{key}", here.get(key), there.get(key))
+
+
+def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with the defaults of the keys that it lacks, in its sections too."""
+    found = {**defaults, **recipe}
+    for key, value in defaults.items():
+        if isinstance(value, Mapping) and isinstance(recipe.get(key), Mapping):
+            found[key] = _filled(recipe[key], value)
+    return found
 
 
 def _config_differences(run: FinishedRun, baseline: FinishedRun) -> Iterator[str]:

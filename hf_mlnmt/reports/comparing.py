@@ -14,6 +14,7 @@ from hf_mlnmt.evaluation.seed_tests import compare_seeds
 from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.reports.claims import pairs_to_test
 from hf_mlnmt.reports.comparison import (
     COMPARISON,
     COUNTS,
@@ -95,16 +96,19 @@ def _kept_runs(kept: RunComparison | None) -> dict[tuple[str, int], FinishedRun]
 
 def _check(runs: Mapping[tuple[str, int], FinishedRun], baseline: str, tell: Callable[[str], None]) -> None:
     """Every run beside the baseline's of its seed, and the baseline's beside one another."""
+    from hf_mlnmt.training.recipe_keys import default_keys
+
     first = next(run for (system, _), run in runs.items() if system == baseline)
+    defaults = default_keys()
     for (system, seed), run in runs.items():
         beside = runs.get((baseline, seed))
         if system == baseline:
-            check_comparable(run, first, other_seed=True)
+            check_comparable(run, first, True, defaults)
         elif beside is None:
             tell(f"{run.folder}: the baseline has no run of seed {seed} yet; this one waits for it")
-            check_comparable(run, first, other_seed=True)
+            check_comparable(run, first, True, defaults)
         else:
-            check_comparable(run, beside)
+            check_comparable(run, beside, defaults=defaults)
         for note in version_notes(run, beside or first):
             tell(f"note: {note}")
 
@@ -112,23 +116,43 @@ def _check(runs: Mapping[tuple[str, int], FinishedRun], baseline: str, tell: Cal
 def _test(
     comparison: RunComparison, kept: RunComparison | None, output: Path, tell: Callable[[str], None]
 ) -> list[str]:
-    """Fill `comparison.tests`; returns the systems whose numbers are not those that were kept."""
-    tested = []
-    for system, runs in comparison.runs.items():
-        seeds = sorted(runs.keys() & comparison.runs[comparison.baseline].keys())
-        if system == comparison.baseline or not seeds:
-            continue
-        base, own = ([_counts_path(output, name, seed) for seed in seeds] for name in (comparison.baseline, system))
-        made_of = hashlib.sha256(b"".join(path.read_bytes() for path in (*base, *own))).hexdigest()
-        before = kept.tests.get(system) if kept and kept.settings == comparison.settings else None
-        if before and before["made_of"] == made_of:
-            comparison.tests[system] = before
-            continue
-        tell(f"testing {system} against {comparison.baseline}, seeds {', '.join(map(str, seeds))}")
-        numbers = _numbers(base, own, comparison)
-        comparison.tests[system] = {SEEDS: seeds, "made_of": made_of, TESTED: numbers}
-        tested.append(system)
+    """Fill `comparison.tests` and `.claims`; returns the systems whose numbers are not those that were kept."""
+    known = kept if kept and kept.settings == comparison.settings else RunComparison(comparison.baseline)
+    tested, claims = [], known.claims or {}
+    for system in comparison.runs:
+        found = system != comparison.baseline and _pair(
+            comparison, system, comparison.baseline, known.tests.get(system), output, tell
+        )
+        if found:
+            comparison.tests[system] = found
+            tested += [system] if found is not known.tests.get(system) else []
+    made: dict[str, Any] = {}
+    for system, against in pairs_to_test(comparison):
+        name = f"{system} > {against}"
+        if found := _pair(comparison, system, against, claims.get(name), output, tell):
+            made[name] = found
+    comparison.claims = made
     return tested
+
+
+def _pair(
+    comparison: RunComparison,
+    system: str,
+    against: str,
+    before: dict[str, Any] | None,
+    output: Path,
+    tell: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """The tests of a system against another over the seeds that both have; None without such; `before` if it holds."""
+    seeds = sorted(comparison.runs[system].keys() & comparison.runs[against].keys())
+    if not seeds:
+        return None
+    base, own = ([_counts_path(output, name, seed) for seed in seeds] for name in (against, system))
+    made_of = hashlib.sha256(b"".join(path.read_bytes() for path in (*base, *own))).hexdigest()
+    if before and before["made_of"] == made_of:
+        return before
+    tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")
+    return {SEEDS: seeds, "made_of": made_of, TESTED: _numbers(base, own, comparison)}
 
 
 def _numbers(baseline: Sequence[Path], system: Sequence[Path], comparison: RunComparison) -> dict[str, Any]:
@@ -163,4 +187,5 @@ def _content(comparison: RunComparison) -> dict[str, Any]:
         "baseline": comparison.baseline,
         "settings": comparison.settings,
         "systems": comparison.tests,
+        "claims": comparison.claims,
     }

@@ -4,7 +4,8 @@
 | --- | --- |
 | `<system>.seed<n>.json` | a run's own results file, whole |
 | `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/sentence_counts.py) |
-| `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have |
+| `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
+and of systems that the papers compare with one another |
 | `README.md` | the page of tables, made from the files above and from nothing else |
 
 The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
@@ -37,12 +38,15 @@ class RunComparison:
     runs: {system: {seed: content of its results file}}, the baseline first, the others in the zoo's order.
     tests: {system: {"seeds", "made_of", "tested": {test set: {protocol: {metric: numbers of a SeedResult}}}}}.
     settings: bootstrap, trials and seed of the tests.
+    claims: {"system > system": ...} as `tests`, of two systems neither of which is the baseline (claims.py);
+        None in comparisons of before there were such.
     """
 
     baseline: str
     runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, int] = field(default_factory=dict)
+    claims: dict[str, dict[str, Any]] | None = None
 
     @property
     def first(self) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
     if content["baseline"] not in found:
         raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
     runs = in_order(found, content["baseline"])
-    return RunComparison(content["baseline"], runs, content["systems"], content["settings"])
+    return RunComparison(content["baseline"], runs, content["systems"], content["settings"], content.get("claims"))
 
 
 def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:

@@ -10,12 +10,19 @@ from typing import Any
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.seed_tests import holm
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
+from hf_mlnmt.reports.claims import claims_table
 from hf_mlnmt.reports.comparison import PAGE, RunComparison, comparisons, read_comparison
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 
+CLAIMS = (
+    "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
+    "what is better in every seed on the test set, better on the dev set, and has p < 0.05 there (approximate "
+    "randomisation, corrected for the number of lines); contradicted what is significantly the other way in every "
+    "seed. A small model and a short training say nothing about the papers' sizes."
+)
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
 
@@ -27,6 +34,8 @@ def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | N
         "from the files beside this page.",
         overview(comparison).markdown(),
     ]
+    if answers := claims_table(comparison):
+        blocks.append(f"## What the papers say\n\n{CLAIMS}\n\n{answers.markdown()}")
     for test_set, protocol in _tests(comparison):
         heading = f"## {test_set}, protocol {title(protocol)}"
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")

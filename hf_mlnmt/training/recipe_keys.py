@@ -267,3 +267,9 @@ class Recipe:
     def to_yaml(self) -> str:
         """The recipe with all defaults written out."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def default_keys() -> dict[str, Any]:
+    """The keys that have defaults, with them; of runs that were made before there was such a key, too."""
+    found = Recipe(languages=Languages("", "")).to_dict()
+    return {key: value for key, value in found.items() if key not in ("languages", "data")}

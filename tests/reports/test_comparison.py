@@ -330,3 +330,16 @@ def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp
     card = table.markdown()
     assert f"| new | BLEU | +1.00 | {TOO_FEW} | {TOO_FEW} |" in card
     assert f"| new | TER | +1.00 | 0.5000 | {TOO_FEW} |" in card
+
+
+def test_a_key_that_came_later_has_its_default(runs, tmp_path):
+    """Runs of an older version lack it; another value than the default is a difference still."""
+    for folder, reverse in (("a", False), ("b", True)):
+        content = json.loads((runs / folder / "results.json").read_text())
+        changed = tmp_path / folder
+        shutil.copytree(runs / folder, changed)
+        content["recipe"]["reverse"] = reverse
+        (changed / "results.json").write_text(json.dumps(content))
+    add_runs([runs / "base", tmp_path / "a"], tmp_path / "out", runs / "data", **FEW)
+    with pytest.raises(UserError, match=r"recipe\.reverse \(True; baseline False\)"):
+        add_runs([runs / "base", tmp_path / "b"], tmp_path / "out2", runs / "data", **FEW)

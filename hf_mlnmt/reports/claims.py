@@ -1,0 +1,181 @@
+"""What the papers say of their systems, answered by a comparison of runs: confirmed, not seen or contradicted.
+
+A statement is about two systems: the first translates better than the second, or (gain: no) it does not. What the
+papers print stands beside what the comparison has measured, and a rule answers, the same one for all statements:
+
+| the paper says | here, on the test set | answer |
+| --- | --- | --- |
+| better | better in every seed, better on the dev set, corrected p < 0.05 | confirmed |
+| better | worse in every seed, corrected p < 0.05 | contradicted |
+| better | anything else | not seen |
+| no better | better in every seed, corrected p < 0.05 | contradicted |
+| no better | anything else | not contradicted |
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hf_mlnmt.evaluation.seed_tests import holm
+from hf_mlnmt.reports.comparison import RunComparison
+from hf_mlnmt.reports.published import PRINTED
+from hf_mlnmt.reports.tables import MISSING
+from hf_mlnmt.table import Number, Table
+from hf_mlnmt.zoo.papers import BASELINE, reported
+from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
+
+DEV = ("val", "dev")
+SIGNIFICANT = 0.05
+BETTER, NO_BETTER = ("confirmed", "not seen", "contradicted"), ("not contradicted", "contradicted")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`system` translates better than `against`; gain: no says that it does not. published: the papers' differences."""
+
+    system: str
+    against: str = BASELINE
+    gain: bool = True
+
+    @property
+    def text(self) -> str:
+        """As the table says it."""
+        return f"`{self.system}` {'better than' if self.gain else 'no better than'} `{self.against}`"
+
+    @property
+    def published(self) -> list[float]:
+        """The differences of BLEU that the papers print, one for each setup that has both systems."""
+        entries = {**SYSTEMS, **VARIANTS}
+        found = []
+        for setup in entries[self.system].reported:
+            own, other = reported(f"{self.system}.{setup}"), reported(f"{self.against}.{setup}")
+            if own and other and own.bleu is not None and other.bleu is not None:
+                found.append(round(own.bleu - other.bleu, 2))
+        return found or _printed_differences(entries[self.system].title, self.against)
+
+
+# Thesis on joint attention: chapter 3 (an iterative combination beside one that is not; more layers read beside a model
+# of that size; attention over layers beside a combination of them), chapter 4 (information flow), chapter 5 (sides).
+BETWEEN = (
+    Claim("iter-c-agg", "c-agg"),
+    Claim("m-10", "iter-c-agg"),
+    Claim("m-10", "transformer-wide"),
+    Claim("m-10", "transformer-deep"),
+    Claim("ms-1-aif", "ms-1"),
+    Claim("ms-123-aif", "ms-123"),
+    Claim("enc-dc", "dec-dc"),
+    Claim("full-dc", "enc-dc", gain=False),
+)
+
+
+def claims(systems: Collection[str]) -> list[Claim]:
+    """The statements about these systems: each beside the baseline, where a paper prints both, then BETWEEN.
+
+    A system of which the papers print more than the baseline on average is said to be better; not so the larger
+    baselines, whose gain they call marginal, and first-order attention, whose gain they take for noise.
+    """
+    found = []
+    for system in systems:
+        claim = Claim(system)
+        if system != BASELINE and system in {**SYSTEMS, **VARIANTS} and (differences := claim.published):
+            proposed = bool(SYSTEMS.get(system)) and bool(SYSTEMS[system].reported)
+            found.append(Claim(system, gain=proposed and statistics.fmean(differences) > 0))
+    return found + [claim for claim in BETWEEN if {claim.system, claim.against} <= set(systems)]
+
+
+def claims_table(comparison: RunComparison) -> Table | None:
+    """A line for each statement about the compared systems; None where there is none, or no test set beside dev."""
+    if comparison.claims is None:
+        return None
+    suffix = comparison.baseline.removeprefix(BASELINE)
+    tests = {test: test in DEV for test in comparison.first["scores"]}
+    test, dev = (next((name for name, is_dev in tests.items() if is_dev == wanted), None) for wanted in (False, True))
+    stated = claims([name.removesuffix(suffix) for name in comparison.runs if name.endswith(suffix)])
+    measured = {claim: _tested(comparison, claim, suffix) for claim in stated}
+    measured = {claim: found for claim, found in measured.items() if found}
+    if not measured or test is None:
+        return None
+    place = ("classic", "BLEU")
+    raw = {claim.text: _at(found, test, *place)["approximate_randomisation"] for claim, found in measured.items()}
+    corrected = holm(raw)
+    columns = ["the papers say", Number("published"), *(Number(name) for name in (dev, test) if name)]
+    rows = []
+    for claim, found in measured.items():
+        seeds = _by_seed(comparison, claim, suffix, test)
+        p = corrected[claim.text]
+        on_dev = _at(found, dev, *place)["difference"] if dev else None
+        cells = [f"{_at(found, name, *place)['difference']:+.2f}" for name in (dev, test) if name]
+        better = f"{sum(value > 0 for value in seeds)} of {len(seeds)}"
+        shown = f"{p:.3f}" if p is not None else MISSING
+        rows.append([claim.text, _range(claim.published), *cells, better, shown, answer(claim, seeds, on_dev, p)])
+    return Table([*columns, "seeds better", Number("p, corrected"), "at this scale"], rows)
+
+
+def answer(claim: Claim, seeds: list[float], dev: float | None, p: float | None) -> str:
+    """The rule above. seeds: the differences of each seed on the test set; dev: that of the means; p: corrected."""
+    significant = p is not None and p < SIGNIFICANT
+    better = significant and min(seeds) > 0
+    if not claim.gain:
+        return NO_BETTER[better]
+    if better and (dev is None or dev > 0):
+        return BETTER[0]
+    return BETTER[2 if significant and max(seeds) < 0 else 1]
+
+
+def pairs_to_test(comparison: RunComparison) -> Iterator[tuple[str, str]]:
+    """The pairs of record names, neither the baseline's, that statements compare."""
+    suffix = comparison.baseline.removeprefix(BASELINE)
+    if comparison.baseline != f"{BASELINE}{suffix}":
+        return
+    for claim in BETWEEN:
+        pair = (f"{claim.system}{suffix}", f"{claim.against}{suffix}")
+        if set(pair) <= comparison.runs.keys():
+            yield pair
+
+
+def _tested(comparison: RunComparison, claim: Claim, suffix: str) -> dict[str, Any]:
+    """{test set: {protocol: {metric: numbers}}}, empty where nothing was tested."""
+    if claim.against == BASELINE:
+        found = comparison.tests.get(claim.system + suffix, {})
+    else:
+        found = (comparison.claims or {}).get(f"{claim.system}{suffix} > {claim.against}{suffix}", {})
+    return dict(found.get("tested", {}))
+
+
+def _at(found: dict[str, Any], test: str, protocol: str, metric: str) -> dict[str, Any]:
+    return dict(found[test][protocol][metric])
+
+
+def _by_seed(comparison: RunComparison, claim: Claim, suffix: str, test: str) -> list[float]:
+    """The difference of each seed that both systems have, on the test set."""
+    own, other = (comparison.runs[f"{name}{suffix}"] for name in (claim.system, claim.against))
+    place = (test, "classic", "BLEU", "score")
+    return [_score(own[seed], place) - _score(other[seed], place) for seed in own if seed in other]
+
+
+def _score(results: Any, place: tuple[str, ...]) -> float:
+    found = results["scores"]
+    for key in place:
+        found = found[key]
+    return float(found)
+
+
+def _range(values: list[float]) -> str:
+    if not values:
+        return MISSING
+    if len(values) == 1:
+        return f"{values[0]:+.2f}"
+    return f"{min(values):+.2f} to {max(values):+.2f} ({len(values)} tasks)"
+
+
+def _printed_differences(title: str, against: str) -> list[float]:
+    """Of the thesis on monolingual data's chapter 5, whose systems have dev BLEU of two tasks in one table."""
+    rows = {row[0]: row[1:] for row in PRINTED["extended-attention"].table().rows}
+    base = {row[0]: row[1:] for row in PRINTED["search-fusion"].table().rows}["six decoder layers"]
+    own = rows.get(title.lower())
+    if own is None or against != BASELINE:
+        return []
+    return [round(float(a.split("/")[0]) - float(b.split("/")[0]), 2) for a, b in zip(own, base)]

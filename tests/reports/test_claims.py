@@ -1,0 +1,86 @@
+"""What the papers say, answered by a comparison: the rule, what is stated, and the table."""
+
+import pytest
+
+from hf_mlnmt.reports.claims import Claim, answer, claims, claims_table, pairs_to_test
+from hf_mlnmt.reports.comparison import RunComparison
+
+BETTER, NO_BETTER = Claim("ms-1"), Claim("fertility", gain=False)
+
+
+@pytest.mark.parametrize(
+    ("claim", "seeds", "dev", "p", "expected"),
+    [
+        (BETTER, [0.5, 0.2], 0.1, 0.01, "confirmed"),
+        (BETTER, [0.5, -0.2], 0.1, 0.01, "not seen"),  # not in every seed
+        (BETTER, [0.5, 0.2], -0.1, 0.01, "not seen"),  # not on the dev set
+        (BETTER, [0.5, 0.2], 0.1, 0.05, "not seen"),
+        (BETTER, [0.5, 0.2], 0.1, None, "not seen"),  # nothing was tested
+        (BETTER, [0.5, 0.2], None, 0.01, "confirmed"),  # no dev set among the scores
+        (BETTER, [-0.5, -0.2], 0.1, 0.01, "contradicted"),
+        (BETTER, [-0.5, 0.2], 0.1, 0.01, "not seen"),
+        (BETTER, [-0.5, -0.2], 0.1, 0.2, "not seen"),
+        (NO_BETTER, [0.5, 0.2], 0.1, 0.01, "contradicted"),
+        (NO_BETTER, [0.5, -0.2], 0.1, 0.01, "not contradicted"),
+        (NO_BETTER, [-0.5, -0.2], -0.1, 0.01, "not contradicted"),
+        (NO_BETTER, [0.5, 0.2], 0.1, 0.3, "not contradicted"),
+    ],
+)
+def test_the_rule(claim, seeds, dev, p, expected):
+    assert answer(claim, seeds, dev, p) == expected
+
+
+def test_what_is_stated():
+    """Numbers of three tables: thesis on joint attention 4.2 to 4.4 and 4.6, on monolingual data 5.4."""
+    stated = {claim.text: claim for claim in claims(["transformer", "ms-1", "ms-1-aif", "fertility", "s-agg", "rnn"])}
+    assert stated["`ms-1` better than `transformer`"].published == [0.70, 0.74, 0.80, 0.34]
+    assert stated["`ms-1-aif` better than `ms-1`"].published == [0.25, -0.03, 0.32, 0.25]
+    assert stated["`fertility` no better than `transformer`"].published == [0.1, 0.5]
+    assert stated["`s-agg` better than `transformer`"].published == [-0.13, 0.33]
+    assert len(stated) == 5  # nothing of rnn, and nothing of systems that were not compared
+    (wide,) = claims(["transformer-wide"])
+    assert not wide.gain
+    assert wide.published == [0.12]
+
+
+def comparison(own: dict[int, float], other: dict[int, float], p: float | None) -> RunComparison:
+    """Two systems beside a baseline at 30, with the same scores on both sets."""
+
+    def run(score: float) -> dict:
+        return {"scores": {name: {"classic": {"BLEU": {"score": score}}} for name in ("val", "test")}}
+
+    def tested(difference: float) -> dict:
+        numbers = {"difference": difference, "approximate_randomisation": p}
+        return {"tested": {name: {"classic": {"BLEU": numbers}} for name in ("val", "test")}}
+
+    runs = {"transformer.x": dict.fromkeys((1, 2), run(30.0))}
+    runs |= {"ms-1.x": {k: run(v) for k, v in own.items()}, "ms-1-aif.x": {k: run(v) for k, v in other.items()}}
+    tests = {"ms-1.x": tested(1.0), "ms-1-aif.x": tested(2.0)}
+    return RunComparison("transformer.x", runs, tests, {}, {"ms-1-aif.x > ms-1.x": tested(1.0)})
+
+
+def test_the_table():
+    table = claims_table(comparison({1: 31.0, 2: 31.0}, {1: 32.0, 2: 30.5}, 0.01))
+    assert [row[0] for row in table.rows] == [
+        "`ms-1` better than `transformer`",
+        "`ms-1-aif` better than `transformer`",
+        "`ms-1-aif` better than `ms-1`",
+    ]
+    # Three lines: p is three times as large (Holm).
+    assert table.rows[0][1:] == ["+0.34 to +0.80 (4 tasks)", "+1.00", "+1.00", "2 of 2", "0.030", "confirmed"]
+    assert table.rows[2][3:] == ["+1.00", "1 of 2", "0.030", "not seen"]
+    assert [row[-1] for row in claims_table(comparison({1: 31.0}, {1: 32.0}, 0.02)).rows] == ["not seen"] * 3
+
+
+def test_seeds_that_one_lacks_are_left_out():
+    table = claims_table(comparison({1: 31.0, 2: 31.0}, {1: 32.0}, 0.01))
+    assert [row[4] for row in table.rows] == ["2 of 2", "1 of 1", "1 of 1"]
+
+
+def test_pairs_and_other_baselines():
+    both = comparison({1: 31.0}, {1: 32.0}, 0.01)
+    assert list(pairs_to_test(both)) == [("ms-1-aif.x", "ms-1.x")]
+    both.runs = {"other.x": both.runs.pop("transformer.x"), **both.runs}
+    both.baseline = "other.x"
+    assert not list(pairs_to_test(both))
+    assert claims_table(both) is None
