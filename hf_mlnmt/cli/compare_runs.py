@@ -19,6 +19,13 @@ def compare_runs(
     data: Annotated[
         Path, typer.Option("--data", "-d", help="Folder of the raw references, the same --data as in training.")
     ] = Path(),
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods",
+            help="The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
+        ),
+    ] = False,
     bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap.")] = 1000,
     trials: Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")] = 10_000,
     seed: Annotated[int, typer.Option(min=1, help="Of the tests.")] = 12345,
@@ -30,8 +37,9 @@ def compare_runs(
         hf-mlnmt compare-runs runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
 
     Each system is tested against the baseline over the seeds that both have. Runs with another recipe, data or budget
-    are refused, and the fields named. Unfinished runs are passed over: the same command adds them later, and keeps what
-    is there even if its runs are gone. To compare translations of any origin use `compare`.
+    are refused, and the fields named; with --methods only those with other languages, test sets or decoding are.
+    Unfinished runs are passed over: the same command adds them later, and keeps what is there even if its runs are
+    gone. To compare translations of any origin use `compare`.
     """
     from rich.console import Console
 
@@ -49,7 +57,7 @@ def compare_runs(
     def tell(text: str) -> None:
         typer.echo(text, err=True)
 
-    add_runs(folders, output, data, tell, bootstrap=bootstrap, trials=trials, seed=seed)
+    add_runs(folders, output, data, tell, methods, bootstrap=bootstrap, trials=trials, seed=seed)
     for table in narrow_tables(read_comparison(output)):
         console.print(table)
     typer.echo(f"written to {output / PAGE} and the files beside it", err=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ class TextSpec:
     column: the field that holds the text; of tsv a name of its header line or a number from 1.
     language: two letters.
     side: whose vocabulary and text processing it gets; unless told, that of the languages' side that `language` is.
+    limit: only the first so many sentences.
     weight, bad_lines: as of `CorpusSpec`.
     """
 
@@ -36,6 +38,7 @@ class TextSpec:
     column: str | int | None = None
     language: str | None = None
     side: TextSide | None = None
+    limit: int | None = None
     weight: float = 1.0
     bad_lines: Literal["error", "drop"] = "error"
 
@@ -45,6 +48,8 @@ class TextSpec:
         if self.is_table != (self.column is not None):
             has = "has columns: say with column which one is the text." if self.is_table else "has no columns."
             raise UserError(f"text: {self} {has}")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"text: limit must be at least 1, not {self.limit}.")
         if not self.weight > 0:
             raise UserError(f"text: weight must be above 0, not {self.weight}. Leave the text out instead.")
 
@@ -59,7 +64,8 @@ class TextSpec:
 
     def reading(self) -> tuple[Any, ...]:
         """What decides how the text is read, but for the files themselves."""
-        return (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
+        usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
+        return usual if self.limit is None else (*usual, self.limit)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """The files that are read; none for a data set."""
@@ -69,6 +75,9 @@ class TextSpec:
 def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | None = None) -> Iterator[str]:
     """Yield sentences in order, empty ones included; `report` and errors as of `read_pairs`."""
     report = report if report is not None else FilterReport()
+    if spec.limit is not None:
+        yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
+        return
     if spec.is_table:
         both = CorpusSpec(
             path=spec.path,

@@ -1,7 +1,8 @@
 """Finished training runs side by side: what they are, and whether they are comparable.
 
 A run is the folder that `hf-mlnmt train` leaves: results.json, translations/, average/config.json. Runs are comparable
-if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too.
+if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too. Runs of
+several methods (of training, of using data) differ in all of this but in languages, test sets, decoding and seed.
 """
 
 from __future__ import annotations
@@ -103,6 +104,32 @@ def check_comparable(
             f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}\n"
             "Train both with one recipe, seed, data and budget, or compare translations with `hf-mlnmt compare`."
         )
+
+
+def check_methods(run: FinishedRun, baseline: FinishedRun, other_seed: bool = False) -> None:
+    """UserError naming every field in which two methods' runs must not differ: what they are tested on, and how."""
+    found = list(_differences("languages", run.results.get("languages"), baseline.results.get("languages")))
+    tests = [each.results["recipe"].get("data", {}).get("test") for each in (run, baseline)]
+    found += _differences("recipe.data.test", *tests)
+    found += _differences("decoding", run.results.get("decoding"), baseline.results.get("decoding"))
+    found += () if other_seed else _differences("seed", run.seed, baseline.seed)
+    if found:
+        listed = "\n  ".join(found)
+        raise UserError(f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}")
+
+
+def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """What is other in a run's recipe than in the baseline's, of two results: "budget.steps (20; baseline 10)" ...
+
+    defaults: as of `check_comparable`.
+    """
+    here, there = (_filled(each["recipe"], defaults) for each in (run, baseline))
+    return [
+        text
+        for key in sorted(here.keys() | there.keys())
+        if key not in ("logging", "seed")
+        for text in _differences(key, here.get(key), there.get(key))
+    ]
 
 
 def version_notes(run: FinishedRun, baseline: FinishedRun) -> list[str]:

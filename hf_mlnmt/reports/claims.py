@@ -88,7 +88,7 @@ def claims(systems: Collection[str]) -> list[Claim]:
 
 def claims_table(comparison: RunComparison) -> Table | None:
     """A line for each statement about the compared systems; None where there is none, or no test set beside dev."""
-    if comparison.claims is None:
+    if comparison.claims is None or comparison.methods:
         return None
     suffix = comparison.baseline.removeprefix(BASELINE)
     tests = {test: test in DEV for test in comparison.first["scores"]}
@@ -100,7 +100,7 @@ def claims_table(comparison: RunComparison) -> Table | None:
         return None
     place = ("classic", "BLEU")
     raw = {claim.text: _at(found, test, *place)["approximate_randomisation"] for claim, found in measured.items()}
-    corrected = holm(raw)
+    corrected = holm(dict.fromkeys(raw) if comparison.too_few(test, place[0]) else raw)
     columns = ["the papers say", Number("published"), *(Number(name) for name in (dev, test) if name)]
     rows = []
     for claim, found in measured.items():

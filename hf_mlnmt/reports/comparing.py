@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.runs import FinishedRun, check_comparable, counts_of, read_run, references_of, version_notes
+from hf_mlnmt.evaluation.runs import (
+    FinishedRun,
+    check_comparable,
+    check_methods,
+    counts_of,
+    read_run,
+    references_of,
+    version_notes,
+)
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.seed_tests import compare_seeds
 from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
@@ -18,6 +27,7 @@ from hf_mlnmt.reports.claims import pairs_to_test
 from hf_mlnmt.reports.comparison import (
     COMPARISON,
     COUNTS,
+    METHODS,
     PAGE,
     SCHEMA,
     SEEDS,
@@ -35,6 +45,7 @@ def add_runs(
     output: str | Path,
     data: str | Path = ".",
     tell: Callable[[str], None] = print,
+    methods: bool = False,
     **settings: int,
 ) -> list[str]:
     """Take runs into a comparison and test every system against the baseline; what is there already is kept.
@@ -44,6 +55,7 @@ def add_runs(
             Unfinished ones are passed over, to be added by a later call.
         output: folder of the comparison.
         data: folder of the raw references, as for training.
+        methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
         settings: bootstrap, trials and seed of the tests.
 
     Returns: the systems that were tested anew.
@@ -55,14 +67,15 @@ def add_runs(
     if kept is None and (not new or new[0].folder != Path(folders[0])):
         raise UserError(f"{folders[0]}: the baseline's run has no results.json yet. Let it finish first.")
     settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
-    comparison = RunComparison(kept.baseline if kept else new[0].name, settings=settings)
+    name, methods = (kept.baseline, kept.methods) if kept else (new[0].name, methods)
+    comparison = RunComparison(name, settings=settings, methods=methods)
     given: dict[tuple[str, int], FinishedRun] = {}
     for run in new:
         if given.setdefault((run.name, run.seed), run) is not run:
             other = given[run.name, run.seed].folder
             raise UserError(f"{other} and {run.folder} are two runs of one system and seed ({run.name}, {run.seed}).")
     every = {**_kept_runs(kept), **given}
-    _check(every, comparison.baseline, tell)
+    _check(every, comparison, tell)
     for system, seed in every.keys() - given.keys():
         _counts_path(output, system, seed)
     counts = {run: counts_of(found, references_of(found, data)) for run, found in given.items()}
@@ -94,21 +107,22 @@ def _kept_runs(kept: RunComparison | None) -> dict[tuple[str, int], FinishedRun]
     }
 
 
-def _check(runs: Mapping[tuple[str, int], FinishedRun], baseline: str, tell: Callable[[str], None]) -> None:
+def _check(runs: Mapping[tuple[str, int], FinishedRun], comparison: RunComparison, tell: Callable[[str], None]) -> None:
     """Every run beside the baseline's of its seed, and the baseline's beside one another."""
     from hf_mlnmt.training.recipe_keys import default_keys
 
+    baseline = comparison.baseline
+    check = check_methods if comparison.methods else partial(check_comparable, defaults=default_keys())
     first = next(run for (system, _), run in runs.items() if system == baseline)
-    defaults = default_keys()
     for (system, seed), run in runs.items():
         beside = runs.get((baseline, seed))
         if system == baseline:
-            check_comparable(run, first, True, defaults)
+            check(run, first, other_seed=True)
         elif beside is None:
             tell(f"{run.folder}: the baseline has no run of seed {seed} yet; this one waits for it")
-            check_comparable(run, first, True, defaults)
+            check(run, first, other_seed=True)
         else:
-            check_comparable(run, beside, defaults=defaults)
+            check(run, beside)
         for note in version_notes(run, beside or first):
             tell(f"note: {note}")
 
@@ -186,6 +200,7 @@ def _content(comparison: RunComparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "baseline": comparison.baseline,
         "settings": comparison.settings,
+        **({"compares": METHODS} if comparison.methods else {}),
         "systems": comparison.tests,
         "claims": comparison.claims,
     }

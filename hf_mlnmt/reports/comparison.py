@@ -21,6 +21,7 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES
 from hf_mlnmt.files import read_json
 
 PAGE = "README.md"
@@ -29,6 +30,7 @@ SCHEMA = "hf_mlnmt.comparison_of_runs/1"
 COUNTS = ".counts.gz"
 SEEDS = "seeds"
 TESTED = "tested"
+METHODS = "methods"
 
 
 @dataclass
@@ -40,6 +42,7 @@ class RunComparison:
     settings: bootstrap, trials and seed of the tests.
     claims: {"system > system": ...} as `tests`, of two systems neither of which is the baseline (claims.py);
         None in comparisons of before there were such.
+    methods: whether the systems differ in how they were trained, and not in the model.
     """
 
     baseline: str
@@ -47,6 +50,7 @@ class RunComparison:
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, int] = field(default_factory=dict)
     claims: dict[str, dict[str, Any]] | None = None
+    methods: bool = False
 
     @property
     def first(self) -> dict[str, Any]:
@@ -59,6 +63,11 @@ class RunComparison:
         for key in (test_set, protocol, metric):
             found = found.get(key, {})
         return found or None
+
+    def too_few(self, test_set: str, protocol: str) -> bool:
+        """Whether the test set has too few sentences for p-values."""
+        counted = self.first.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
+        return counted is not None and counted < FEWEST_SENTENCES
 
     def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
         """One score for each seed."""
@@ -84,7 +93,9 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
     if content["baseline"] not in found:
         raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
     runs = in_order(found, content["baseline"])
-    return RunComparison(content["baseline"], runs, content["systems"], content["settings"], content.get("claims"))
+    methods = content.get("compares") == METHODS
+    tested = (content["systems"], content["settings"], content.get("claims"))
+    return RunComparison(content["baseline"], runs, *tested, methods=methods)
 
 
 def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
@@ -97,11 +108,11 @@ def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, 
 
 
 def comparisons_of_record(stem: str, root: str | Path) -> dict[str, RunComparison]:
-    """{name: comparison} of the folders results/*/ that have the record, each with it and its baseline alone."""
+    """{name: comparison} of the folders in results/ that have the record, each with it and its baseline alone."""
     folders = [folder for folder in comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
     return {folder.name: read_comparison(folder, only=stem) for folder in folders}
 
 
 def comparisons(root: str | Path) -> list[Path]:
-    """The folders results/*/ that hold a comparison."""
-    return sorted(path.parent for path in (Path(root) / "results").glob(f"*/{COMPARISON}"))
+    """The folders in results/, at any depth, that hold a comparison."""
+    return sorted(path.parent for path in (Path(root) / "results").rglob(COMPARISON))

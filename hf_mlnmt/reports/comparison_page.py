@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.seed_tests import holm
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
+from hf_mlnmt.evaluation.significance import TOO_FEW
 from hf_mlnmt.reports.claims import claims_table
 from hf_mlnmt.reports.comparison import PAGE, RunComparison, comparisons, read_comparison
 from hf_mlnmt.reports.language_names import language_name
@@ -29,7 +30,7 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | None = None) -> str:
     """The page. own_budget: that of the baseline's recipe."""
     blocks = [
-        f"# {_heading(comparison.first)}",
+        f"# {_heading(comparison.first, comparison.methods)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare-runs` "
         "from the files beside this page.",
         overview(comparison).markdown(),
@@ -39,7 +40,8 @@ def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | N
     for test_set, protocol in _tests(comparison):
         heading = f"## {test_set}, protocol {title(protocol)}"
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
-    blocks += [_legend(comparison), _signatures(comparison.first)]
+    blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods else ())]
+    blocks.append(_signatures(comparison.first))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -68,10 +70,11 @@ def stale_comparisons(root: str | Path | None = None) -> list[str]:
     ]
 
 
-def _heading(results: Mapping[str, Any]) -> str:
+def _heading(results: Mapping[str, Any], methods: bool) -> str:
     languages = results["languages"]
     direction = f"{language_name(languages['source'])} to {language_name(languages['target'])}"
-    return f"Systems side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
+    what = "Methods" if methods else "Systems"
+    return f"{what} side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
 
 
 def _tests(comparison: RunComparison) -> list[tuple[str, str]]:
@@ -82,15 +85,15 @@ def same_for_all(comparison: RunComparison, own_budget: Mapping[str, Any] | None
     """What the systems of a comparison share, and how their budget stands to the recipe's own."""
     budget, seeds = comparison.first["budget"], list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
-    text = (
-        f"Every system was trained with the same recipe, data, {which} and budget: {budget['steps']:,} steps, "
-        f"{budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens."
-    )
+    shown = f"{budget['steps']:,} steps, {budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens"
+    text = f"Every system was trained with the same recipe, data, {which} and budget: {shown}."
+    if comparison.methods:
+        text = f"The rows are ways to train one model, {which}; the baseline has {shown}. What else a row has is below."
     fewer = [name for name, runs in comparison.runs.items() if len(runs) < len(seeds)]
     if fewer:
         text += f" Not all seeds are there yet of {', '.join(f'`{name}`' for name in fewer)}."
     steps = (own_budget or {}).get("steps")
-    if steps and steps > budget["steps"]:
+    if steps and steps > budget["steps"] and not comparison.methods:
         text += (
             f" That is a small budget (the recipe's own is {steps:,} steps): it compares how far the systems come with "
             "it, not what they reach."
@@ -137,14 +140,9 @@ def corrected(comparison: RunComparison, test_set: str, protocol: str, metric: s
 def mark(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> str:
     """‡ for a corrected p < 0.01, † for p < 0.05; nothing without a test, and from too few sentences."""
     p = corrected(comparison, test_set, protocol, metric).get(system)
-    if p is None or _too_few(comparison, test_set, protocol):
+    if p is None or comparison.too_few(test_set, protocol):
         return ""
     return "‡" if p < 0.01 else "†" if p < 0.05 else ""
-
-
-def _too_few(comparison: RunComparison, test_set: str, protocol: str) -> bool:
-    counted = comparison.first.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
-    return counted is not None and counted < FEWEST_SENTENCES
 
 
 def detail_table(comparison: RunComparison, test_set: str, protocol: str) -> Table:
@@ -179,7 +177,7 @@ def detail(comparison: RunComparison, system: str, test_set: str, protocol: str,
     if tested is None:
         return scores, "", ""
     difference = f"{tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, metric)}"
-    return scores, difference, TOO_FEW if _too_few(comparison, test_set, protocol) else " / ".join(p_values(tested))
+    return scores, difference, TOO_FEW if comparison.too_few(test_set, protocol) else " / ".join(p_values(tested))
 
 
 def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
@@ -190,6 +188,20 @@ def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
     for name in P_VALUES:
         if tested.get(name) is not None:
             yield f"{tested[name]:.3f}"
+
+
+def _changes(comparison: RunComparison) -> str:
+    """Of each method the keys of the recipe that are not the baseline's, and its steps."""
+    from hf_mlnmt.training.recipe_keys import default_keys
+
+    lines, defaults = ["What each row has that the baseline has not:"], default_keys()
+    for system, runs in comparison.runs.items():
+        if system != comparison.baseline:
+            run = next(iter(runs.values()))
+            changed = [*changed_keys(run, comparison.first, defaults), *run.get("made_by", [])]
+            steps = (run.get("budget") or {}).get("steps")
+            lines.append(f"- `{system}` ({show(steps)} steps): {'; '.join(changed) or 'nothing'}")
+    return "\n".join(lines)
 
 
 def _legend(comparison: RunComparison) -> str:

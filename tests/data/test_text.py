@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,15 @@ def make_folder(root):
 @pytest.mark.parametrize("make", [make_lines, make_tsv, make_jsonl, make_folder])
 def test_every_format_gives_the_same_sentences(make, tmp_path):
     assert list(read_text(make(tmp_path), tmp_path)) == TEXTS
+
+
+@pytest.mark.parametrize("make", [make_lines, make_jsonl])
+def test_a_limit_takes_the_first(make, tmp_path):
+    spec = replace(make(tmp_path), limit=2)
+    assert list(read_text(spec, tmp_path)) == TEXTS[:2]
+    assert spec.reading() != replace(spec, limit=3).reading()
+    with pytest.raises(UserError, match="limit must be at least 1"):
+        replace(spec, limit=0)
 
 
 def test_bad_lines(tmp_path):

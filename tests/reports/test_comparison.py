@@ -135,6 +135,25 @@ def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
     assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, bootstrap=51, trials=100)
 
 
+def test_methods_may_differ_in_all_but_what_they_are_tested_on(runs, tmp_path):
+    other = {"recipe__batch__tokens": 8, "budget__steps": 20, "data__name": "more", "recipe__init_from": "text/best"}
+    other |= {"made_by": ["searched with hf-mlnmt fuse"]}
+    folders = [runs / "base", write_run(tmp_path / "a", "a", **other)]
+    with pytest.raises(UserError, match="not comparable"):
+        add_runs(folders, tmp_path / "toy", runs / "data", **FEW)
+    add_runs(folders, tmp_path / "toy", runs / "data", methods=True, **FEW)
+    later = write_run(tmp_path / "b", "b", budget__steps=30)
+    add_runs([later], tmp_path / "toy", runs / "data", **FEW)  # the folder knows what it compares
+    page = (tmp_path / "toy" / "README.md").read_text()
+    row = f"- `{NAMES['a']}` (20 steps): batch.tokens (8; baseline 7); init_from (text/best; baseline None); searched"
+    assert row in page
+    assert "same recipe" not in page
+    assert page == page_of(tmp_path / "toy")
+    for key, value in {"decoding__beams": 3, "recipe__data__test__test__files__source": "other.en"}.items():
+        with pytest.raises(UserError, match=key.split("__")[-1]):
+            add_runs([write_run(tmp_path / key, "b", **{key: value})], tmp_path / "toy", runs / "data", **FEW)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
