@@ -1,154 +1,205 @@
-"""Decoding at the shape of OPUS-MT (6+6 layers, d_model 512, d_ff 2048) with random weights, in one interleaved run.
+"""Decoding at the shapes that people use, with random weights, every engine by turns: the table of docs/speed.md.
 
-    python benchmarks/base_shape.py --threads 1 --batches 1,8,32 --beams 1,4,6 --rounds 5
-    python benchmarks/base_shape.py --shape small --engines ours,ctranslate2
+    python benchmarks/base_shape.py --minutes 12 --marian /path/of/a/python/with/pymarian
+    python benchmarks/base_shape.py --shapes small --batches 1,32 --beams 1 --engines ours,ctranslate2
 
-Contestants: Transformers' MarianMTModel of the same shape with its own loops (stock), our generate() (ours),
-the same with dtype int8, CTranslate2 in float32 and in int8. Every sentence has `--length` source tokens, and as many
-target tokens are forced, so that all do the same work; the encoder counts. Ours and CTranslate2 have the same weights;
-their float32 outputs are compared. Beams end as with early_stopping=True. Give the machine to nothing else.
+Shapes: base (6+6 layers, d_model 512, d_ff 2048), opus (the same as OPUS-MT has it, imported: swish, biases), small,
+tiny. Contestants, all with the same weights: Transformers' MarianMTModel with its own loops (stock), our generate()
+(ours), the same with dtype int8, CTranslate2 in float32 and in int8, Marian's own engine where `--marian` names a
+Python that has pymarian. Every sentence has 20 source tokens. Lengths: forced (20 target tokens, so that all do the
+same work) or free (the outputs end at lengths from 3 to 35, 13 in the mean). The encoder counts. Beams end as with
+early_stopping=True. Rows come in the order of what matters; one that the minutes do not suffice for is left out and
+named. Give the machine to nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from common import Measure, print_ratios, require_green_tests, take_turns
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianConfig, MarianMTModel
+from common import ROOT, machine, require_green_tests
+from contestants import ENGINES, SHAPES, Contest
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-import hf_mlnmt
-from hf_mlnmt.engine import conversion
-from hf_mlnmt.search.int8 import in_int8
+from hf_mlnmt.files import write_json
+from hf_mlnmt.table import Number, Table
 
-ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")
-IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-
-
-class Numbers:
-    """A tokenizer of numbers: CTranslate2 reads pieces."""
-
-    def __init__(self, size: int):
-        self.vocabulary = {f"n{index}": index for index in range(size)}
-        self.bos_token, self.unk_token = "n0", "n2"
-
-    def __len__(self) -> int:
-        return len(self.vocabulary)
-
-    def get_vocab(self) -> dict[str, int]:
-        return self.vocabulary
+RESULTS = ROOT / "benchmarks" / "results" / "base-shape-cpu.json"
+PAGE = ROOT / "docs" / "speed.md"
+MARKS = "<!-- base_shape.py -->", "<!-- end of base_shape.py -->"
+WEIGHTS = {"tiny": 0.05, "small": 0.15, "base": 1.0, "opus": 1.0}  # of a row's time
 
 
-def stock_model(config: Any) -> Any:
-    """Transformers' Marian in the same shape."""
-    sizes = {
-        f"{side}_{name}": getattr(config, f"{side}_{name}")
-        for side in ("encoder", "decoder")
-        for name in ("layers", "attention_heads", "ffn_dim")
-    }
-    same = {name: getattr(config, name) for name in (*IDS, "vocab_size", "d_model")}
-    return MarianMTModel(MarianConfig(**same, **sizes, forced_eos_token_id=None)).eval()
+class Row(NamedTuple):
+    """A comparison: what is decoded, and how."""
 
+    lengths: str
+    shape: str
+    threads: int
+    batch: int
+    beams: int
 
-def by_generate(model: Any, ids: torch.Tensor, settings: GenerationConfig, outputs: list) -> Callable[[], Measure]:
-    @torch.inference_mode()
-    def run() -> Measure:
-        model.generation_config = settings
-        start = time.perf_counter()
-        found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
-        seconds = time.perf_counter() - start
-        outputs[:] = found[:, 1:].tolist()
-        return Measure(len(ids), seconds)
-
-    return run
-
-
-def by_ctranslate2(
-    folder: Path, dtype: str, ids: torch.Tensor, beams: int, length: int, outputs: list
-) -> Callable[[], Measure]:
-    import ctranslate2
-
-    translator = ctranslate2.Translator(str(folder), compute_type=dtype, intra_threads=torch.get_num_threads())
-    pieces = [[f"n{index}" for index in row] for row in ids.tolist()]
-
-    def run() -> Measure:
-        start = time.perf_counter()
-        lengths = {"min_decoding_length": length, "max_decoding_length": length}
-        results = translator.translate_batch(pieces, beam_size=beams, **lengths)
-        seconds = time.perf_counter() - start
-        outputs[:] = [[int(token[1:]) for token in result.hypotheses[0]] for result in results]
-        return Measure(len(ids), seconds)
-
-    return run
+    @property
+    def cost(self) -> float:
+        """About how long it takes, beside the others."""
+        return WEIGHTS[self.shape] * (4 + self.batch * (1 + self.beams) / 4) / (1 + 0.6 * (self.threads - 1))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="base", choices=("tiny", "small", "base"))
-    parser.add_argument("--vocabulary", type=int, default=8000)
-    parser.add_argument("--length", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--beams", default="1,4,6")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--skip-tests", action="store_true", help="when they have just been run")
-    given = parser.parse_args()
+    given = parse()
     if not given.skip_tests:
         require_green_tests()
-    torch.set_num_threads(given.threads)
-    torch.manual_seed(1)
-    sizes = {"vocab_size": given.vocabulary, "decoder_vocab_size": given.vocabulary}
-    config = hf_mlnmt.config_for("transformer", given.shape, **sizes)
-    model, engines = AutoModelForSeq2SeqLM.from_config(config).eval(), given.engines.split(",")
-    models = {"ours": model}
-    if "stock" in engines:
-        models["stock"] = stock_model(config)
-    if "int8" in engines:
-        models["int8"] = in_int8(model)
-    tokenizer = Numbers(given.vocabulary)
-    with tempfile.TemporaryDirectory() as scratch:
-        for dtype in ("float32", "int8"):
-            (folder := Path(scratch) / dtype).mkdir()
-            conversion.write(model, SimpleNamespace(source=tokenizer, target=tokenizer), folder, dtype)
-        for batch in map(int, given.batches.split(",")):
-            ids = torch.randint(4, given.vocabulary, (batch, given.length))
-            for beams in map(int, given.beams.split(",")):
-                compare(given, models, engines, Path(scratch), ids, beams)
+    warnings.filterwarnings("ignore", message=".*quantize.*deprecated.*")
+    lists = [listed(given.lengths), listed(given.shapes), *(numbers(x) for x in (given.threads, given.batches))]
+    rows = [Row(*found) for found in itertools.product(*lists, numbers(given.beams))]
+    engines = [name for name in listed(given.engines) if name != "marian" or given.marian]
+    results = measure_all(given, rows, engines)
+    found = {"machine": machine(), "vocabulary": given.vocabulary, "engines": engines, "rows": results}
+    if given.output:
+        write_json(given.output, found)
+    table, caption = table_of(found), caption_of(found, len(rows))
+    console = Console(width=150)
+    console.print(table)
+    console.print(caption)
+    if given.page:
+        write_page(given.page, f"{table.markdown()}\n\n{caption}")
 
 
-def compare(
-    given: Any, models: dict[str, Any], engines: list[str], scratch: Path, ids: torch.Tensor, beams: int
-) -> None:
-    """One table: a batch and a number of beams."""
-    length, config = given.length, models["ours"].config
-    settings = GenerationConfig(
-        num_beams=beams,
-        max_new_tokens=length,
-        min_new_tokens=length,
-        **({"early_stopping": True} if beams > 1 else {}),
-        **{name: getattr(config, name) for name in IDS},
-    )
-    outputs: dict[str, list] = {name: [] for name in engines}
-    turns: dict[str, Callable[[], Measure]] = {}
-    for name in engines:
-        if name in models:
-            turns[name] = by_generate(models[name], ids, settings, outputs[name])
-        else:
-            dtype = "int8" if name.endswith("int8") else "float32"
-            turns[name] = by_ctranslate2(scratch / dtype, dtype, ids, beams, length, outputs[name])
-    rates = take_turns(turns, given.rounds)
-    baseline = "ctranslate2" if "ctranslate2" in engines else engines[0]
-    print_ratios(f"{given.shape}, batch {len(ids)}, beams {beams}", "sentences", rates, baseline)
-    if {"ours", "ctranslate2"} <= outputs.keys():
-        same = sum(a == b for a, b in zip(outputs["ours"], outputs["ctranslate2"], strict=True))
-        print(f"ours and ctranslate2: {same} of {len(ids)} outputs are the same")
+def parse() -> Any:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="base,small,opus", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--lengths", default="forced,free")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--batches", default="1,8,32", help="32 at most")
+    parser.add_argument("--beams", default="1,4,6")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--marian", help="a Python that has pymarian")
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=5, help="at most, of each row")
+    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON file")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes, between its two marks")
+    parser.add_argument("--try", dest="trial", action="store_true", help="write neither")
+    parser.add_argument("--skip-tests", action="store_true", help="when they have just been run")
+    given = parser.parse_args()
+    if given.trial:
+        given.output = given.page = None
+    return given
+
+
+def listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in listed(text)]
+
+
+def measure_all(given: Any, rows: list[Row], engines: list[str]) -> list[dict[str, Any]]:
+    """What was measured of each row, within the minutes."""
+    end, results, contest = time.monotonic() + 60 * given.minutes, [], None
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with tempfile.TemporaryDirectory() as scratch, Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(rows))
+        for number, row in enumerate(rows):
+            progress.update(task, description=f"{row.shape} {row.lengths} t{row.threads} b{row.batch} k{row.beams}")
+            if contest is None or (contest.shape, contest.forced) != (row.shape, row.lengths == "forced"):
+                if contest is not None:
+                    contest.close()
+                (folder := Path(scratch) / f"{number}").mkdir()
+                forced = row.lengths == "forced"
+                contest = Contest(row.shape, forced, engines, folder, given.vocabulary, given.marian)
+            share = (end - time.monotonic()) * row.cost / sum(other.cost for other in rows[number:])
+            if share > 0:
+                results.append(measure(contest, row, engines, given.rounds, share))
+            progress.advance(task)
+        if contest is not None:
+            contest.close()
+    return results
+
+
+def measure(contest: Contest, row: Row, engines: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+    """Sentences/s of every engine, A B C A B C ..., after a turn each that does not count; at least two rounds."""
+    torch.set_num_threads(row.threads)
+    turns = {name: contest.turn(name, row.batch, row.beams, row.threads) for name in engines}
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    start = time.monotonic()
+    for number in range(rounds + 1):
+        begun = time.monotonic()
+        for name, turn in turns.items():
+            rate = turn().rate
+            if number:
+                rates[name].append(rate)
+        now = time.monotonic()
+        if number >= 2 and now - start + (now - begun) > seconds:
+            break
+    ours = contest.outputs.get("ours", [])
+    same = {name: sum(map(list.__eq__, ours, found)) for name, found in contest.outputs.items() if name != "ours"}
+    lengths = {name: statistics.mean(map(len, found)) for name, found in contest.outputs.items()}
+    return {**row._asdict(), "rates": rates, "same_outputs_as_ours": same, "mean_lengths": lengths}
+
+
+def table_of(found: dict[str, Any]) -> Table:
+    """Sentences/s, and ours as ratios to the others of its kind, each taken round by round."""
+    engines = found["engines"]
+    pairs = [(own, other) for own in ("ours", "int8") for other in engines if is_compared(own, other, engines)]
+    names = ["lengths", "shape", *map(Number, ("threads", "batch", "beams", *engines))]
+    names += [Number(f"{own} : {other}") for own, other in pairs]
+    rows = []
+    for row in found["rows"]:
+        rates = row["rates"]
+        cells = [row["lengths"], row["shape"], *(str(row[name]) for name in ("threads", "batch", "beams"))]
+        cells += [f"{statistics.median(rates[name]):.3g}" for name in engines]
+        cells += [f"{ratio(rates[own], rates[other]):.2f}" for own, other in pairs]
+        rows.append(cells)
+    return Table(names, rows)
+
+
+def is_compared(own: str, other: str, engines: list[str]) -> bool:
+    """float32 with float32 and int8 with int8."""
+    others = {"ours": ("stock", "ctranslate2", "marian"), "int8": ("ours", "ctranslate2-int8")}
+    return own in engines and other in others[own]
+
+
+def ratio(own: list[float], other: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(own, other, strict=True))
+
+
+def caption_of(found: dict[str, Any], wanted: int) -> str:
+    """Under the table: where it was measured, what was equal, and what is missing."""
+    rows = found["rows"]
+    rounds = sorted(len(row["rates"][found["engines"][0]]) for row in rows) or [0]
+    lines = [
+        f"Sentences/s, medians of {rounds[0]} to {rounds[-1]} interleaved rounds, vocabulary {found['vocabulary']:,}; "
+        f"{found['machine']}. 20 source tokens; forced: 20 target tokens."
+    ]
+    if free := [row["mean_lengths"]["ours"] for row in rows if row["lengths"] == "free" and "ours" in row["rates"]]:
+        lines.append(f"Free, in target tokens/s: {min(free):.0f} to {max(free):.0f} tokens in the mean.")
+    for name in found["engines"]:
+        if name != "ours":
+            same = [(row["same_outputs_as_ours"].get(name, 0), row["batch"]) for row in rows]
+            lines.append(f"{name}: {sum(a for a, _ in same)} of {sum(b for _, b in same)} outputs as ours.")
+    if missing := wanted - len(rows):
+        lines.append(f"{missing} rows were left out for want of time.")
+    return " ".join(lines)
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put the text between the two marks of a page."""
+    before, _, rest = page.read_text().partition(MARKS[0])
+    _, found, after = rest.partition(MARKS[1])
+    if not found:
+        raise SystemExit(f"{page}: no place for the table; it lies between {MARKS[0]} and {MARKS[1]}")
+    page.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
 
 
 if __name__ == "__main__":
