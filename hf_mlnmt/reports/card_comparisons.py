@@ -8,9 +8,9 @@ from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.reports.comparison import RunComparison
 from hf_mlnmt.reports.comparison_page import detail, same_for_all
 from hf_mlnmt.reports.facts import Facts
+from hf_mlnmt.reports.published import COLUMNS, numbers
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Table
-from hf_mlnmt.zoo.entry import Reported
 
 
 def side_by_side(facts: Facts) -> list[dict[str, Any]]:
@@ -46,12 +46,7 @@ def papers_table(facts: Facts) -> Table | None:
     """What the papers report; None where they report nothing."""
     if facts.papers is None:
         return None
-    names = {"BLEU": "bleu", "parameters (million)": "parameters", "training steps a second": "steps_per_second"}
     own, baseline = facts.papers
-    rows = [[name, _number(own, key), _number(baseline, key)] for name, key in names.items() if getattr(own, key)]
+    pairs = {name: (getattr(own, key), getattr(baseline, key)) for name, key in COLUMNS.items()}
+    rows = [[name, *numbers(pair, MISSING)] for name, pair in pairs.items() if pair[0] is not None]
     return Table(["in the paper", "this system", "its baseline"], rows)
-
-
-def _number(row: Reported, key: str) -> str:
-    value = getattr(row, key)
-    return MISSING if value is None else f"{value:g}" if key == "parameters" else f"{value:.2f}"

@@ -7,14 +7,17 @@ is printed of masking and probing in hf_mlnmt/analysis/published.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.entry import Reported
 from hf_mlnmt.zoo.papers import systems_scored
 from hf_mlnmt.zoo.setups import SETUPS
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
+
+SCORES = {"BLEU": "bleu", "TER": "ter", "dev BLEU": "dev_bleu", "dev TER": "dev_ter"}
+COLUMNS = {**SCORES, "parameters (million)": "parameters", "training steps a second": "steps_per_second"}
+"""What the zoo's entries have of the papers' numbers, as tables call it: fields of `Reported`."""
 
 
 class Printed(NamedTuple):
@@ -260,23 +263,23 @@ key-value         29.9/51.9  34.4/47.2  -          32.6/47.5
 def setup_tables(ours: Mapping[str, str]) -> dict[str, Table]:
     """{setup: published BLEU, parameters and speed of its systems, and ours beside them}, of setups that papers score.
 
-    ours: {record: our score as text}; a column of its own, so that nobody takes the one for the other.
+    ours: {record: our score as text}; a column of its own, so that nobody takes the one for the other. What a paper
+    prints of no system of a setup has no column.
     """
-    found = {}
-    for setup in SETUPS:
-        names = systems_scored(setup)
-        if names:
-            rows = [_row(name, setup, ours.get(f"{name}.{setup}", "not trained")) for name in names]
-            columns = ["system", Number("published BLEU"), Number("parameters (million)"), Number("steps a second")]
-            found[setup] = Table([*columns, "ours, cased BLEU"], rows)
-    return found
+    return {setup: _setup_table(setup, names, ours) for setup in SETUPS if (names := systems_scored(setup))}
 
 
-def _row(name: str, setup: str, ours: str) -> list[str]:
-    entry = SYSTEMS.get(name) or VARIANTS[name]
-    row: Reported = entry.reported[setup]
-    return [f"`{name}`", _number(row.bleu, 2), _number(row.parameters, 1), _number(row.steps_per_second, 2), ours]
+def _setup_table(setup: str, names: Sequence[str], ours: Mapping[str, str]) -> Table:
+    printed = [(SYSTEMS.get(name) or VARIANTS[name]).reported[setup] for name in names]
+    columns = {title: [getattr(row, field) for row in printed] for title, field in COLUMNS.items()}
+    columns = {title: values for title, values in columns.items() if any(value is not None for value in values)}
+    cells = [[f"`{name}`" for name in names], *map(numbers, columns.values())]
+    cells.append([ours.get(f"{name}.{setup}", "not trained") for name in names])
+    heads = [Number(f"published {title}" if title in SCORES else title) for title in columns]
+    return Table(["system", *heads, "ours, cased BLEU"], list(map(list, zip(*cells, strict=True))))
 
 
-def _number(value: Any, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def numbers(values: Sequence[float | None], missing: str = "") -> list[str]:
+    """With as many digits behind the point as the longest of them needs, one at least."""
+    digits = [len(f"{value:.10g}".partition(".")[2]) for value in values if value is not None]
+    return [missing if value is None else f"{value:.{max([1, *digits])}f}" for value in values]

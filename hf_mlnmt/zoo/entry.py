@@ -21,12 +21,22 @@ class Reported(NamedTuple):
     """What a paper prints of a system; None where it prints nothing. Speeds of one shape can be compared, no others."""
 
     bleu: float | None = None
+    """On the setup's first test set."""
     parameters: float | None = None
     """In millions."""
     steps_per_second: float | None = None
     """Training."""
     tokens_per_second: float | None = None
     """Decoding."""
+    ter: float | None = None
+    """On the setup's first test set."""
+    dev_bleu: float | None = None
+    dev_ter: float | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a score is printed."""
+        return self.bleu is not None or self.dev_bleu is not None
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ _TIMED = ("iwslt-envi", "wmt14-ende")
 def systems_scored(setup: str) -> tuple[str, ...]:
     """The systems, and variants of the baseline, whose BLEU on a setup a paper prints."""
     entries = {**SYSTEMS, **VARIANTS}
-    return tuple(
-        name for name, entry in entries.items() if setup in entry.reported and entry.reported[setup].bleu is not None
-    )
+    return tuple(name for name, entry in entries.items() if setup in entry.reported and entry.reported[setup].is_scored)
 
 
 def reported(record: str) -> Reported | None:
@@ -24,7 +22,7 @@ def reported(record: str) -> Reported | None:
     system, _, setup = record.partition(".")
     entry = SYSTEMS.get(system) or VARIANTS.get(system)
     found = entry.reported.get(setup) if entry else None
-    return found if found and found.bleu is not None else None
+    return found if found and found.is_scored else None
 
 
 def papers_numbers(record: str) -> tuple[Reported, Reported] | None:

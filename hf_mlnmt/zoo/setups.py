@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_mlnmt.zoo.entries.bridge import BRIDGE, RNN
 from hf_mlnmt.zoo.papers import BASELINE, systems_scored
-from hf_mlnmt.zoo.systems import VARIANTS, find_system, list_systems
+from hf_mlnmt.zoo.systems import find_system, list_systems
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,23 @@ class Setup:
     systems: tuple[str, ...]
 
 
+_SIZED = ("transformer-wide", "transformer-deep")
 # What is trained like the baseline; the systems of the attention bridge have settings of their own.
 _ALL = tuple(name for name in list_systems("translation") if find_system(name).architecture not in (RNN, BRIDGE))
 
+
+def _pre_norm(corpus: str, direction: str, name: str, vocab_size: int, separate: bool, dropout: float) -> Setup:
+    """A setup of the base shape with its norms before the sublayers; separate: a vocabulary for each side."""
+    fields = {"vocab_size": vocab_size, "norm_position": "pre", "dropout": dropout}
+    if separate:
+        fields |= {"decoder_vocab_size": vocab_size, "share_encoder_decoder_embeddings": False}
+    return Setup(corpus, direction, "base", fields, systems_scored(name))
+
+
 SETUPS: dict[str, Setup] = {
-    "multi30k-ende": Setup("Multi30k", "English-German", "tiny", {"vocab_size": 8000}, (*_ALL, *VARIANTS)),
+    "multi30k-ende": Setup(
+        "Multi30k", "English-German", "tiny", {"vocab_size": 8000}, (*_ALL, "transformer-pre-norm", *_SIZED)
+    ),
     # The settings of the best score. Systems are compared with the other setup's recipe, which is less work.
     "multi30k-ende-long": Setup(
         "Multi30k", "English-German", "tiny", {"vocab_size": 10000, "norm_position": "pre", "dropout": 0.2}, (BASELINE,)
@@ -43,7 +55,7 @@ SETUPS: dict[str, Setup] = {
         "English-German",
         "tiny",
         {"vocab_size": 10000, "norm_position": "pre"},
-        (*_ALL, "transformer-wide", "transformer-deep"),
+        (*_ALL, *_SIZED),
     ),
     # Twelve directions and four copies, by a token before the source or by modules of each language.
     "multi30k-many": Setup(
@@ -60,4 +72,10 @@ SETUPS: dict[str, Setup] = {
     "iwslt-roen": Setup("IWSLT'14", "Romanian-English", "small", {"vocab_size": 32000}, systems_scored("iwslt-roen")),
     "iwslt-enro": Setup("IWSLT'14", "English-Romanian", "small", {"vocab_size": 32000}, systems_scored("iwslt-enro")),
     "iwslt-deen": Setup("IWSLT'14", "German-English", "small", {"vocab_size": 31000}, systems_scored("iwslt-deen")),
+    # The thesis on monolingual data (section 4.4.1). 8k merges a side and 20k joint ones; these numbers of entries are
+    # what all of its parameter counts fit (table 5.3).
+    "iwslt17-enit": _pre_norm("IWSLT'17", "English-Italian", "iwslt17-enit", 7775, separate=True, dropout=0.3),
+    "wmt16-roen": _pre_norm("WMT'16", "Romanian-English", "wmt16-roen", 19235, separate=False, dropout=0.2),
+    "wmt18-deen": _pre_norm("WMT'18", "German-English", "wmt18-deen", 50000, separate=True, dropout=0.1),
+    "wmt18-zhen": _pre_norm("WMT'18", "Chinese-English", "wmt18-zhen", 50000, separate=True, dropout=0.1),
 }

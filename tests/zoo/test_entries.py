@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.training import read_recipe
@@ -114,6 +115,22 @@ def test_variants_are_records_and_no_systems():
         config_for("transformer-deep")
 
 
+@pytest.mark.parametrize("setup", ["iwslt17-enit", "wmt16-roen"])
+def test_the_sizes_of_the_thesis_on_monolingual_data(setup: str):
+    """Table 5.3, every number of it: how the members are built is thereby what the thesis built."""
+    rows = {system: reported(f"{system}.{setup}") for system in SETUPS[setup].systems}
+    printed = {system: row.parameters for system, row in rows.items() if row.parameters}
+    assert len(printed) == 5
+    assert {system: size_of(record_config_of(system, setup)) for system in printed} == printed
+
+
+def size_of(config) -> float:
+    """Millions of parameters, tied ones once."""
+    with torch.device("meta"):
+        model = architecture_of(config).head_class(config)
+    return round(sum(one.numel() for one in model.parameters()) / 1e6, 1)
+
+
 def test_reported_numbers():
     assert reported("iter-c-agg.iwslt-esen").bleu == 40.31
     assert reported("s-agg.multi30k-ende") is None
@@ -122,6 +139,9 @@ def test_reported_numbers():
     assert (reported("ms-12.iwslt-envi").bleu, reported("ms-5-aif.wmt14-ende").bleu) == (31.49, 29.14)
     assert [reported(f"full-dc.iwslt-{pair}").bleu for pair in ("vien", "enro")] == [29.70, 21.27]
     assert reported("transformer-wide.wmt14-ende").bleu == 28.49
+    assert reported("both-embeddings.wmt18-zhen")[-3:] == (None, 22.2, 62.2)
+    assert [reported(f"{system}.iwslt17-enit").bleu for system in ("fertility", "previous-weight")] == [30.0, None]
+    assert systems_scored("wmt18-deen")[-1] == "transformer-two-decoder-layers"
     own, base = papers_numbers("ms-123-aif.iwslt-envi")
     assert (own.bleu, own.parameters, base.bleu) == (31.70, 26.2, 30.58)
     # Thesis on joint attention, from the same tables.

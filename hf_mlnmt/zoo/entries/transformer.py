@@ -24,6 +24,11 @@ SYSTEMS = (
             "iwslt-enfr": Reported(33.15),
             "iwslt-roen": Reported(26.66),
             "iwslt-enro": Reported(20.91),
+            # Thesis on monolingual data, tables 5.6 (test), 4.5 (dev), 5.3 (parameters), 4.32 and those after it.
+            "iwslt17-enit": Reported(29.6, 52.1, ter=52.0, dev_bleu=28.1, dev_ter=54.0),
+            "wmt16-roen": Reported(34.1, 54.0, ter=47.4, dev_bleu=35.7, dev_ter=45.3),
+            "wmt18-deen": Reported(33.6, ter=48.0, dev_bleu=32.7, dev_ter=48.6),
+            "wmt18-zhen": Reported(23.0, ter=61.9, dev_bleu=22.2, dev_ter=62.4),
         },
     ),
 )
@@ -56,5 +61,19 @@ VARIANTS = (
         "the baseline with more layers a side",
         {"wmt14-ende": Reported(28.59, 90.7, 2.60)},
         {"wmt14-ende": {"encoder_layers": 10, "decoder_layers": 10}},  # B2
+    ),
+    System(
+        "transformer-two-decoder-layers",
+        TRANSFORMER,
+        {"decoder_layers": 2},
+        "The Transformer with two decoder layers",
+        "the baseline of language model fusion",
+        # Thesis on monolingual data, table 4.5.
+        {
+            "iwslt17-enit": Reported(dev_bleu=26.9, dev_ter=55.0),
+            "wmt16-roen": Reported(dev_bleu=33.0, dev_ter=48.1),
+            "wmt18-deen": Reported(dev_bleu=32.0, dev_ter=48.7),
+            "wmt18-zhen": Reported(dev_bleu=21.6, dev_ter=62.3),
+        },
     ),
 )
