@@ -21,10 +21,10 @@ from typing import Any
 
 from hf_mlnmt.evaluation.seed_tests import holm
 from hf_mlnmt.reports.comparison import RunComparison
-from hf_mlnmt.reports.published import PRINTED
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.papers import BASELINE, reported
+from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
+from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
 
 DEV = ("val", "dev")
@@ -47,14 +47,14 @@ class Claim:
 
     @property
     def published(self) -> list[float]:
-        """The differences of BLEU that the papers print, one for each setup that has both systems."""
-        entries = {**SYSTEMS, **VARIANTS}
+        """The differences of BLEU that the papers print, for each setup that has both; of dev sets if no other is."""
+        own, other = ((SYSTEMS.get(name) or VARIANTS[name]).reported for name in (self.system, self.against))
         found = []
-        for setup in entries[self.system].reported:
-            own, other = reported(f"{self.system}.{setup}"), reported(f"{self.against}.{setup}")
-            if own and other and own.bleu is not None and other.bleu is not None:
-                found.append(round(own.bleu - other.bleu, 2))
-        return found or _printed_differences(entries[self.system].title, self.against)
+        for setup in own.keys() & other.keys():
+            scores = [[getattr(row[setup], key) for row in (own, other)] for key in ("bleu", "dev_bleu")]
+            differences = [a - b for a, b in scores if a is not None and b is not None]
+            found += [round(value, 2) for value in differences[:1]]
+        return sorted(found)
 
 
 # Thesis on joint attention: chapter 3 (an iterative combination beside one that is not; more layers read beside a model
@@ -79,9 +79,9 @@ def claims(systems: Collection[str]) -> list[Claim]:
     """
     found = []
     for system in systems:
-        claim = Claim(system)
-        if system != BASELINE and system in {**SYSTEMS, **VARIANTS} and (differences := claim.published):
-            proposed = bool(SYSTEMS.get(system)) and bool(SYSTEMS[system].reported)
+        known = SYSTEMS.get(system) or VARIANTS.get(system)
+        if system != BASELINE and known and (differences := Claim(system).published):
+            proposed = system in SYSTEMS and known.architecture != EXTENDED_CROSS_ATTENTION
             found.append(Claim(system, gain=proposed and statistics.fmean(differences) > 0))
     return found + [claim for claim in BETWEEN if {claim.system, claim.against} <= set(systems)]
 
@@ -169,13 +169,3 @@ def _range(values: list[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:+.2f}"
     return f"{min(values):+.2f} to {max(values):+.2f} ({len(values)} tasks)"
-
-
-def _printed_differences(title: str, against: str) -> list[float]:
-    """Of the thesis on monolingual data's chapter 5, whose systems have dev BLEU of two tasks in one table."""
-    rows = {row[0]: row[1:] for row in PRINTED["extended-attention"].table().rows}
-    base = {row[0]: row[1:] for row in PRINTED["search-fusion"].table().rows}["six decoder layers"]
-    own = rows.get(title.lower())
-    if own is None or against != BASELINE:
-        return []
-    return [round(float(a.split("/")[0]) - float(b.split("/")[0]), 2) for a, b in zip(own, base)]
