@@ -229,12 +229,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
-            several: dict[str, list[float]] = {}  # of the development sets that are translated
+            several: dict[str, list[float]] = {}  # of the development sets of translation
             for number, dev_set in enumerate(self.dev_sets):
                 prefix = f"{metric_key_prefix}_{dev_set.name}" if number else metric_key_prefix
                 scores = dev_set.evaluate(self.model, self.accelerator, **gen)
                 metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
-                for name in set(scores) - {"perplexity"} if dev_set.metrics else ():
+                for name in set(scores) - {"perplexity"} if dev_set.objective is None else ():
                     several.setdefault(name, []).append(scores[name])
             means = {name: sum(values) / len(values) for name, values in several.items() if len(values) > 1}
             metrics |= {f"{metric_key_prefix}_mean_{name}": value for name, value in sorted(means.items())}

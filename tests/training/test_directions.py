@@ -54,6 +54,15 @@ def finished(three, tmp_path_factory) -> tuple[Path, Path]:
     return folder / "run", recipe
 
 
+def test_the_mean_of_losses_chooses_without_translations(three, tmp_path):
+    """metrics: [] leaves the losses; their mean over the directions is measured all the same."""
+    changes = {"evaluation": {"every": 2, "metrics": [], "best": "mean_loss"}, "budget": {"steps": 2}}
+    recipe = recipe_of(tmp_path, {"pairs": ["de-en", "en-de"], "test": {}}, **changes)
+    run(recipe, three, tmp_path / "run")
+    (last,) = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
+    assert last["eval_mean_loss"] == pytest.approx((last["eval_loss"] + last["eval_en-de_loss"]) / 2)
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
