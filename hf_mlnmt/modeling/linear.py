@@ -40,6 +40,12 @@ def in_own_precision(tensor: Tensor) -> AbstractContextManager:
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """What products of the tensor are computed in: autocast's type on its device, or its own."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
 def is_plain(module: nn.Module) -> bool:
     """Whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
     return (

@@ -14,6 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .linear import matrix_of
+from .loop_products import LoopProduct
+
 
 class LuongAttention(nn.Module):
     """Equations 1 to 4 for states of width d."""
@@ -29,19 +32,31 @@ class LuongAttention(nn.Module):
         """W_a h_i and h_i, (batch, 1, source, d) each: as keys and values of an attention with one head."""
         return self.k_proj(memory).unsqueeze(1), memory.unsqueeze(1)
 
-    def forward(self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def loop_product(self, like: Tensor, dtype: torch.dtype) -> LoopProduct | None:
+        """What multiplies by W_c at every position of a loop that has gradients; None: the layer is called."""
+        return LoopProduct(*matrix_of(self.out_proj, like), dtype) if torch.is_grad_enabled() else None
+
+    def forward(
+        self,
+        states: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        combine: LoopProduct | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """s (batch, time, d) -> attentional states (batch, time, d) and weights (batch, 1, time, source).
 
         Args:
             keys, values: what `project_source` returned.
             mask: (batch, 1, 1, source), added to the scores; None: the whole source is read.
+            combine: `loop_product`, or None.
         """
         scores = torch.matmul(states.unsqueeze(1), keys.transpose(2, 3))
         if mask is not None:
             scores = scores + mask
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
         context = torch.matmul(self.dropout(weights) if self.training else weights, values).squeeze(1)
-        return torch.tanh(self.out_proj(torch.cat([context, states], dim=-1))), weights
+        return torch.tanh((combine or self.out_proj)(torch.cat([context, states], dim=-1))), weights
 
 
 def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:

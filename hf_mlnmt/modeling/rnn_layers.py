@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .dropout import Dropout
-from .linear import in_own_precision
+from .linear import in_own_precision, product_dtype
+from .loop_products import LoopProduct
 from .lstm import LSTM, Packing, lstm_cell
 from .luong import LuongAttention
 
@@ -66,11 +67,12 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         Returns: (batch, target, d_model), (batch, 1, target, source), (batch, target or 1, rows, d_model), and for
             every layer (batch, target, d_model).
         """
+        number = product_dtype(embeds)
         with in_own_precision(embeds):
             exact = self.lstms[0].weight_ih_l0.dtype
             embeds, start, keys, values = (x.to(exact) for x in (embeds, start, keys, values))
             if self.fed or record:
-                return self.loop(embeds, start, (keys, values, mask), real, record)
+                return self.loop(embeds, start, (keys, values, mask), real, record, number)
             return self.all_at_once(embeds, start, (keys, values, mask), real)
 
     def all_at_once(self, states: Tensor, start: Tensor, source: tuple, real: Tensor | None) -> tuple[Tensor, ...]:
@@ -88,13 +90,19 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         return self.dropout(attentional), weights, torch.stack(ends, dim=1).unsqueeze(1), *outputs
 
     def loop(
-        self, embeds: Tensor, start: Tensor, source: tuple, real: Tensor | None, record: bool
+        self,
+        embeds: Tensor,
+        start: Tensor,
+        source: tuple,
+        real: Tensor | None,
+        record: bool,
+        number: torch.dtype,
     ) -> tuple[Tensor, ...]:
-        """Position by position."""
-        gates, inner = self.outer_gates(embeds), self.inner_matrices()
-        state, found, ends = [row.unsqueeze(1) for row in start.unbind(1)], [], []
-        for position in range(embeds.shape[1]):
-            attentional, weights, after = self.step(gates[:, position : position + 1], state, inner, source)
+        """Position by position; products are in `number`, the state is not."""
+        inner, source = self.inner_products(number), (*source, self.attention.loop_product(embeds, number))
+        state, found, ends = list(start.unsqueeze(2).unbind(1)), [], []
+        for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
+            attentional, weights, after = self.step(gates, state, inner, source)
             if real is not None:  # at padding everything stays as it is
                 here = real[:, position, None, None]
                 after = [torch.where(here, new, old) for new, old in zip(after, state)]
@@ -109,28 +117,29 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         """What the first layer's gates have of the embeddings (..., d_model) -> (..., 4 d_model)."""
         return self.lstms[0].outer_gates(embeds)
 
-    def inner_matrices(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Of every layer, the matrix for what is known at a position alone, and the bias that is left to add."""
+    def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
+        """Of every layer, the product with what is known at a position alone, and the bias that is left to add."""
         first, *upper = self.lstms
-        found: list[Any] = [(first.inner_matrix(self.fed), None)]
-        return found + [(lstm.inner_matrix(lstm.input_size), lstm.biases()) for lstm in upper]
+        found = [LoopProduct(first.inner_matrix(self.fed), None, number)]
+        return found + [LoopProduct(lstm.inner_matrix(lstm.input_size), lstm.biases(), number) for lstm in upper]
 
     def step(
-        self, gates: Tensor, state: list[Tensor], inner: list[tuple[Tensor, Tensor | None]], source: tuple
+        self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """One position of every sentence, or of every beam: (batch, beams, ...).
 
         Args:
             gates: `outer_gates` of the embeddings (batch, beams, 4 d_model).
             state: the rows, (batch, beams, d_model) each.
-            inner: `inner_matrices`.
+            inner: `inner_products`.
+            source: keys, values, mask and, if wanted, `loop_product`, as `LuongAttention` takes them.
 
         Returns: the attentional state, the weights (batch, 1, beams, source), the new rows.
         """
-        rows, linear = [], nn.functional.linear
+        rows: list[Tensor] = []
         read = state[-1:] if self.fed else []  # what a layer reads beside its own last h
-        for index, (matrix, bias) in enumerate(inner):
-            products = linear(torch.cat([*read, state[2 * index]], dim=-1), matrix, bias)
+        for index, product in enumerate(inner):
+            products = product(torch.cat([*read, state[2 * index]], dim=-1))
             hidden, cell = lstm_cell(products if index else products + gates, state[2 * index + 1])
             rows += [hidden, cell]
             read = [self.dropout(hidden)]

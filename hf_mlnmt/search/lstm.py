@@ -52,7 +52,7 @@ class LSTMDecoder:
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
         self.normalized = model.logits_are_scores
-        self.inner: Any = None  # the matrices of the recurrence, put together once for all steps
+        self.inner: Any = None  # the products of the recurrence, put together once for all steps
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
@@ -93,7 +93,7 @@ class LSTMDecoder:
         """One position: scores (sentences, beams, vocabulary), float32, if they are wanted, and the state."""
         with in_own_precision(gates):
             if self.inner is None:
-                self.inner = self.recurrence.inner_matrices()
+                self.inner = self.recurrence.inner_products()
             rows = list(state.rows.to(gates.dtype).unbind(2))
             source = state.keys.to(gates.dtype), state.values.to(gates.dtype), state.mask
             attentional, _, rows = self.recurrence.step(gates, rows, self.inner, source)

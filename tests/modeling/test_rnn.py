@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
@@ -12,6 +14,8 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import config_for
 from hf_mlnmt.modeling import LSTM, Packing, RNNForConditionalGeneration
+from hf_mlnmt.modeling.loop_products import LoopProduct
+from hf_mlnmt.modeling.lstm import lstm_cell
 from hf_mlnmt.modeling.lstm_cache import LSTMCacheLayer, StaticLSTMCacheLayer
 
 VARIANTS = {
@@ -154,3 +158,55 @@ def test_a_reset_state_is_none():
         assert slot.last_state().shape == (2, 5, 4)
         slot.reset()
         assert slot.last_state() is None
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_closed_gates_equal_packing(start, monkeypatch):
+    """Padding on the sides: a layer in one call finds what PyTorch finds in packed sentences, gradients too."""
+    torch.manual_seed(0)
+    lstm = LSTM(6, 8, bidirectional=not start).double()
+    real = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    real = (real.sort(1, descending=True).values if start else real).bool()
+    states = torch.randn(4, 5, 6, dtype=torch.float64, requires_grad=True)
+    before = (torch.randn(2, 4, 8, dtype=torch.float64).unbind()) if start else None
+    found, packing = [], Packing(real)
+    for close in (True, False):
+        if not close:
+            monkeypatch.setattr(LSTM, "can_close", lambda *args: False)
+        elif not start:
+            assert lstm.can_close(states, packing, before)
+        outputs = lstm(states, packing, before)
+        given = torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()])
+        found.append((outputs, given))
+    assert_same(found[0], found[1])
+
+
+def test_where_gates_are_not_closed():
+    """A hole, or a first state before padding on the left: those are packed."""
+    lstm, states, left = LSTM(2, 2), torch.ones(2, 3, 2), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool()
+    hole = torch.tensor([[1, 0, 1], [1, 1, 1]]).bool()
+    assert lstm.can_close(states, Packing(left), None)
+    assert not lstm.can_close(states, Packing(left), states)
+    assert not lstm.can_close(states, Packing(hole), None)
+
+
+def test_a_cell_and_a_product_have_the_gradients_of_their_equations():
+    generator = torch.Generator().manual_seed(0)
+    draw = functools.partial(torch.randn, dtype=torch.float64, generator=generator, requires_grad=True)
+    assert torch.autograd.gradcheck(lstm_cell, (draw(2, 1, 12), draw(2, 1, 3)))
+
+    def three_positions(matrix, bias, first):
+        product = LoopProduct(matrix, bias)
+        second = product(first)
+        return second, product(second.tanh()), product(first * second)
+
+    given = draw(3, 3), draw(3), draw(2, 1, 3)
+    assert torch.autograd.gradcheck(three_positions, given)
+    half = LoopProduct(given[0], given[1], torch.bfloat16)
+    outputs = half(given[2])
+    (gradient,) = torch.autograd.grad(outputs.sum(), given[0])
+    assert outputs.dtype == gradient.dtype == torch.float64
+    assert torch.allclose(outputs, given[2] @ given[0].t() + given[1], atol=0.1)
+    frozen = LoopProduct(given[0].detach())
+    assert frozen.end is None
+    frozen(given[2]).sum().backward()
