@@ -1,6 +1,6 @@
 """Training speed of the attentive LSTM (rnn), with and without input feeding, beside plain loops of the same sizes.
 
-The plain models are written as a tutorial would: nn.LSTM as encoder, at every decoder position nn.LSTM (as JoeyNMT does)
+The plain models are written as a tutorial would: nn.LSTM as encoder, at every decoder position nn.LSTM (JoeyNMT too)
 or an nn.LSTMCell a layer, attention with its own products at every position, logits of the whole batch and
 cross-entropy. JoeyNMT's own modules run too where they can be imported
 (`pip install --no-deps joeynmt subword-nmt "importlib_metadata<8"`).
