@@ -10,6 +10,7 @@ from helpers.bridge_tasks import PAIRS, SETTINGS, bridge_model, bridge_tasks
 from helpers.processes import launch
 from helpers.toy_tasks import by_hand, toy_trainer
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
@@ -49,3 +50,20 @@ def test_two_processes_are_the_definition(tmp_path):
         assert parts <= line.keys()
         assert line["loss"] == pytest.approx(sum(line[part] for part in parts), rel=1e-6)
     assert len({str(changed) for changed in steps}) >= 3, "the test needs steps of different pairs"
+
+
+def test_gradients_are_of_the_modules_of_the_batch(tmp_path):
+    """What takes memory beside the weights in a step: as much as in a model of that pair alone."""
+    tasks, seen = bridge_tasks(), []
+
+    class Gradients(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            seen.append(sum(x.grad.numel() for x in model.parameters() if x.grad is not None))
+
+    model = bridge_model()
+    alone = {sum(x.numel() for x in model.pair(*pair).parameters()) for pair in PAIRS}
+    trainer = toy_trainer(tmp_path, tasks, model, **{**SETTINGS, "gradient_accumulation_steps": 1})
+    trainer.add_callback(Gradients())
+    trainer.train()
+    assert len(seen) == SETTINGS["max_steps"]
+    assert set(seen) <= alone
