@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli.recipes import DataFolder, Settings
+
 
 def add_language(
     model: Annotated[str, typer.Argument(help="Folder of a trained model of many languages.")],
     recipe: Annotated[Path, typer.Argument(help="Recipe whose tasks name the new language and one that is there.")],
-    data: Annotated[Path, typer.Option("--data", help="Folder that the recipe's paths are relative to.")] = Path(),
+    data: DataFolder = Path(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the run. Default: runs/<recipe>.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key.sub=value: replaces a key of the recipe.")
-    ] = None,
+    settings: Settings = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, train nothing.")] = False,
 ) -> None:
     """Train the modules of a new language; the bridge and all other languages stay as they are, bit for bit.

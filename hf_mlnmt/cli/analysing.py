@@ -22,7 +22,6 @@ SampleSize = Annotated[int, typer.Option("--sample", "-n", min=0, help="Sentence
 SampleSeed = Annotated[int, typer.Option(min=0, help="Seed of the sample.")]
 SourceLanguage = Annotated[str | None, typer.Option(help="Source language code of a multilingual model.")]
 TargetLanguage = Annotated[str | None, typer.Option(help="Target language code of a multilingual model.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.")]
 
 
 def tell(text: str) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli.analysing import (
-    Device,
     Models,
     OutputFolder,
     SampleSeed,
@@ -21,6 +20,7 @@ from hf_mlnmt.cli.analysing import (
     load_systems,
     tell_eager,
 )
+from hf_mlnmt.cli.machine import Device
 from hf_mlnmt.errors import UserError
 
 

@@ -17,10 +17,12 @@ from hf_mlnmt.cli.evaluate import (
     Metrics,
     Protocols,
     Reference,
+    Resamples,
     Seed,
     Source,
     SourceLanguage,
     TargetLanguage,
+    Trials,
     decoding_options,
 )
 
@@ -39,8 +41,8 @@ def compare(
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
-    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")] = 1000,
-    trials: Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")] = 10_000,
+    bootstrap: Resamples = 1000,
+    trials: Trials = 10_000,
     seed: Seed = 12345,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Processes for the tests; the numbers do not depend on it.")

@@ -8,11 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models, tell
-from hf_mlnmt.cli.evaluate import BatchTokens, Beams, Device, Language, LengthPenalty, Metrics, Seed
+from hf_mlnmt.cli.evaluate import (
+    BatchTokens,
+    Beams,
+    Device,
+    Language,
+    LengthPenalty,
+    Metrics,
+    Protocol,
+    Resamples,
+    Seed,
+    Trials,
+    decoding_options,
+)
 from hf_mlnmt.errors import UserError
 
 
 def domains(
+    context: typer.Context,
     systems: Annotated[
         list[str],
         typer.Argument(
@@ -26,11 +39,11 @@ def domains(
         list[str] | None,
         typer.Option("--lm", help="Also the perplexity of the first references: a language model, or NAME=PATH."),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    protocol: Protocol = "cased",
     metric: Metrics = None,
     language: Language = None,
-    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap.")] = 1000,
-    trials: Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")] = 10_000,
+    bootstrap: Resamples = 1000,
+    trials: Trials = 10_000,
     seed: Seed = 12345,
     num_beams: Beams = None,
     length_penalty: LengthPenalty = None,
@@ -59,14 +72,13 @@ def domains(
     tests, named = read_tests(test), name_models(systems)
     asked = scoring_options([protocol], metric, language, None, Path(next(iter(tests.values())).references[0]))
     references = {name: read_references(one.references) for name, one in tests.items()}
-    decoding: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
     outputs: dict[str, dict[str, list[str]]] = {}
     for name, one in tests.items():
         outputs[name] = {}
         for system, path in named.items():
             tell(f"{name}: {system}")
             place, known = path.replace("{test}", name), references[name]
-            found = load_system(place, one.source, known, one.references, device=device, **decoding)
+            found = load_system(place, one.source, known, one.references, **decoding_options(context))
             outputs[name][system] = found.lines
     perplexities = _perplexities(name_models(language_model or []), references, device)
     how = {"bootstrap": bootstrap, "trials": trials, "seed": seed, **asked}

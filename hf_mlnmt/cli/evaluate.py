@@ -11,7 +11,7 @@ import typer
 
 from hf_mlnmt.errors import UserError
 
-# `compare` takes these too.
+# Other commands that score take these too.
 Reference = Annotated[
     list[Path],
     typer.Option("--reference", "-r", help="Raw references (text or .gz); give it again for more."),
@@ -34,11 +34,14 @@ Protocols = Annotated[
         help="cased or classic; give it again for both. Unless given: both, or cased alone without a language.",
     ),
 ]
+Protocol = Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")]
 Metrics = Annotated[
     list[str] | None,
     typer.Option("--metric", "-m", help="BLEU, chrF or TER; give it again for more. Unless given: all."),
 ]
 Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: no intervals.")]
+Resamples = Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")]
+Trials = Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")]
 Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
 _MODELS = "How a model translates (unless given: as its generation_config.json says)"
 Beams = Annotated[int | None, typer.Option("--beams", "-b", min=1, help="Beam size.", rich_help_panel=_MODELS)]
@@ -80,8 +83,8 @@ DECODING = (
 
 
 def decoding_options(context: typer.Context) -> dict[str, Any]:
-    """The options of this command that say how a model translates."""
-    return {name: context.params[name] for name in DECODING}
+    """The options of this command that say how a model translates, as far as it has them."""
+    return {name: context.params[name] for name in DECODING if name in context.params}
 
 
 def evaluate(

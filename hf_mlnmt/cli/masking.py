@@ -7,9 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import Device, Models, OutputFolder, SourceFile, finish, load_systems, tell
-from hf_mlnmt.cli.evaluate import BatchTokens, Beams, Language, LengthPenalty, Reference, Seed
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.cli.analysing import Models, OutputFolder, SourceFile, finish, load_systems, tell
+from hf_mlnmt.cli.evaluate import (
+    BatchTokens,
+    Beams,
+    Language,
+    LengthPenalty,
+    Protocol,
+    Reference,
+    Resamples,
+    Seed,
+    Trials,
+    decoding_options,
+)
+from hf_mlnmt.cli.machine import Device
 
 
 class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
@@ -21,6 +32,7 @@ class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum
 
 
 def masking(
+    context: typer.Context,
     models: Models,
     source: SourceFile,
     reference: Reference,
@@ -28,10 +40,10 @@ def masking(
     what: Annotated[
         list[Question] | None, typer.Option("--what", "-w", help="Unless given: all that a model has.")
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    protocol: Protocol = "cased",
     language: Language = None,
-    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap.")] = 1000,
-    trials: Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")] = 10_000,
+    bootstrap: Resamples = 1000,
+    trials: Trials = 10_000,
     seed: Seed = 12345,
     num_beams: Beams = None,
     length_penalty: LengthPenalty = None,
@@ -57,13 +69,13 @@ def masking(
     from hf_mlnmt.analysis.masking_study import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.scores import check_counts
 
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
-    if len(sources) != len(references[0]):
-        raise UserError(f"{source} has {len(sources)} lines, {reference[0]} {len(references[0])}: expected the same.")
-    options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
-    decoding = {key: value for key, value in options.items() if value is not None}
+    check_counts(sources, references, [str(source), *map(str, reference)])
+    options = {key: value for key, value in decoding_options(context).items() if value is not None}
+    decoding = {key: value for key, value in options.items() if key != "device"}
     how: Any = {
         "protocol": protocol,
         "language": asked["language"],

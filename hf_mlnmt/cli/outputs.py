@@ -15,13 +15,16 @@ from hf_mlnmt.cli.evaluate import (
     Device,
     Language,
     LengthPenalty,
+    Protocol,
     Reference,
     Seed,
+    decoding_options,
 )
 from hf_mlnmt.errors import UserError
 
 
 def outputs(
+    context: typer.Context,
     systems: Annotated[
         list[str], typer.Argument(help="Files of translations, or model folders; NAME=PATH gives a name.")
     ],
@@ -39,7 +42,7 @@ def outputs(
         typer.Option("--language-text", help="XX=FILE, text of a further language that outputs may be in by mistake."),
     ] = None,
     differences: Annotated[int, typer.Option(min=0, help="Sentences to show each way, of each system.")] = 20,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
+    protocol: Protocol = "cased",
     language: Language = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
@@ -66,17 +69,16 @@ def outputs(
     from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
     from hf_mlnmt.evaluation.outputs import load_system, read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.scores import check_counts
 
     starts = read_starts(groups)
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
-    if len(sources) != len(references[0]):
-        raise UserError(f"{source} has {len(sources)} lines, {reference[0]} {len(references[0])}: expected the same.")
+    check_counts(sources, references, [str(source), *map(str, reference)])
     further = dict(_language_text(argument) for argument in languages or [])
     texts = {name: read_texts(path) for name, path in further.items()}
-    decoding: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
     found = {
-        name: load_system(path, source, references, reference, device=device, **decoding).lines
+        name: load_system(path, source, references, reference, **decoding_options(context)).lines
         for name, path in name_models(systems).items()
     }
     lengths = source_lengths(sources, tokenizer)

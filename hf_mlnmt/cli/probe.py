@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli.analysing import (
-    Device,
     Models,
     OutputFolder,
     SourceLanguage,
@@ -18,6 +17,7 @@ from hf_mlnmt.cli.analysing import (
     load_systems,
     tell,
 )
+from hf_mlnmt.cli.machine import Device
 from hf_mlnmt.errors import UserError
 
 

@@ -7,21 +7,18 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli.recipes import DataFolder, RecipeSeed, Settings
+
 
 def rounds(
     recipe: Annotated[Path, typer.Argument(help="A recipe with the key rounds, or the name of a record.")],
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="Folder that the recipe's file names are relative to.")
-    ] = Path(),
+    data: DataFolder = Path(),
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder of all rounds. Unless given: runs/<recipe>, with --seed's number."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY.SUB=VALUE", help="Replace a key of all rounds; again for more."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
+    set_: Settings = None,
+    seed: RecipeSeed = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check all rounds and print what they would cost; leave nothing.")
     ] = False,

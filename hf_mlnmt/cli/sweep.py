@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hf_mlnmt.cli.recipes import DataFolder, Settings
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,17 +31,12 @@ def sweep(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own.")
     ] = None,
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="Folder that the recipes' file names are relative to.")
-    ] = Path(),
+    data: DataFolder = Path(),
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY.SUB=VALUE", help="Replace a key in all runs. Give it again for more."),
-    ] = None,
+    set_: Settings = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trainings side by side.")] = 1,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Processes of each training.")] = 1,
     order: Annotated[

@@ -9,27 +9,22 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli.recipes import DataFolder, RecipeSeed, Settings
+
 
 def train(
     recipe: Annotated[
         Path, typer.Argument(help="The recipe, a YAML file, or the name of a record such as transformer.multi30k-ende.")
     ],
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="Folder that the recipe's file names are relative to.")
-    ] = Path(),
+    data: DataFolder = Path(),
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", help="Folder of this run. Unless given: runs/<recipe>, with the seed if --seed is."
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
+    set_: Settings = None,
+    seed: RecipeSeed = None,
     processes: Annotated[
         int,
         typer.Option(
