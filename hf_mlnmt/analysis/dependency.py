@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import stdev
 from typing import Any
 
 import torch
@@ -71,6 +73,14 @@ class Dependency:
         return sum(sentence.mean for sentence in self.sentences) / len(self.sentences)
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """What other sentences would give: 95 %, by the normal distribution; None of one sentence."""
+        if len(self.sentences) < 2:
+            return None
+        error = stdev(sentence.mean for sentence in self.sentences) / sqrt(len(self.sentences))
+        return self.outputs - 1.96 * error, self.outputs + 1.96 * error
+
+    @property
     def heads(self) -> Tensor:
         """(4.6), (layers, heads): the mean over the sentences."""
         return torch.stack([sentence.heads for sentence in self.sentences]).mean(0)
@@ -82,7 +92,10 @@ class Dependency:
 
     def rows(self) -> list[dict[str, Any]]:
         """The outputs' dependency, then each layer's and each head's."""
-        rows: list[dict[str, Any]] = [{"of": "outputs", "layer": "", "head": "", "value": self.outputs}]
+        low, high = self.interval or ("", "")
+        rows: list[dict[str, Any]] = [
+            {"of": "outputs", "layer": "", "head": "", "value": self.outputs, "low": low, "high": high}
+        ]
         for number, (mean, heads) in enumerate(zip(self.layers, self.heads.tolist(), strict=True), start=1):
             rows.append({"of": "attention", "layer": number, "head": "mean", "value": mean})
             rows += [{"of": "attention", "layer": number, "head": h, "value": v} for h, v in enumerate(heads, start=1)]

@@ -118,7 +118,8 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
             axis.set_xticks(sorted({x for points in lines.values() for x in points}))
             axis.grid(axis="y")
         axes[0].set_ylabel(y_label)
-        axes[0].set_ylim(bottom=min(0.0, axes[0].get_ylim()[0]))
+        low, high = axes[0].get_ylim()
+        axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # whole markers, also at the top
         if len(series) > 1:
             handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
             columns = 2 if len(panels) == 1 else 4

@@ -122,11 +122,13 @@ def dependency_study(systems: Systems, sample: Sample, summed: bool = False, lin
             for piece, value in zip(pieces, one.tokens, strict=True)
         ]
         of_layers = {f"layer {x}": round(y, 4) for x, y in enumerate(found.layers, start=1)}
-        study.summary.append({"system": name, "outputs": round(found.outputs, 4), **of_layers})
+        within = "{:.4g} to {:.4g}".format(*found.interval) if found.interval else ""
+        said = {"outputs": round(found.outputs, 4), "95 %": within}
+        study.summary.append({"system": name, **said, **of_layers})
         outputs.append((name, found.outputs, ""))
         layers[name] = dict(enumerate(found.layers, start=1))
         tokens[name] = list(zip(pieces, one.tokens, strict=True))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
-    study.figures["dependency.sentence"] = figures.token_bars(tokens, "nats")
+    study.figures["dependency.sentence"] = figures.token_bars(tokens, "dependency (nats)")
     return study

@@ -8,7 +8,14 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.dependency import attention_dependency, dependency, kl_of_logits, kl_of_weights
+from hf_mlnmt.analysis.dependency import (
+    Dependency,
+    SentenceDependency,
+    attention_dependency,
+    dependency,
+    kl_of_logits,
+    kl_of_weights,
+)
 from hf_mlnmt.analysis.reading import encode_sources, greedy_labels
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
@@ -70,6 +77,17 @@ def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, sum
     assert found.layers == pytest.approx([sum(s.heads[x].mean().item() for s in found.sentences) / 3 for x in (0, 1)])
     assert [row["of"] for row in found.rows()] == ["outputs"] + ["attention"] * 6
     assert found.outputs > 0.01
+
+
+def test_the_interval_by_hand():
+    """Means 1, 2, 3: standard deviation 1, of their mean 1 / sqrt(3); a long sentence counts as a short one."""
+    sentences = [SentenceDependency([], tokens, torch.zeros(1, 1)) for tokens in ([1.0], [1.0, 3.0], [3.0, 3.0, 3.0])]
+    low, high = Dependency(sentences).interval
+    assert (low, high) == pytest.approx((2 - 1.96 / math.sqrt(3), 2 + 1.96 / math.sqrt(3)))
+    assert Dependency(sentences).rows()[0] == {
+        "of": "outputs", "layer": "", "head": "", "value": 2.0, "low": low, "high": high
+    }  # fmt: skip
+    assert Dependency(sentences[:1]).interval is None
 
 
 def test_other_models_are_refused(folders):
