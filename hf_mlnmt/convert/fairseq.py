@@ -7,12 +7,10 @@ reference of the tests. The layout is that of fairseq 0.9 to 0.12: `model` (tens
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -21,7 +19,6 @@ from hf_mlnmt.convert.fairseq_vocabulary import EOS, PAD, START, read_dictionari
 from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
 from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.modeling import TransformerConfig
 
 # What the baseline cannot do, if it is set to anything else than these.
@@ -35,25 +32,6 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "decoder_layers_to_keep": (None,),
     "char_inputs": (False,),
 }
-
-
-def load(path: Path) -> dict[str, Any]:
-    """The checkpoint, with nothing in it but tensors, plain values and argparse's Namespace.
-
-    Raises: UserError for a file that is none, and for a pickle that asks for anything else.
-    """
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        first = first_line(error).partition(". ")[0].rstrip(".")  # torch goes on with advice that is not ours
-        raise UserError(
-            f"{path}: cannot be read as weights and plain settings alone, and what else a pickle holds is never run "
-            f"({first})."
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
-    return content
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Source:

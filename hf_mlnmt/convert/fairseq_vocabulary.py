@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_mlnmt.convert.marian_vocabulary import Side
 from hf_mlnmt.convert.marian_vocabulary import tokenizers_of as with_sentencepiece
+from hf_mlnmt.convert.words import Special, words_tokenizer
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 
@@ -51,18 +52,6 @@ def tokenizers_of(path: Path, sides: list[Side]) -> tuple[Tokenizers, list[str]]
     """Tokenizers, and what a user must know of them."""
     if sides[0].spm.suffix in (".model", ".spm"):
         return with_sentencepiece(sides, PAD), []
-    source, target = (_words(side.ids) for side in sides)
+    names = Special(pad=SPECIAL[PAD], start=SPECIAL[START], end=SPECIAL[EOS], unknown=SPECIAL[UNK])
+    source, target = (words_tokenizer(side.ids, names) for side in sides)
     return Tokenizers(source, source if sides[0].ids == sides[1].ids else target), [_NOTE]
-
-
-def _words(ids: dict[str, int]) -> Any:
-    """Tokens are what white space separates."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL[UNK]))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.decoder = decoders.WordPiece(prefix="", cleanup=False)
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[(SPECIAL[EOS], EOS)])
-    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, clean_up_tokenization_spaces=False)

@@ -17,16 +17,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hf_mlnmt.convert.account import Account, Move
 from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
+from hf_mlnmt.convert.sines import leave_out_sines
 from hf_mlnmt.convert.source import Source, baseline_config
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import fetch_small_files
 from hf_mlnmt.modeling import TransformerConfig
-from hf_mlnmt.modeling.positions import SinusoidalPositions
 
 KNOWN: dict[str, dict[str, Any]] = {
     "marian": {"position_embedding": "halves", "norm_position": "post"},
@@ -161,14 +160,9 @@ def _moves(config: TransformerConfig) -> Iterator[Move]:
 
 def _positions(account: Account, config: TransformerConfig, side: str) -> None:
     """A learned table without its unused rows; sines are computed anew, and compared where they were saved."""
-    name, sizes = f"model.{side}.embed_positions.weight", (config.max_position_embeddings, config.d_model)
-    table: Tensor | None = account.tensors.get(name)
+    name = f"model.{side}.embed_positions.weight"
     if config.position_embedding == "learned":
         account.move([Move(f"model.{side}.positions.table", (name,))])
         account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]  # two rows that nobody reads
-    elif table is not None:
-        ours = SinusoidalPositions.compute(*sizes, config.position_embedding, config.position_offset)
-        # They may have been kept in half precision.
-        if table.shape != ours.shape or not torch.allclose(table.double(), ours, atol=1e-3):
-            raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
-        account.left_out[name] = "sines and cosines, computed anew"
+    else:
+        leave_out_sines(account, name, config)

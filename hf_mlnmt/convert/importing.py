@@ -38,8 +38,8 @@ def import_model(
 
     >>> import_model("Helsinki-NLP/opus-mt-en-de", "opus-en-de")
 
-    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, fairseq's
-    Transformers. docs/opus-mt.md says what of each.
+    Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz, the
+    Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
@@ -80,14 +80,14 @@ def _read(name: str, options: dict[str, Any]) -> Source:
         return marian.read(path)
     pickles = [path] if path.is_file() else sorted([*path.glob("*.pt"), *path.glob("*.ckpt")]) if here else []
     if pickles:
+        pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best one
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])
     if path.is_dir() and any(path.glob("model.[0-9][0-9].safetensors")):
-        raise UserError(
-            f"{path}: a model of Eole (model.00.safetensors), for which there is no reader here: its "
-            "tensors have names and its config.json has settings of Eole's own. Nothing was imported."
-        )
+        from hf_mlnmt.convert import eole
+
+        return eole.read(path)
     from hf_mlnmt.convert import huggingface
 
     return huggingface.read(name, options)
@@ -95,20 +95,19 @@ def _read(name: str, options: dict[str, Any]) -> Source:
 
 def _read_pickle(path: Path) -> Source:
     """A checkpoint of PyTorch's, told apart by its keys."""
-    from hf_mlnmt.convert import fairseq
+    from hf_mlnmt.convert import fairseq, joeynmt, opennmt
+    from hf_mlnmt.convert.pickles import load
 
-    content = fairseq.load(path)
+    content = load(path)
     if "model" in content and ("args" in content or "cfg" in content):
         return fairseq.read(path, content)
-    others = {
-        "OpenNMT-py": {"model", "generator", "vocab", "opt"},
-        "JoeyNMT": {"model_state", "best_ckpt_score"},
-    }
-    kind = next((name for name, keys in others.items() if keys <= content.keys()), None)
-    layout = f"of {kind}" if kind else f"of unknown layout ({', '.join(map(str, list(content)[:6]))})"
+    if isinstance(content.get("model_state"), dict):
+        return joeynmt.read(path, content)
+    if {"vocab", "opt"} <= content.keys():
+        return opennmt.read(path, content)
     raise UserError(
-        f"{path}: a checkpoint {layout}; of .pt and .ckpt files those of fairseq can be imported. For OpenNMT-py, "
-        "CTranslate2 has a converter."
+        f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}); of .pt and .ckpt files "
+        "those of fairseq, JoeyNMT and OpenNMT-py can be imported."
     )
 
 

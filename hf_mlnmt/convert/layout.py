@@ -25,6 +25,52 @@ FAIRSEQ_DECODER: Parts = {
     "source_attn.out_proj": ("encoder_attn.out_proj",),
     "source_attn_sublayer.layer_norm": ("encoder_attn_layer_norm",),
 }
+JOEYNMT_ENCODER: Parts = {
+    "self_attn.qkv_proj": ("src_src_att.q_layer", "src_src_att.k_layer", "src_src_att.v_layer"),
+    "self_attn.out_proj": ("src_src_att.output_layer",),
+    "self_attn_sublayer.layer_norm": ("layer_norm",),
+    "feed_forward.fc1": ("feed_forward.pwff_layer.0",),
+    "feed_forward.fc2": ("feed_forward.pwff_layer.3",),
+    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
+}
+JOEYNMT_DECODER: Parts = {
+    **JOEYNMT_ENCODER,
+    "self_attn.qkv_proj": ("trg_trg_att.q_layer", "trg_trg_att.k_layer", "trg_trg_att.v_layer"),
+    "self_attn.out_proj": ("trg_trg_att.output_layer",),
+    "self_attn_sublayer.layer_norm": ("x_layer_norm",),
+    "source_attn.q_proj": ("src_trg_att.q_layer",),
+    "source_attn.kv_proj": ("src_trg_att.k_layer", "src_trg_att.v_layer"),
+    "source_attn.out_proj": ("src_trg_att.output_layer",),
+    "source_attn_sublayer.layer_norm": ("dec_layer_norm",),
+}
+OPENNMT_ENCODER: Parts = {
+    "self_attn.qkv_proj": ("self_attn.linear_query", "self_attn.linear_keys", "self_attn.linear_values"),
+    "self_attn.out_proj": ("self_attn.final_linear",),
+    "self_attn_sublayer.layer_norm": ("layer_norm",),
+    "feed_forward.fc1": ("feed_forward.w_1",),
+    "feed_forward.fc2": ("feed_forward.w_2",),
+    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
+}
+OPENNMT_DECODER: Parts = {
+    **OPENNMT_ENCODER,
+    "self_attn_sublayer.layer_norm": ("layer_norm_1",),
+    "source_attn.q_proj": ("context_attn.linear_query",),
+    "source_attn.kv_proj": ("context_attn.linear_keys", "context_attn.linear_values"),
+    "source_attn.out_proj": ("context_attn.final_linear",),
+    "source_attn_sublayer.layer_norm": ("layer_norm_2",),
+}
+EOLE_ENCODER: Parts = {
+    **OPENNMT_ENCODER,
+    "self_attn_sublayer.layer_norm": ("input_layernorm",),
+    "feed_forward.fc1": ("mlp.gate_up_proj",),
+    "feed_forward.fc2": ("mlp.down_proj",),
+    "feed_forward_sublayer.layer_norm": ("post_attention_layernorm",),
+}
+EOLE_DECODER: Parts = {
+    **OPENNMT_DECODER,
+    **EOLE_ENCODER,
+    "source_attn_sublayer.layer_norm": ("precontext_layernorm",),
+}
 
 
 def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator[Move]:

@@ -205,15 +205,6 @@ def test_another_architecture_is_refused(tmp_path):
         import_model(tmp_path / "t5", tmp_path / "out")
 
 
-def test_a_folder_of_eole_is_refused_by_its_name(tmp_path):
-    (tmp_path / "eole").mkdir()
-    (tmp_path / "eole" / "config.json").write_text('{"model": {"architecture": "transformer"}}')
-    save_file({"encoder.transformer_layers.0.x": torch.ones(2)}, tmp_path / "eole" / "model.00.safetensors")
-    with pytest.raises(UserError, match=r"a model of Eole \(model\.00\.safetensors\)"):
-        import_model(tmp_path / "eole", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["eole"]
-
-
 def test_a_difference_is_refused(original, tmp_path, monkeypatch):
     monkeypatch.setitem(huggingface.KNOWN["marian"], "layer_norm_eps", 0.5)
     with pytest.raises(UserError, match="logits differ by"):

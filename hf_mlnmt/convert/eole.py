@@ -1,0 +1,134 @@
+"""Eole's Transformer, the successor of OpenNMT-py's: config.json, vocab.json and model.00.safetensors in a folder.
+
+Its options are OpenNMT-py's under other names, and config.json has only those that were set. Verified against Eole
+0.6.4; versions from 0.2 on have the same layout and the same epsilon of norms, 1e-5, which they do not write down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.convert.layout import EOLE_DECODER, EOLE_ENCODER
+from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
+from hf_mlnmt.convert.sines import leave_out_sines
+from hf_mlnmt.convert.source import Source
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
+
+WEIGHTS = "model.[0-9][0-9].safetensors"
+# Options of the whole model, and of encoder and decoder, that the baseline cannot do if they are anything else.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "architecture": ("transformer", "custom"),
+    "normalize": (False,),
+    "embedding_layer_norm": (False,),
+    "position_shift": (0,),
+    "generator_bias": (True, False),
+    "heads_kv": (None,),
+    "head_dim": (None,),
+    "attn_scaling": (None,),
+    "query_norm": (False,),
+    "key_norm": (False,),
+    "ffn_layernorm": (False,),
+    "q_gating": (False,),
+    "add_estimator": (False,),
+    "encoder_layer_style": ("standard",),
+    "final_encoder_layer_norm": (True,),
+    "layer_types": (None,),
+    "num_mtp_heads": (0,),
+}
+
+
+def read(folder: Path) -> Source:
+    """From the folder. Raises: UserError for what is not there, and for what the baseline cannot compute."""
+    for name in ("config.json", "vocab.json"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: a model of Eole; its {name} is not there.")
+    content, vocabulary = (read_json(folder / name) for name in ("config.json", "vocab.json"))
+    settings = _settings(folder, content)
+    specials = vocabulary.get("specials") or {}
+    ours = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    if other := [f"{name}: {specials[name]!r}" for name in ours if specials.get(name, ours[name]) != ours[name]]:
+        raise UserError(f"{folder}: vocab.json: specials: {', '.join(other)}: {', '.join(SPECIAL)} can be imported.")
+    sides = vocabularies_of(folder / "vocab.json", vocabulary)
+    source = build("eole", str(folder), settings, _tensors(folder), sides, vocabulary.get("decoder_start_token"))
+    for side in ("src", "tgt"):
+        leave_out_sines(source.account, f"{side}_emb.pe.pe", source.config)
+    place(
+        source,
+        ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"],
+        [EOLE_ENCODER, EOLE_DECODER],
+        ["encoder.transformer_layers", "decoder.transformer_layers"],
+    )
+    for name, tensor in source.account.tensors.items():
+        if name.endswith(".layer_scalar") and bool((tensor == 1).all()):
+            source.account.leave_out(name, "a factor of one")
+    source.notes.append(
+        "text is not cut here: give text that is cut already as the training data was, subwords separated by spaces; "
+        "translations come out like that"
+    )
+    return source
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob(WEIGHTS)):
+        try:
+            found |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
+    if odd := [name for name, tensor in found.items() if not tensor.is_floating_point()]:
+        raise UserError(f"{folder}: {odd[0]} is {found[odd[0]].dtype}: import the model before it is rounded.")
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+
+
+def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """In OpenNMT-py's names. Raises: UserError for what the baseline lacks and OpenNMT-py too."""
+    model = content.get("model")
+    parts = [model.get(name) if isinstance(model, dict) else None for name in ("encoder", "decoder", "embeddings")]
+    if not isinstance(model, dict) or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{folder}: config.json: model, with encoder, decoder and embeddings below it, is expected.")
+    encoder, decoder, embeddings = ({**part} for part in parts if part is not None)
+    for where, part in {"": model, "encoder.": encoder, "decoder.": decoder, "embeddings.": embeddings}.items():
+        for name, values in _PLAIN.items():
+            if part.get(name, values[0]) not in values:
+                where = f"config.json: model.{where}{name}"
+                raise UserError(f"{folder}: {where}: {part[name]!r} is nothing that the baseline can compute.")
+    sides = {"encoder": {**_shared(model), **encoder}, "decoder": {**_shared(model), **decoder}}
+    for name in (
+        "heads",
+        "transformer_ff",
+        "mlp_activation_fn",
+        "layer_norm",
+        "norm_eps",
+        "add_qkvbias",
+        "add_ffnbias",
+    ):
+        one, other = (side.get(name) for side in sides.values())
+        if one != other:
+            raise UserError(f"{folder}: config.json: {name} is {one} in the encoder, {other} in the decoder.")
+    training = content.get("training") or {}
+    ours = {**sides["encoder"], "norm_eps": sides["encoder"].get("norm_eps", 1e-5)}  # the default
+    ours["pos_ffn_activation_fn"] = ours.get("mlp_activation_fn", "relu")
+    if ours.get("add_final_linear_bias", ours.get("add_qkvbias", False)) != ours.get("add_qkvbias", False):
+        raise UserError(f"{folder}: config.json: add_final_linear_bias must be as add_qkvbias.")
+    for name in ("dropout", "attention_dropout"):
+        ours[name] = training.get(name)
+    for side, short in (("encoder", "enc"), ("decoder", "dec")):
+        ours[f"{short}_layers"], ours[f"{short}_hid_size"] = (sides[side].get(n) for n in ("layers", "hidden_size"))
+    ours["position_encoding_type"] = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
+    types = {f"{side}_type": sides[side].get(f"{side}_type") for side in sides}
+    shared = {name: model.get(name, False) for name in ("share_embeddings", "share_decoder_embeddings")}
+    return {**ours, **types, **shared, "generator_function": model.get("generator_function", "softmax")}
+
+
+def _shared(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands at the model's level is meant for both sides."""
+    return {name: value for name, value in model.items() if not isinstance(value, dict)}

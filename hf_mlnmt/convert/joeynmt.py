@@ -1,0 +1,184 @@
+"""JoeyNMT's Transformer: a .ckpt, and beside it config.yaml and both vocabularies, as training leaves them.
+
+| in config.yaml | the baseline |
+| --- | --- |
+| layer_norm: pre or post (version 1: always pre) | norm_position |
+| tied_embeddings and tied_softmax | one embedding for everything |
+| tied_softmax alone | the output is the target embedding |
+| embeddings.scale | scale_embedding |
+
+Verified against JoeyNMT 2.3.0. Layer norms have an epsilon of 1e-6, the output has no bias, positions are the paper's.
+`tied_embeddings` alone shares the embeddings of both sides and not the output: here they are two with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_mlnmt.convert.account import Account, Move
+from hf_mlnmt.convert.joeynmt_vocabulary import Special, read_vocabularies, special_tokens, tokenizers_of
+from hf_mlnmt.convert.layout import JOEYNMT_DECODER, JOEYNMT_ENCODER, layers, modules
+from hf_mlnmt.convert.sines import leave_out_sines
+from hf_mlnmt.convert.source import Source, baseline_config
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling import TransformerConfig
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "tanh": "tanh"}
+_SIDES = ("encoder", "decoder")
+_POSITIONS = 5000  # of every table of JoeyNMT's
+
+
+def read(path: Path, content: Mapping[str, Any]) -> Source:
+    """From a file's content; config.yaml and vocabularies lie beside it.
+
+    Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
+    """
+    settings = _settings(path)
+    tensors = {name: value.float() for name, value in content["model_state"].items() if isinstance(value, Tensor)}
+    special = special_tokens(path, settings)
+    vocabularies = read_vocabularies(path, settings, special)
+    config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)
+    account = Account(str(path), tensors)
+    account.move(_moves(config))
+    for side in _SIDES:
+        leave_out_sines(account, f"{side}.pe.pe", config)
+    if config.share_encoder_decoder_embeddings:
+        account.leave_out_copy("trg_embed.lut.weight", "src_embed.lut.weight")
+    if config.tie_word_embeddings:
+        account.leave_out_copy("decoder.output_layer.weight", "trg_embed.lut.weight")
+    tokenizers, notes = tokenizers_of(path, settings, vocabularies, special)
+    if settings["model"].get("tied_embeddings") and not config.share_encoder_decoder_embeddings:
+        notes.append("tied_embeddings without tied_softmax: the two embeddings are equal, and trained each by itself")
+    return Source("joeynmt", config, account, tokenizers, _generation_config(settings, config), notes=notes)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    file = path.resolve().parent / "config.yaml"  # best.ckpt is a link
+    if not file.is_file():
+        file = path.with_name("config.yaml")
+    if not file.is_file():
+        raise UserError(f"{path}: a checkpoint of JoeyNMT; the config.yaml that training put beside it is not there.")
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(model, dict) or not all(isinstance(model.get(side), dict) for side in _SIDES):
+        raise UserError(f"{file}: model, with encoder and decoder below it, is missing.")
+    for side in _SIDES:
+        _check(file, f"model.{side}", model[side])
+    pairs = [("hidden_size", None), ("activation", "relu"), ("layer_norm", None)]
+    for name, default in pairs:
+        values = [model[side].get(name, default) for side in _SIDES]
+        if values[0] != values[1]:
+            raise UserError(f"{file}: model: {name} is {values[0]} in the encoder, {values[1]} in the decoder.")
+    if not model.get("tied_embeddings") and len({_scale(model[side]) for side in _SIDES}) > 1:
+        raise UserError(f"{file}: model: embeddings.scale differs between encoder and decoder.")
+    return found
+
+
+def _check(file: Path, where: str, side: Mapping[str, Any]) -> None:
+    """One side's settings. Raises: UserError for what the baseline lacks."""
+    allowed = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
+    defaults = {"type": "recurrent", "alpha": 1.0, "activation": "relu"}
+    for name, values in allowed.items():
+        if side.get(name, defaults[name]) not in values:
+            found = side.get(name, defaults[name])
+            raise UserError(f"{file}: {where}.{name}: {found} is nothing that the baseline can compute.")
+    for name in ("hidden_size", "ff_size", "num_layers", "num_heads"):
+        if not isinstance(side.get(name), int):
+            raise UserError(f"{file}: {where} says nothing of {name}.")
+    if not isinstance(side.get("embeddings"), dict):
+        raise UserError(f"{file}: {where} says nothing of embeddings.")
+
+
+def _scale(side: Mapping[str, Any]) -> bool:
+    return bool(side["embeddings"].get("scale", False))
+
+
+def _norm_position(path: Path, model: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Where the config does not say it, version 1 is meant if there are the norms behind the stacks."""
+    known = model["encoder"].get("layer_norm") or ("pre" if "decoder.layer_norm.weight" in tensors else None)
+    if known not in ("pre", "post"):
+        raise UserError(
+            f"{path}: its config.yaml does not say model.encoder.layer_norm and model.decoder.layer_norm, and the "
+            "versions of JoeyNMT mean different things by that. Write `layer_norm: post` (2.0) or `pre` into it."
+        )
+    return known
+
+
+def _config(
+    path: Path,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    source: Mapping[str, int],
+    target: Mapping[str, int],
+    special: Special,
+) -> TransformerConfig:
+    model = settings["model"]
+    encoder, decoder = (model[side] for side in _SIDES)
+    dropout = encoder.get("dropout", 0.1)
+    tied = bool(model.get("tied_softmax"))
+    return baseline_config(
+        str(path),
+        vocab_size=len(source),
+        decoder_vocab_size=len(target),
+        d_model=encoder["hidden_size"],
+        encoder_layers=encoder["num_layers"],
+        decoder_layers=decoder["num_layers"],
+        encoder_attention_heads=encoder["num_heads"],
+        decoder_attention_heads=decoder["num_heads"],
+        encoder_ffn_dim=encoder["ff_size"],
+        decoder_ffn_dim=decoder["ff_size"],
+        norm_position=_norm_position(path, model, tensors),
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        activation_function=_ACTIVATIONS[encoder.get("activation", "relu")],
+        attention_bias=True,
+        layer_norm_eps=1e-6,
+        scale_embedding=_scale(encoder),
+        max_position_embeddings=_POSITIONS,
+        share_encoder_decoder_embeddings=tied and bool(model.get("tied_embeddings")),
+        tie_word_embeddings=tied,
+        pad_token_id=target[special.pad],
+        bos_token_id=target[special.start],
+        eos_token_id=target[special.end],
+        decoder_start_token_id=target[special.start],
+    )
+
+
+def _moves(config: TransformerConfig) -> Iterator[Move]:
+    for side, parts in zip(_SIDES, (JOEYNMT_ENCODER, JOEYNMT_DECODER), strict=True):
+        outer = {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
+        yield from modules(outer, f"model.{side}.", f"{side}.")
+        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{side}.layers.{{}}.")
+    yield Move("model.encoder.embed_tokens.weight", ("src_embed.lut.weight",))
+    yield Move("model.decoder.embed_tokens.weight", ("trg_embed.lut.weight",))
+    yield Move(
+        "lm_head.weight", ("trg_embed.lut.weight" if config.tie_word_embeddings else "decoder.output_layer.weight",)
+    )
+
+
+def _generation_config(settings: Mapping[str, Any], config: TransformerConfig) -> GenerationConfig:
+    """Its search never says <s> and <pad>; it divides by ((5 + length) / 6)^beam_alpha."""
+    testing = settings.get("testing") or settings.get("test") or {}
+    beams, alpha = int(testing.get("beam_size") or 1), float(testing.get("beam_alpha", testing.get("alpha", -1)))
+    search: dict[str, Any] = {}
+    if beams > 1:
+        search = {"num_beams": beams, "length_penalty": max(alpha, 0.0), "length_normalization": "gnmt"}
+    return GenerationConfig(
+        **search,
+        max_length=512,
+        bad_words_ids=[[config.pad_token_id], [config.bos_token_id]],
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )

@@ -1,0 +1,231 @@
+"""OpenNMT-py's Transformer, version 3: a .pt with tensors, vocabularies as lists and its options (a Namespace).
+
+What its Transformer does that a reader of the paper would not expect: pre-norm always; no biases in attention and
+feed-forward unless add_qkvbias and add_ffnbias say so; a bias for each token of the output; the source has no end of
+sentence. Verified against OpenNMT-py 3.5.1. `eole.py` reads the same options from its successor's folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_mlnmt.convert.account import Account, Move
+from hf_mlnmt.convert.layout import OPENNMT_DECODER, OPENNMT_ENCODER, Parts, layers, modules
+from hf_mlnmt.convert.sines import leave_out_sines
+from hf_mlnmt.convert.source import Source, baseline_config
+from hf_mlnmt.convert.words import Special, words_tokenizer
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling import TransformerConfig
+
+SPECIAL = Special(pad="<blank>", start="<s>", end="</s>", unknown="<unk>")
+_POSITIONS = {"SinusoidalInterleaved": "interleaved", "SinusoidalConcat": "tensor2tensor"}
+_LENGTH = 5000  # of every table of positions
+# What the baseline cannot do, if it is set to anything else than these; the first is what is meant if nothing is said.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "model_task": ("seq2seq",),
+    "model_type": ("text",),
+    "encoder_type": ("transformer",),
+    "decoder_type": ("transformer",),
+    "position_encoding_type": tuple(_POSITIONS),
+    "pos_ffn_activation_fn": ("relu", "gelu"),
+    "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
+    "layer_norm": ("standard",),
+    "max_relative_positions": (0,),
+    "relative_positions_buckets": (0,),
+    "sliding_window": (0,),
+    "num_kv": (0,),
+    "multiquery": (False,),
+    "num_experts": (0,),
+    "parallel_residual": (False,),
+    "copy_attn": (False,),
+    "generator_function": ("softmax",),
+    "n_src_feats": (0,),
+    "lora_layers": ([], None),
+    "lora_embedding": (False,),
+    "quant_layers": ([], None),
+}
+
+
+def read(path: Path, content: Mapping[str, Any]) -> Source:
+    """From a file's content. Raises: UserError for what the baseline cannot compute, by its option and value."""
+    settings = content["opt"]
+    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{path}: opt says nothing of the model: a Namespace of options is expected.")
+    if settings.get("position_encoding") is False:
+        raise UserError(f"{path}: position_encoding: False: the baseline always has positions.")
+    tensors = _tensors(path, content)
+    if any(name.startswith("generator.0.") for name in tensors):  # of a checkpoint that began in version 2
+        tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
+    sides = vocabularies_of(path, content["vocab"])
+    source = build("opennmt-py", str(path), settings, tensors, sides, content["vocab"].get("decoder_start_token"))
+    for side in ("encoder", "decoder"):
+        leave_out_sines(source.account, f"{side}.embeddings.make_embedding.pe.pe", source.config)
+    names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
+    place(source, names, [OPENNMT_ENCODER, OPENNMT_DECODER], ["encoder.transformer", "decoder.transformer_layers"])
+    source.notes.append(_how_to_cut(settings))
+    return source
+
+
+def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Of the file, or of the .safetensors beside it where the weights were saved on their own."""
+    if "model" in content:
+        generator = {f"generator.{name}": value for name, value in (content.get("generator") or {}).items()}
+        found = {**content["model"], **generator}
+    else:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        file = path.with_suffix(".safetensors")
+        try:
+            found = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
+    return {name: value.float() for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
+    """Token -> id for each side. Raises: UserError for what is no pair of lists with the special tokens."""
+    lists = [content.get(side) if isinstance(content, Mapping) else None for side in ("src", "tgt")]
+    if not all(isinstance(each, list) and all(isinstance(token, str) for token in each) for each in lists):
+        raise UserError(f"{path}: vocab: src and tgt must be lists of tokens, as version 3 of OpenNMT-py writes them.")
+    found = [{token: index for index, token in enumerate(each)} for each in lists if each is not None]
+    for ids, each in zip(found, lists, strict=True):
+        if missing := [token for token in SPECIAL if token not in ids]:
+            raise UserError(f"{path}: vocab: has no {', '.join(missing)}.")
+        if each is not None and len(ids) < len(each):
+            raise UserError(f"{path}: vocab: a token stands there twice.")
+    if content.get("src_feats"):
+        raise UserError(f"{path}: vocab.src_feats: features of words are nothing that the baseline can compute.")
+    return found
+
+
+def build(
+    name: str,
+    path: str,
+    settings: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    sides: Sequence[dict[str, int]],
+    start: str | None,
+) -> Source:
+    """Config, tokenizers and generation settings; no tensor has its place yet."""
+    for option, values in _PLAIN.items():
+        if settings.get(option, values[0]) not in values:
+            raise UserError(f"{path}: {option}: {settings[option]!r} is nothing that the baseline can compute.")
+    config = _config(path, settings, sides, SPECIAL.start if start is None else start)
+    source, target = (words_tokenizer(ids, SPECIAL, end=end) for ids, end in zip(sides, (False, True), strict=True))
+    generation = GenerationConfig(
+        num_beams=5,  # what both toolkits do if nothing is said
+        max_length=min(512, config.max_position_embeddings),
+        bad_words_ids=[[sides[1][token]] for token in (SPECIAL.pad, SPECIAL.start)],
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+    return Source(name, config, Account(path, tensors), Tokenizers(source, target), generation)
+
+
+def _config(path: str, settings: Mapping[str, Any], sides: Sequence[dict[str, int]], start: str) -> TransformerConfig:
+    needed = ("enc_layers", "dec_layers", "heads", "transformer_ff", "enc_hid_size", "dec_hid_size")
+    if missing := [option for option in needed if not isinstance(settings.get(option), int)]:
+        raise UserError(f"{path}: its options say nothing of {', '.join(missing)}.")
+    if settings["enc_hid_size"] != settings["dec_hid_size"]:
+        raise UserError(f"{path}: enc_hid_size and dec_hid_size differ, which the baseline cannot do.")
+    if start not in sides[1]:
+        raise UserError(f"{path}: decoder_start_token: {start!r} is not in the target's vocabulary.")
+    tied = bool(settings.get("share_decoder_embeddings"))
+    return baseline_config(
+        path,
+        vocab_size=len(sides[0]),
+        decoder_vocab_size=len(sides[1]),
+        d_model=settings["enc_hid_size"],
+        encoder_layers=settings["enc_layers"],
+        decoder_layers=settings["dec_layers"],
+        encoder_attention_heads=settings["heads"],
+        decoder_attention_heads=settings["heads"],
+        encoder_ffn_dim=settings["transformer_ff"],
+        decoder_ffn_dim=settings["transformer_ff"],
+        norm_position="pre",
+        dropout=_rate(settings.get("dropout"), 0.1),
+        attention_dropout=_rate(settings.get("attention_dropout"), 0.1),
+        activation_dropout=_rate(settings.get("dropout"), 0.1),
+        activation_function=settings.get("pos_ffn_activation_fn", "relu"),
+        attention_bias=bool(settings.get("add_qkvbias")),
+        layer_norm_eps=settings.get("norm_eps", 1e-6),
+        position_embedding=_POSITIONS[settings.get("position_encoding_type", "SinusoidalInterleaved")],
+        max_position_embeddings=_LENGTH,
+        share_encoder_decoder_embeddings=tied and bool(settings.get("share_embeddings")),
+        tie_word_embeddings=tied,
+        output_bias=True,
+        pad_token_id=sides[1][SPECIAL.pad],
+        bos_token_id=sides[1][SPECIAL.start],
+        eos_token_id=sides[1][SPECIAL.end],
+        decoder_start_token_id=sides[1][start],
+    )
+
+
+def _rate(value: Any, default: float) -> float:
+    """A rate of dropout, or the last one of a list of them."""
+    return default if value is None or value == [] else value[-1] if isinstance(value, list) else value
+
+
+def place(source: Source, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str]) -> None:
+    """Give every tensor its place.
+
+    Args:
+        embeddings, parts, stacks: of the source's side and the target's: the name of the embedding, what a layer's
+            modules are called, and where the layers stand.
+    """
+    config, account = source.config, source.account
+    encoder, decoder = embeddings
+    for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
+        account.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
+        account.move(_layers(source, table, side, stack))
+    if encoder not in account.tensors or decoder not in account.tensors:  # shared ones are saved once by some
+        shared = encoder if encoder in account.tensors else decoder
+        encoder = decoder = shared
+    output = "generator.weight" if "generator.weight" in account.tensors and not config.tie_word_embeddings else decoder
+    account.move([Move("model.encoder.embed_tokens.weight", (encoder,)), Move("lm_head.weight", (output,))])
+    account.move([Move("model.decoder.embed_tokens.weight", (decoder,))])
+    if config.share_encoder_decoder_embeddings and decoder != encoder:
+        account.leave_out_copy(decoder, encoder)
+    if config.tie_word_embeddings:
+        account.leave_out_copy("generator.weight", decoder)
+    if "generator.bias" in account.tensors:
+        account.move([Move("lm_head.bias", ("generator.bias",))])
+    else:
+        account.set("lm_head.bias", torch.zeros(len(account.tensors[output])), ())
+
+
+def _layers(source: Source, parts: Parts, side: str, stack: str) -> Iterator[Move]:
+    """Of one side; biases of the feed-forward sublayer that were not saved are zero."""
+    config, account = source.config, source.account
+    count, width = getattr(config, f"{side}_layers"), getattr(config, f"{side}_ffn_dim")
+    for move in layers(parts, side, count, f"{stack}.{{}}.", config.attention_bias):
+        if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in account.tensors:
+            account.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
+        else:
+            yield move
+
+
+def _how_to_cut(settings: Mapping[str, Any]) -> str:
+    """What a user must do before and after."""
+    used = [name for data in (settings.get("data") or {}).values() for name in data.get("transforms") or []]
+    cutting = [name for name in dict.fromkeys(used) if name in ("sentencepiece", "bpe", "onmt_tokenize")]
+    how = f" by {', '.join(cutting)}" if cutting else ""
+    models = [Path(str(settings[f"{side}_subword_model"])).name for side in ("src", "tgt")
+              if settings.get(f"{side}_subword_model")]  # fmt: skip
+    files = f" ({', '.join(dict.fromkeys(models))})" if models else ""
+    return (
+        f"text is not cut here: give text that is cut already as the training data was{how}{files}, subwords "
+        "separated by spaces; translations come out like that"
+    )

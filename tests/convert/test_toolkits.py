@@ -1,0 +1,225 @@
+"""JoeyNMT, OpenNMT-py 3 and Eole: logits are those of the toolkits' own code; what does not fit is refused.
+
+Where a toolkit is installed (pip install joeynmt, OpenNMT-py, eole), its own code computes the logits of the same
+files. Everywhere, they are compared with numbers that it computed before: JoeyNMT 2.3.0, OpenNMT-py 3.5.1, Eole 0.6.4.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.contract import assert_same
+from helpers.toolkit_checkpoints import IDS, TARGET, VARIANTS, eole, joeynmt, opennmt
+
+from hf_mlnmt import UserError, import_model
+from hf_mlnmt.generation import TranslationPipeline
+
+ENGINE = Path(__file__).parents[1] / "helpers" / "toolkit_engine.py"
+PACKAGES = {"joeynmt": "joeynmt", "opennmt": "onmt", "eole": "eole"}
+KNOWN = {  # logits of the second sentence's last position, tokens 3 to 8
+    "joeynmt pre": [7.1189, 11.6048, 13.3413, 11.917, 7.6692, 1.6045],
+    "joeynmt post": [-1.5362, -1.3385, -0.8238, -0.1138, 0.6231, 1.2124],
+    "opennmt": [-0.1987, -1.979, -3.2802, -3.8008, -3.4253, -2.2494],
+    "opennmt biases": [11.9381, 7.2927, 0.9298, -5.65, -10.8956, -13.5708],
+    "eole": [0.2374, -0.4267, -0.9793, -1.2967, -1.3111, -1.026],
+    "eole biases": [-0.1571, -6.5078, -11.3063, -13.4228, -12.3634, -8.386],
+}
+
+
+def logits(folder):
+    model = import_model(folder).model
+    with torch.no_grad():
+        return model(input_ids=IDS, attention_mask=(IDS != 1).long(), decoder_input_ids=TARGET).logits
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_are_what_the_toolkit_computed(name, tmp_path):
+    found = logits(VARIANTS[name](tmp_path / "x"))
+    assert_same(found[1, -1, 3:9], torch.tensor(KNOWN[name]), 2e-4)  # written with four digits
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_are_the_toolkits(name, tmp_path):
+    toolkit = name.split()[0]
+    if importlib.util.find_spec(PACKAGES[toolkit]) is None:
+        pytest.skip(f"{toolkit} is not installed")
+    folder = VARIANTS[name](tmp_path / "x")
+    command = [sys.executable, str(ENGINE), toolkit, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = torch.load(folder / "logits.bin", weights_only=True)
+    assert_same(logits(folder), expected, 2e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["joeynmt post", "opennmt", "eole"])
+def test_a_folder_translates_and_says_what_to_do(name, tmp_path):
+    imported = import_model(VARIANTS[name](tmp_path / "x"), tmp_path / "out")
+    end = [3] if name.startswith("joeynmt") else []  # the others put none behind the source
+    assert imported.tokenizers.encode_source(["w3 w0 what"])[0].tolist() == [7, 4, 0, *end]
+    assert imported.tokenizers.encode_target(["w3 w0"])[0].tolist() == [7, 4, 3]
+    assert any("give text that is" in note for note in imported.record["notes"])
+    translate = TranslationPipeline.from_pretrained(imported.folder, device="cpu")
+    found = translate(["w3 w0 w9", "", "w30"], max_new_tokens=5)
+    assert found[1] == ""
+    assert set(" ".join(found).split()) <= {f"w{n}" for n in range(40)} | {f"averyunlikelytoken{n}" for n in range(4)}
+
+
+def test_a_search_of_joeynmt_is_taken_over(tmp_path):
+    """Beams, and their scores divided by ((5 + length) / 6)^alpha; in greedy search nothing of it."""
+    settings = import_model(joeynmt(tmp_path / "x"), tmp_path / "out").model.generation_config
+    assert (settings.num_beams, settings.length_penalty, settings.length_normalization) == (5, 1.0, "gnmt")
+    assert settings.bad_words_ids == [[1], [2]]
+    saved = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert saved["length_normalization"] == "gnmt"
+    greedy = import_model(joeynmt(tmp_path / "y", testing__beam_size=1)).model.generation_config
+    assert greedy.num_beams == 1 or greedy.num_beams is None
+
+
+def test_text_of_joeynmt_is_lower_cased_where_it_says_so(tmp_path):
+    tokenizers = import_model(joeynmt(tmp_path / "x", data__src__lowercase=True)).tokenizers
+    assert tokenizers.encode_source(["W3"])[0].tolist() == [7, 3]
+    assert tokenizers.encode_target(["W3"])[0].tolist() == [0, 3]
+
+
+def test_sentencepiece_of_joeynmt_cuts_raw_text(tmp_path):
+    from helpers.foreign_translators import sentencepiece_model
+
+    spm, pieces = sentencepiece_model(tmp_path)
+    settings = {
+        "level": "bpe",
+        "tokenizer_type": "sentencepiece",
+        "tokenizer_cfg": {"model_file": "somewhere/joint.spm"},
+    }
+    changes = {f"data__{side}__{name}": value for side in ("src", "trg") for name, value in settings.items()}
+    folder = joeynmt(tmp_path / "x", **changes)
+    tokens = [token for token, _ in pieces if not token.startswith("<")][:40]
+    for name in ("src_vocab.txt", "trg_vocab.txt"):
+        (folder / name).write_text("".join(f"{token}\n" for token in ("<unk>", "<pad>", "<s>", "</s>", *tokens)))
+    with pytest.raises(UserError, match=r"joint\.spm, which config\.yaml names, is not beside it"):
+        import_model(folder)
+    (folder / "joint.spm").write_bytes(Path(spm).read_bytes())
+    imported = import_model(folder)
+    ids = imported.tokenizers.encode_source(["the dog"])[0].tolist()
+    assert ids[-1] == 3
+    assert imported.tokenizers.source.convert_ids_to_tokens(ids)[0].startswith("▁")
+    assert not imported.record["notes"]
+
+
+def test_weights_of_opennmt_may_lie_beside_the_options(tmp_path):
+    from safetensors.torch import save_file
+
+    plain = logits(opennmt(tmp_path / "x"))
+    kept = {}
+
+    def without_weights(content):
+        generator = {f"generator.{name}": value for name, value in content.pop("generator").items()}
+        kept.update({**content.pop("model"), **generator})
+        return content
+
+    folder = opennmt(tmp_path / "y", change=without_weights)
+    with pytest.raises(UserError, match=r"holds no weights, and model_step_10\.safetensors"):
+        import_model(folder)
+    save_file({name: value.clone() for name, value in kept.items()}, folder / "model_step_10.safetensors")
+    assert torch.equal(logits(folder), plain)
+
+
+class OldVocabulary:
+    """As a vocabulary of torchtext in a pickle: a class that only its own code knows."""
+
+
+OldVocabulary.__module__ = "torchtext.vocab"
+
+
+def test_vocabularies_of_torchtext_are_refused_with_the_reason(tmp_path, monkeypatch):
+    import types
+
+    module = types.ModuleType("torchtext.vocab")
+    module.OldVocabulary = OldVocabulary
+    monkeypatch.setitem(sys.modules, "torchtext", types.ModuleType("torchtext"))
+    monkeypatch.setitem(sys.modules, "torchtext.vocab", module)
+    folder = opennmt(tmp_path / "x", change=lambda content: {**content, "vocab": {"src": OldVocabulary()}})
+    with pytest.raises(UserError, match="objects of torchtext, as OpenNMT-py before version 3"):
+        import_model(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def tensors(key, **changes):
+    """A change of a checkpoint's tensors; None takes one away."""
+
+    def change(content):
+        found = {name: value for name, value in {**content[key], **changes}.items() if value is not None}
+        return {**content, key: found}
+
+    return change
+
+
+NO_NORM = {"model__encoder__layer_norm": None, "model__decoder__layer_norm": None}
+REFUSED = {
+    "recurrent": (lambda f: joeynmt(f, model__encoder__type="recurrent"), r"model\.encoder\.type: recurrent"),
+    "residuals": (lambda f: joeynmt(f, model__decoder__alpha=1.5), r"model\.decoder\.alpha: 1\.5"),
+    "prompts": (lambda f: joeynmt(f, data__special_symbols={"sep_token": "<sep>"}), "sep_token: prompts"),
+    "two norms": (lambda f: joeynmt(f, model__decoder__layer_norm="post"), "layer_norm is pre in the encoder, post"),
+    "no norm": (lambda f: joeynmt(f, "post", **NO_NORM), "versions of JoeyNMT mean different things"),
+    "characters": (lambda f: joeynmt(f, data__src__level="char"), "level: char"),
+    "sizes": (lambda f: joeynmt(f, model__encoder__ff_size=99), r"fc1\.weight"),
+    "lacks": (lambda f: joeynmt(f, change=tensors("model_state", **{"encoder.layer_norm.bias": None})), "is missing"),
+    "others": (lambda f: joeynmt(f, change=tensors("model_state", ctc=torch.ones(2))), "no place for: ctc"),
+    "untied": (
+        lambda f: joeynmt(f, change=tensors("model_state", **{"trg_embed.lut.weight": torch.ones(44, 16)})),
+        "should be the same tensor",
+    ),
+    "rotary": (lambda f: opennmt(f, max_relative_positions=-1), "max_relative_positions: -1"),
+    "gates": (lambda f: opennmt(f, pos_ffn_activation_fn="silu"), "pos_ffn_activation_fn: 'silu'"),
+    "copies": (lambda f: opennmt(f, copy_attn=True), "copy_attn: True"),
+    "language model": (lambda f: opennmt(f, model_task="lm"), "model_task: 'lm'"),
+    "positions": (lambda f: opennmt(f, position_encoding_type="Learned"), "position_encoding_type: 'Learned'"),
+    "other sines": (
+        lambda f: opennmt(
+            f, change=tensors("model", **{"encoder.embeddings.make_embedding.pe.pe": torch.ones(5000, 1, 16)})
+        ),
+        "holds other numbers",
+    ),
+    "options": (lambda f: opennmt(f, heads=None), "nothing of heads"),
+    "specials": (
+        lambda f: opennmt(f, change=lambda c: {**c, "vocab": {"src": ["a"], "tgt": ["b"]}}),
+        "vocab: has no <blank>, <s>",
+    ),
+    "rms": (lambda f: eole(f, model__encoder__layer_norm="rms", model__decoder__layer_norm="rms"), "layer_norm: 'rms'"),
+    "few keys": (lambda f: eole(f, model__decoder__heads_kv=2), r"model\.decoder\.heads_kv: 2"),
+    "estimator": (lambda f: eole(f, model__add_estimator=True), "add_estimator: True"),
+    "scalar": (
+        lambda f: eole(f, change=lambda t: {**t, "decoder.transformer_layers.0.layer_scalar": torch.ones(1) * 2}),
+        "no place for: decoder.transformer_layers.0.layer_scalar",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_by_field_and_value(name, tmp_path):
+    make, message = REFUSED[name]
+    make(tmp_path / "x")
+    with pytest.raises(UserError, match=message):
+        import_model(tmp_path / "x", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"], "something was half-written"
+
+
+def test_what_is_not_beside_a_checkpoint(tmp_path):
+    folder = joeynmt(tmp_path / "x")
+    (folder / "trg_vocab.txt").write_text("<unk>\n<pad>\n<s>\n</s>\nw1\n")
+    with pytest.raises(UserError, match="decoder_vocab_size=5"):
+        import_model(folder)
+    (folder / "trg_vocab.txt").unlink()
+    with pytest.raises(UserError, match=r"trg_vocab\.txt is not beside it"):
+        import_model(folder)
+    (folder / "config.yaml").unlink()
+    with pytest.raises(UserError, match=r"config\.yaml that training put beside it"):
+        import_model(folder)
+    (eole(tmp_path / "y") / "vocab.json").unlink()
+    with pytest.raises(UserError, match=r"its vocab\.json is not there"):
+        import_model(tmp_path / "y")
