@@ -169,10 +169,11 @@ def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
-    """A translation model, or those of a fused one."""
+    """A translation model, or those of a fused one, which decode as it does."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
     if not isinstance(member.model, FusionForConditionalGeneration):
         return [member]
+    member.model.translation_models[0].generation_config = member.model.generation_config
     return [Member(member.name, model, member.tokenizers) for model in member.model.translation_models]
 
 

@@ -63,7 +63,8 @@ def _card_of_text(facts: Facts) -> str:
         what=what,
         part=part,
         shape=_shape(facts.config),
-        use=how_to_use_text(facts),
+        use=how_to_use_text(facts) if facts.published else None,
+        plan_table=_plan(facts),
         data_table=_data(facts),
         training_tables=[_training(result) for result in facts.results],
         perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
@@ -93,6 +94,10 @@ def _direction(facts: Facts) -> str:
     if facts.codes:
         names = ", ".join(f"{language_name(code)} (`<2{code}>`)" for code in facts.codes)
         return f"into {names}, named by a code before the source"
+    if source and source == target:
+        return (
+            f"distorted {language_name(source)} ({source}) back into what it was: it is what a translation begins with"
+        )
     if source and target:
         return f"{language_name(source)} ({source}) to {language_name(target)} ({target})"
     return f"one language into another (languages: {MISSING})"
@@ -139,8 +144,14 @@ def _data(facts: Facts) -> Table | None:
             "licence of the data": data.get("licence") or data.get("license"),
             **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
             **_corpora(data.get("train")),
+            **_corpora_of_tasks({} if facts.results else facts.recipe.get("tasks") or {}),
         }
     )
+
+
+def _corpora_of_tasks(tasks: Mapping[str, Any]) -> dict[str, str]:
+    """The same of each task of a recipe; what was trained has them all in its results."""
+    return {f"{name}, {key}": text for name, task in tasks.items() for key, text in _corpora(task["data"]).items()}
 
 
 def _corpora(corpora: Any) -> dict[str, str]:
@@ -197,7 +208,15 @@ def _plan(facts: Facts) -> Table | None:
     if not facts.recipe:
         return None
     plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
-    return facts_table({**plan, "schedule": in_use(facts.recipe.get("schedule") or {}) or None})
+    method = {key: value for key in ("objective", "init_from") if (value := facts.recipe.get(key))}
+    if facts.recipe.get("tasks") or method.get("objective") == "translation":
+        method.pop("objective")
+    tasks = facts.recipe.get("tasks") or {}
+    for name, task in tasks.items() if any(task["objective"] != "translation" for task in tasks.values()) else ():
+        method[f"task {name}"] = {key: task[key] for key in ("objective", "share")}
+    if fuse := facts.recipe.get("model", {}).get("fuse"):
+        method["fused of"] = {key: fuse[key] for key in ("translation", "language_model")}
+    return facts_table({**method, **plan, "schedule": in_use(facts.recipe.get("schedule") or {}) or None})
 
 
 def _decoding(facts: Facts) -> list[str]:

@@ -1,6 +1,7 @@
 """Makes the records modeling/<stem>.json and training/<stem>.yaml of the setups, from the zoo's entries.
 
-The baseline's recipe of each setup is written by hand; those of the other systems extend it. After a change in the zoo:
+The recipes of each setup's baseline and of methods are written by hand; those of the other systems extend the first.
+After a change in the zoo:
 python -c "from hf_mlnmt.zoo.record_files import write_records; write_records()"
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.zoo.entries.bridge import BRIDGE
+from hf_mlnmt.zoo.entries.fusion import FUSION
 from hf_mlnmt.zoo.entry import System
 from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.records import records_root
@@ -31,16 +33,46 @@ def record_config_of(system: str, setup: str) -> Any:
     return config_for(plain, about.shape, **fields)
 
 
-def record_json(system: str, setup: str) -> dict[str, Any]:
-    """The content of modeling/<system>.<setup>.json: every field of our configs, and the model's class."""
-    from hf_mlnmt.modeling.configuration import StackConfig
+def record_json(name: str, setup: str) -> dict[str, Any]:
+    """The content of modeling/<name>.<setup>.json, of a system or a method: every field of our configs, its class."""
+    method = SETUPS[setup].methods.get(name)
+    if method is None or method.system is None:
+        config = _fused_config(setup) if method else record_config_of(name, setup)
+        model_class = (FUSION if method else _entry(name).architecture).head_class
+    else:
+        config, architecture = record_config_of(method.system, setup), find_system(method.system).architecture
+        model_class = architecture.heads[method.auto_class or architecture.auto_class]
+        config.is_encoder_decoder = architecture.kind == "translation" and method.auto_class is None
+    return {**_own_fields(config), "architectures": [model_class.__name__]}
 
-    config = record_config_of(system, setup)
-    ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig)]
-    names = sorted({name for kind in ours for name in inspect.get_annotations(kind)})
-    content = {name: value for name, value in config.to_dict().items() if name in [*names, "model_type"]}
-    model_class = _entry(system).architecture.head_class
-    return {**{name: content[name] for name in sorted(content)}, "architectures": [model_class.__name__]}
+
+def _own_fields(config: Any) -> dict[str, Any]:
+    """The fields of our configs, sorted, those of members too."""
+    from hf_mlnmt.modeling.configuration import StackConfig
+    from hf_mlnmt.modeling.fusion_config import FusionConfig
+
+    ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig | FusionConfig)]
+    names = {name for kind in ours for name in inspect.get_annotations(kind)} | {"model_type"}
+    content = {name: value for name, value in config.to_dict().items() if name in names}
+    for kind in ("translation_models", "language_models"):
+        if kind in content:
+            content[kind] = [_own_fields(member) for member in getattr(config, kind)]
+    return {name: content[name] for name in sorted(content)}
+
+
+def _fused_config(setup: str) -> Any:
+    """The baseline and a language model of its sizes, with the thesis's scales."""
+    from hf_mlnmt.modeling.fusion_config import FusionConfig
+
+    first, language_model = (record_config_of(system, setup) for system in (BASELINE, "lm"))
+    same = ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "decoder_start_token_id")
+    ids = ("pad_token_id", "eos_token_id", "bos_token_id")
+    return FusionConfig(
+        translation_models=[first],
+        language_models=[language_model],
+        start_token_ids=[first.decoder_start_token_id, language_model.bos_token_id],
+        **{name: getattr(first, name) for name in (*same, *ids)},
+    )
 
 
 def recipe_text(system: str, setup: str) -> str:
@@ -55,12 +87,14 @@ def recipe_text(system: str, setup: str) -> str:
 
 
 def write_records(setups: list[str] | None = None, root: str | Path | None = None) -> list[Path]:
-    """Write modeling/ and training/ of all systems of the setups (default: all); the baseline's recipes are left alone.
+    """Write modeling/ and training/ of all records of the setups (default: all), but recipes written by hand.
 
     The cards are `hf_mlnmt.reports.write_cards`'. Returns the files.
     """
     root, written = Path(root) if root is not None else records_root(), []
     for setup in setups or SETUPS:
+        for method in SETUPS[setup].methods:
+            written.append(write_json(root / "modeling" / f"{method}.{setup}.json", record_json(method, setup)))
         for system in SETUPS[setup].systems:
             stem = f"{system}.{setup}"
             written.append(write_json(root / "modeling" / f"{stem}.json", record_json(system, setup)))

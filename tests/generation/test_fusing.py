@@ -78,9 +78,12 @@ def test_members_of_either_kind_in_any_number(folders):
     assert config["language_weights"] == [2.0]
     with pytest.raises(UserError, match="2 weights for 3 models"):
         fuse_folders(names, folders / "no", lambda text: None, weights=[0.3, 2.0])
-    again = hf_mlnmt.fuse(
-        folders / "three", folders / "lm", alpha=0.5
-    )  # its translation models, another language model
+    settings = folders / "three" / "generation_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "num_beams": 7, "max_new_tokens": 30}))
+    # its translation models, another language model
+    again = hf_mlnmt.fuse(folders / "three", folders / "lm", alpha=0.5)
+    assert (again.generation_config.num_beams, again.generation_config.max_new_tokens) == (7, 30), "as it was searched"
+    assert again.generation_config.alpha == 0.5
     assert [type(one).__name__ for one in again.translation_models] == ["TransformerForConditionalGeneration"] * 2
     assert again.config.translation_weights == [0.5, 0.5]
     assert again.config.alpha == 0.5
