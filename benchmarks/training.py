@@ -75,7 +75,7 @@ def marian_like(config: hf_mlnmt.TransformerConfig) -> MarianMTModel:
     fields |= {
         "eos_token_id": 1,
         "forced_eos_token_id": 1,
-        "activation_function": "relu",
+        "activation_function": config.activation_function,
         "max_position_embeddings": 512,
     }
     return MarianMTModel(MarianConfig(**fields))
