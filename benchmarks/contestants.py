@@ -232,7 +232,8 @@ class MarianPeer:
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True)
 
     def translate(self, lines: list[str]) -> dict[str, Any]:
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         self.process.stdin.write(json.dumps(lines) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
