@@ -127,8 +127,12 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
     return figure
 
 
-def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str) -> Any:
-    """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read."""
+def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
+    """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read.
+
+    changes: a value above zero has its plus.
+    """
+    number = "+.2f" if changes else ".2f"
     count = sum(len(entries) for entries in panels.values())
     with style():
         figure = new_figure(COLUMN, 0.6 + 0.21 * count + 0.3 * len(panels))
@@ -137,11 +141,11 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str) -
         for axis, (title, entries) in zip(axes, panels.items()):
             places = range(len(entries))
             drawn = axis.barh(places, [value for _, value, _ in entries], color=COLOURS[0], height=0.65)
-            axis.bar_label(drawn, [f"{value:.2f}{sign}" for _, value, sign in entries], padding=2, fontsize=6)
+            axis.bar_label(drawn, [f"{value:{number}}{sign}" for _, value, sign in entries], padding=2, fontsize=6)
             axis.set_yticks(places, [name for name, _, _ in entries])
             axis.invert_yaxis()
             axis.axvline(0, color="black", linewidth=0.6)
-            axis.margins(x=0.18)
+            axis.margins(x=0.25)
             axis.set_title(title)
         axes[-1].set_xlabel(y_label)
     return figure

@@ -55,7 +55,7 @@ def masking_study(
         ]
         bars = [(row["without"], row["difference"], row["sign"]) for row in found if row["without"] != WHOLE]
         panels[f"{name}: {found[0]['BLEU']:.2f} BLEU"] = bars
-    study.figures["masking"] = figures.bars(panels, "change of BLEU")
+    study.figures["masking"] = figures.bars(panels, "change of BLEU", changes=True)
     return study
 
 

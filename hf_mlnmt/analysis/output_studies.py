@@ -38,7 +38,10 @@ def length_study(
     unit: str,
     **scoring: Any,
 ) -> Study:
-    """BLEU and chrF of each group, points with intervals; the count of sentences stands below each group's name."""
+    """BLEU and chrF of each group, points with intervals; the count of sentences stands below each group's name.
+
+    A group that no sentence is in has its rows, and no place in the figure.
+    """
     study = Study("lengths")
     study.rows = scores_by_length(systems, references, lengths, starts, metrics=METRICS, **scoring)
     names = group_names(starts)
@@ -51,7 +54,9 @@ def length_study(
             scores = {name: "" if value is None else f"{value:.2f}" for name, (value, _, _) in zip(names, values)}
             study.summary.append({"system": system, "metric": metric, **scores})
     study.summary.append({"system": "sentences", "metric": "", **dict(zip(names, map(str, counts)))})
-    labels = [f"{name}\n({count:,})" for name, count in zip(names, counts)]
+    drawn = [index for index, count in enumerate(counts) if count]
+    labels = [f"{names[index]}\n({counts[index]:,})" for index in drawn]
+    panels = {m: {s: [values[i] for i in drawn] for s, values in lines.items()} for m, lines in panels.items()}
     study.figures["lengths"] = figures.points(panels, labels, f"source length in {unit} (sentences)", "score")
     return study
 
@@ -102,5 +107,5 @@ def difference_study(systems: Mapping[str, Lines], sources: Lines, references: S
             for row in [*found[:3], *found[-3:]]
         ]
         panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in found]
-    study.figures["differences"] = figures.bars(panels, "difference of chrF")
+    study.figures["differences"] = figures.bars(panels, "difference of chrF", changes=True)
     return study

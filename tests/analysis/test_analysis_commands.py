@@ -212,6 +212,8 @@ def test_figures_have_what_they_are_given(tmp_path):
     assert lines[0].lines[1].get_color() == lines[1].lines[0].get_color() != lines[0].lines[0].get_color()
     drawn = bars({"t": [("a", -1.5, "‡"), ("b", 2.0, "")]}, "change").axes[0]
     assert [text.get_text() for text in drawn.texts] == ["-1.50‡", "2.00"]
+    drawn = bars({"t": [("a", -1.5, "‡"), ("b", 2.0, "")]}, "change", changes=True).axes[0]
+    assert [text.get_text() for text in drawn.texts] == ["-1.50‡", "+2.00"]
     tokens = token_bars({"t": [("_Ein", 0.5), ("</s>", 0.1)]}, "nats").axes[0]
     assert [label.get_text() for label in tokens.get_xticklabels()] == ["_Ein", "</s>"]
     figure = points({"t": {"s": [(1.0, 0.5, 2.0), (None, None, None)]}}, ["x", "y"], "", "", ("level", [3.0, 4.0]))
