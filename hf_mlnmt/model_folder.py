@@ -7,6 +7,7 @@
 | generation_config.json | how it decodes unless told otherwise |
 | tokenizer.json and others | the tokenizer of both sides, or of the source |
 | target_tokenizer/ | the target's, where it has its own |
+| tokenizers/<language>/ | in place of both: one for each language |
 | text_processing.json | what is done to text before the tokenizer; without it, nothing |
 | results.json, README.md | scores and how it was made; the model card |
 | curves.png | the training's curves, in a run's folder and in a published one |
@@ -29,6 +30,7 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 TARGET_TOKENIZER = "target_tokenizer"
+LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS = "results.json"
 CARD = "README.md"
@@ -37,9 +39,9 @@ MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
-TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING)
+TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
 # Everything but the weights:
-SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*")
+SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
 

@@ -48,6 +48,7 @@ def embed_texts(
             options["source_language"] = model.config.choose("source", language)
         except ValueError as error:
             raise UserError(str(error)) from error
+        parts = parts.of(options["source_language"])
     encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]

@@ -76,6 +76,7 @@ def usable_indices(
 
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
     several = has_modules(parts.model)  # languages choose modules, not marks in the text
+    parts = parts.of(source_language)
     way = Direction() if several else direction(parts.model, parts.source, source_language, target_language)
     limit = source_limit(parts.model, parts.source, None)
     encoder = TextEncoder(parts.source, parts.source_processing, way, None, None)

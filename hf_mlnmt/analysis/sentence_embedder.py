@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
-from hf_mlnmt.data.tokenizer import save_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.languages import Direction, has_modules
 from hf_mlnmt.generation.loading import Parts, load
@@ -56,7 +56,11 @@ class SentenceEmbedder(InputModule):
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Texts -> input_ids and attention_mask (texts, longest)."""
-        ids = self.encoder([(prompt or "") + text for text in inputs])
+        language = kwargs.get("language") or self.language
+        encoder = self.encoder
+        if self.parts.each and language is not None:
+            encoder = TextEncoder(self.parts.of(language).source, self.parts.source_processing, Direction(), None, None)
+        ids = encoder([(prompt or "") + text for text in inputs])
         input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0, torch.device("cpu"))
         return {"input_ids": input_ids, "attention_mask": mask}
 
@@ -77,6 +81,10 @@ class SentenceEmbedder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """A model folder, and which language and pooling this module has."""
         self.model.save_pretrained(output_path)
+        if self.parts.each:
+            Tokenizers.of_languages(dict(self.parts.each)).save(output_path)
+            self.save_config(output_path)
+            return
         target = None if self.parts.target is self.parts.source else self.parts.target
         sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
         save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})

@@ -30,7 +30,9 @@ def encode_corpus(
     `spec.tag`.
     Raises UserError when nothing is left.
     """
-    language = (spec.languages or {}).get("target") if _has_codes(tokenizers) else None
+    named = spec.languages or {}
+    tokenizers = tokenizers.between(named.get("source"), named.get("target"))
+    language = named.get("target") if _has_codes(tokenizers) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
@@ -59,6 +61,7 @@ def encode_text(
 ) -> EncodedText:
     """As `encode_corpus`, for text of one language; `spec.side` must say whose vocabulary it gets."""
     assert spec.side is not None
+    tokenizers = tokenizers.between(spec.language, spec.language)
     key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
     report = FilterReport()
     texts = filtered_text(spec, root, text_filter, report)

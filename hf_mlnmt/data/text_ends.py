@@ -30,7 +30,9 @@ def begin_texts(folder: str | Path) -> None:
 
 def ending(tokenizers: Tokenizers) -> Tokenizers:
     """The tokenizers, with </s> behind every text again where `begin_texts` took it away."""
-    for tokenizer in {id(one): one for one in (tokenizers.source, tokenizers.target)}.values():
+    for tokenizer in {
+        id(one): one for one in (tokenizers.source, tokenizers.target, *tokenizers.each.values())
+    }.values():
         if _is_ours(tokenizer) and begins_texts(tokenizer):
             _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
     return tokenizers

@@ -18,7 +18,7 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, MASK, SPECIAL_TOKENS, code_of, train_tokenizer
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
-from hf_mlnmt.model_folder import TARGET_TOKENIZER, first_line
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, first_line
 
 __all__ = [
     "SPECIAL_TOKENS",
@@ -43,11 +43,31 @@ class Tokenizers:
     """What turns text into ids and back: `target` is `source` when the vocabulary is joint.
 
     `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
+    `each`: language -> its own, where every language has one (`of_languages`); `between` then gives those of two.
     """
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
     processing: dict[str, TextProcessing] = field(default_factory=dict)
+    each: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+
+    @classmethod
+    def of_languages(cls, each: dict[str, PreTrainedTokenizerBase]) -> Tokenizers:
+        """One for each language; what is asked of both sides (special tokens) the first one answers."""
+        first = next(iter(each.values()))
+        return cls(first, first, each=dict(each))
+
+    def between(self, source: str | None, target: str | None) -> Tokenizers:
+        """Those of two languages; the same tokenizers for all, unless every language has its own.
+
+        Raises: UserError for a language without one, listing those there are.
+        """
+        if not self.each:
+            return self
+        for language in (source, target):
+            if language not in self.each:
+                raise UserError(f"language {language}: there is no tokenizer of it, only of {', '.join(self.each)}.")
+        return Tokenizers(self.each[str(source)], self.each[str(target)], self.processing)
 
     def __post_init__(self) -> None:
         self.processing = {side: self.processing.get(side) or TextProcessing() for side in ("source", "target")}
@@ -55,17 +75,24 @@ class Tokenizers:
     @property
     def joint(self) -> bool:
         """True when both sides share one vocabulary."""
-        return self.source is self.target
+        return self.source is self.target and not self.each
 
     def language_ids(self) -> dict[str, int]:
         """The languages that the source's tokenizer has codes for, and the codes' ids."""
-        languages = languages_of(self.source)
+        languages = [] if self.each else languages_of(self.source)
         ids: Any = self.source.convert_tokens_to_ids([code_of(language) for language in languages])
         return dict(zip(languages, ids, strict=True))
 
+    def sizes(self) -> dict[str, int]:
+        """Entries of each language's vocabulary; empty where there is one for all, or one for each side."""
+        return {language: len(tokenizer) for language, tokenizer in self.each.items()}
+
     def save(self, folder: str | Path) -> None:
         """Write everything into a model folder."""
-        save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
+        if not self.each:
+            save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
+        for language, tokenizer in self.each.items():
+            _save(Path(folder) / LANGUAGE_TOKENIZERS / language, tokenizer)
 
     def encode_source(
         self, texts: Sequence[str], language: str | None = None, tag: str | None = None
@@ -162,10 +189,12 @@ def _save(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def load_tokenizers(folder: str | Path) -> Tokenizers:
-    """Read what `save_tokenizers` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
+    """Read what `Tokenizers.save` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
 
     Raises UserError when there is none, or when a file is broken.
     """
+    if folders := sorted(path for path in (Path(folder) / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
+        return Tokenizers.of_languages({path.name: _load(path) for path in folders})
     source, other = _load(folder), Path(folder) / TARGET_TOKENIZER
     return Tokenizers(source, _load(other) if other.is_dir() else source, load_processing(folder))
 

@@ -133,6 +133,7 @@ def perplexity(
         raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
     if has_modules(model):  # which need no code before the source
         model, language = pair_of(model, source_language, language), None
+        tokenizers = tokenizers.between(model.config.source_languages[0], model.config.target_languages[0])
     targets = tokenizers.encode_target(texts)
     read = None if sources is None else tokenizers.encode_source(sources, language)
     _check_lengths(config, targets, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,10 @@ import torch
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.data.vocabulary import check_vocabulary
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.vocabulary import check_languages, check_vocabulary
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import fetch_small_files, load_model
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, fetch_small_files, load_model
 from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
@@ -23,13 +24,23 @@ _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options 
 
 
 class Parts(NamedTuple):
-    """A loaded translation system; `target` is `source` when there is one tokenizer for both sides."""
+    """A loaded translation system; `target` is `source` when there is one tokenizer for both sides.
+
+    `each`: language -> its own tokenizer, where every language has one; `source` and `target` are then of two of them.
+    """
 
     model: Any
     source: Any
     target: Any
     source_processing: TextProcessing | None = None
     target_processing: TextProcessing | None = None
+    each: Mapping[str, Any] = {}
+
+    def of(self, source: str | None, target: str | None = None) -> Parts:
+        """With the tokenizers of these languages (None: the source's), where every language has its own."""
+        if not self.each or source is None:
+            return self
+        return self._replace(source=self.each[source], target=self.each[target or source])
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
@@ -59,9 +70,17 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
     model = load_model(name, dtype=dtype, **options)
     folder = fetch_small_files(name, **options)
-    source, target, processing = _tokenizers(name, folder, options)
-    check_vocabulary(name, model.config, source, target)
-    return Parts(model, source, target, processing.get("source"), processing.get("target"))
+    loaded, processing = _tokenizers(name, folder, options)
+    if loaded.each:
+        check_languages(name, model.config, loaded.each)
+    elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
+        raise UserError(
+            f"{name}: every language of the model has its own vocabulary, but {LANGUAGE_TOKENIZERS}/ lacks."
+        )
+    else:
+        check_vocabulary(name, model.config, loaded.source, loaded.target)
+    sides = processing.get("source"), processing.get("target")
+    return Parts(model, loaded.source, loaded.target, *sides, loaded.each)
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
@@ -119,14 +138,14 @@ def choose_device(device: str | None) -> torch.device:
     return chosen
 
 
-def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Any, Any, dict[str, TextProcessing]]:
-    if not options.get("trust_remote_code"):
+def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Tokenizers, dict[str, TextProcessing]]:
+    if not options.get("trust_remote_code") or (folder / LANGUAGE_TOKENIZERS).is_dir():
         loaded = load_tokenizers(folder)
-        return loaded.source, loaded.target, {side: p for side, p in loaded.processing.items() if not p.identity}
+        return loaded, {side: p for side, p in loaded.processing.items() if not p.identity}
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     except (OSError, ValueError) as error:
         raise UserError(f"{name}: its tokenizer cannot be loaded. {error}") from error
-    return tokenizer, tokenizer, {}
+    return Tokenizers(tokenizer, tokenizer), {}

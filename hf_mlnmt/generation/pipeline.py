@@ -181,7 +181,9 @@ class _Run:
     def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: Search):
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         if has_modules(parts.model):
-            parts, languages = parts._replace(model=pair_of(parts.model, *languages, name)), (None, None)
+            pair = pair_of(parts.model, *languages, name)
+            named = pair.config.source_languages[0], pair.config.target_languages[0]
+            parts, languages = parts.of(*named)._replace(model=pair), (None, None)
             search = Search(parts, "torch", search.rounded, name)
             parts = search.torch_parts
         self.parts = parts

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
-from hf_mlnmt.model_folder import auto_class_of
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.reports.language_names import NAMES, example
 
 TEXTS = [example(code) for code in ("en", "de", "fr")] + ["7"]
@@ -23,20 +24,23 @@ _TOLERANCE = 1e-4
 _LENGTH = 12
 
 
-def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[str, ...]) -> None:
-    """Refuse a folder that does not load again, or computes something else than `model` with `tokenizer` does.
+def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
+    """Refuse a folder that does not load again, or computes something else than `model` with its tokenizer does.
 
     Args:
         folder: the finished folder.
-        model: what it was made from, with the generation config that it was saved with.
+        model, tokenizers: what it was made from, with the generation config that it was saved with.
         ways: "package" and/or "remote-code" (see reload.py); the processes run side by side.
 
     Raises: UserError.
     """
+    names = _languages(model)
+    subfolder = f"{LANGUAGE_TOKENIZERS}/{names['source_language']}" if tokenizers.each else ""
+    tokenizer = tokenizers.each[names["source_language"]] if tokenizers.each else tokenizers.source
     language = getattr(tokenizer, "src_lang", None)
     texts = TEXTS if language is None or language[:2] in NAMES else TEXTS[:1]
     generator = torch.Generator().manual_seed(1)
-    names, asked = _languages(model), model
+    asked = model
     if names:
         asked = model.pair(**names)
     rows = asked.get_output_embeddings().weight.shape[0]
@@ -47,6 +51,7 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
         "threads": torch.get_num_threads(),
         "auto_class": auto_class_of(folder),
         "names": names,
+        "subfolder": subfolder,
     }
     expected = _compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
@@ -66,7 +71,7 @@ def check_loading(folder: str | Path, model: Any, tokenizer: Any, ways: tuple[st
 def _languages(model: Any) -> dict[str, str]:
     """What a model with modules of several languages is told; nothing for any other."""
     config = model.config
-    if not hasattr(config, "source_languages") or config.is_pair:
+    if not hasattr(config, "source_languages"):
         return {}
     return {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
 

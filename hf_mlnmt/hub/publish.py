@@ -20,6 +20,7 @@ from hf_mlnmt.model_folder import (
     CONFIG,
     CURVES,
     GENERATION_CONFIG,
+    LANGUAGE_TOKENIZERS,
     MODELS_OF_A_RUN,
     RESULTS,
     TARGET_TOKENIZER,
@@ -38,7 +39,7 @@ from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
 
-_OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER}
+_OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
@@ -93,7 +94,7 @@ def build_folder(
         check_folder(new, source, target)
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
-        check_loading(new, network, tokenizers.source, ways)
+        check_loading(new, network, tokenizers, ways)
     return Published(target, warnings)
 
 
@@ -159,6 +160,7 @@ def _facts(
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,
         separate_tokenizers=not tokenizers.joint,
+        language_tokenizers=bool(tokenizers.each),
         processing=hide_paths(read_json(source / TEXT_PROCESSING)),
         parameters=parameters,
         curves=_curves(source),

@@ -24,7 +24,7 @@ def main(folder: str, probe: str, out: str, way: str) -> None:
         content = json.load(stream)
     trust = {"trust_remote_code": True} if way == "remote-code" else {}
     torch.set_num_threads(content["threads"])
-    tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
+    tokenizer = AutoTokenizer.from_pretrained(folder, subfolder=content["subfolder"], **trust)
     model = getattr(transformers, content["auto_class"]).from_pretrained(folder, **trust).eval()
     batch = tokenizer(content["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -250,19 +250,30 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
             setattr(model, table, {key: value for key, value in found.items() if key == own})
         return model
 
-    def add_language(self, language: str, source: bool = True, target: bool = True) -> None:
-        """Give the model an encoder, a decoder or both for a new language, of the joint vocabulary, with new weights.
+    def add_language(
+        self, language: str, source: bool = True, target: bool = True, vocab_size: int | None = None
+    ) -> None:
+        """Give the model an encoder, a decoder or both for a new language, with new weights.
 
-        Raises: ValueError if it has them already, or if every language has a vocabulary of its own.
+        vocab_size: entries of the language's vocabulary, where every language has its own; None: the joint one.
+
+        Raises: ValueError if it has them already, or without a `vocab_size` where it needs one.
         """
         config, name = self.config, module_name(language)
-        if config.vocab_sizes is not None:
-            raise ValueError(f"{language}: the vocabularies of this model are its languages' own (vocab_sizes)")
+        if (vocab_size is None) != (config.vocab_sizes is None):
+            has = "one joint vocabulary: leave it out" if vocab_size else "a vocabulary each: give that of this one"
+            raise ValueError(f"vocab_size={vocab_size}: the languages of this model have {has}")
+        own = config.vocab_sizes or {}
+        if vocab_size != own.get(language, vocab_size):
+            raise ValueError(f"vocab_size={vocab_size}: {language} has {own[language]} entries already")
         for side, wanted in (("source", source), ("target", target)):
             if wanted and language in (codes := getattr(config, f"{side}_languages")):
                 raise ValueError(f"{language} is a {side} language of this model already: {', '.join(codes)}")
         encoder_class, decoder_class = CODERS[config.coders]
-        device, dtype = self.device, self.dtype
+        device, dtype, sizes = self.device, self.dtype, (config.vocab_size, config.decoder_vocab_size)
+        if vocab_size is not None:
+            config.vocab_sizes = {**own, language: vocab_size}
+        config.vocab_size = config.decoder_vocab_size = vocab_size or config.vocab_size
         if source:
             self.model.encoders[name] = encoder_class(config).to(device, dtype)
             config.source_languages = [*config.source_languages, language]
@@ -277,6 +288,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
                 self.all_tied_weights_keys = {**self.all_tied_weights_keys, **tied}
                 self.lm_heads[name].weight = self.model.decoders[name].embed_tokens.weight
             config.target_languages = [*config.target_languages, language]
+        config.vocab_size, config.decoder_vocab_size = sizes
         self.train(self.training)
 
     def config_between(self, source: str, target: str) -> BridgeConfig:

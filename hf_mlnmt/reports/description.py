@@ -15,6 +15,7 @@ from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
+    LANGUAGE_TOKENIZERS,
     RESULTS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
@@ -97,16 +98,17 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
     sides = {"joint": tokenizers.source}
     if not tokenizers.joint:
         sides = {"source": tokenizers.source, "target": tokenizers.target}
+    folders = {"target": TARGET_TOKENIZER, **{code: f"{LANGUAGE_TOKENIZERS}/{code}" for code in tokenizers.each}}
     return {
         side: {
             "class": type(tokenizer).__name__,
-            "kind": _kind(folder / ("" if side != "target" else TARGET_TOKENIZER)),
+            "kind": _kind(folder / folders.get(side, "")),
             "entries": len(tokenizer),
             "special_tokens": {str(token): tokenizer.convert_tokens_to_ids(token) for token in _special(tokenizer)},
             "languages": languages_of(tokenizer),
             "longest_input": tokenizer.model_max_length,
         }
-        for side, tokenizer in sides.items()
+        for side, tokenizer in (tokenizers.each or sides).items()
     }
 
 

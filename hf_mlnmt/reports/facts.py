@@ -41,6 +41,8 @@ class Facts:
     """Of the weights, as the Hub spells it."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     separate_tokenizers: bool = False
+    language_tokenizers: bool = False
+    """Whether every language has one of its own, in tokenizers/."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """text_processing.json."""
     parameters: Mapping[str, int] = field(default_factory=dict)

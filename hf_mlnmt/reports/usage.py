@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_mlnmt.model_folder import TARGET_TOKENIZER
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example
 
@@ -26,15 +26,19 @@ def _plain(facts: Facts, trust: bool = False) -> list[str]:
     # The tokenizer has no code of its own, but AutoTokenizer reads the model's config first, and would ask.
     trusted = ", trust_remote_code=True" if trust else ""
     source, undo = facts.processing.get("source") or {}, facts.processing.get("target") or {}
+    folder, other = "", TARGET_TOKENIZER
+    if facts.language_tokenizers:
+        folder, other = (f"{LANGUAGE_TOKENIZERS}/{code}" for code in facts.languages)
+    where = f', subfolder="{folder}"' if folder else ""
     lines = [
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
         *_moses_import(source, undo),
         "",
         f'name = "{facts.name}"',
-        f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
+        f"tokenizer = AutoTokenizer.from_pretrained(name{where}{trusted})",
     ]
     if facts.separate_tokenizers:
-        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{TARGET_TOKENIZER}"{trusted})')
+        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{other}"{trusted})')
     lines += [
         f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
         "",

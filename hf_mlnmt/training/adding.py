@@ -18,18 +18,20 @@ from hf_mlnmt.model_folder import load_model
 SIDES = ("source", "target")
 
 
-def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str) -> Any:
+def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
     """The model's config with the languages of the tasks, {"source_languages": [...], "target_languages": [...]}.
+
+    sizes: of the languages' vocabularies, where each has its own.
 
     Raises: UserError for another kind of model, and when nothing is to be added.
     """
     config: Any = AutoConfig.from_pretrained(str(folder))
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")
-    if config.vocab_sizes is not None:
-        raise UserError(f"{where}: model.add_to: every language of {folder} has a vocabulary of its own.")
     before = {f"{side}_languages": getattr(config, f"{side}_languages") for side in SIDES}
     for name, known in before.items():
+        if config.vocab_sizes is not None:
+            config.vocab_sizes = dict(sizes)
         setattr(config, name, list(dict.fromkeys([*known, *languages[name]])))
     if before == {name: getattr(config, name) for name in before}:
         raise UserError(
@@ -48,7 +50,8 @@ def with_languages(folder: Path, config: Any) -> Any:
     for language in config.languages:
         source, target = (language in new for new in sides)
         if source or target:
-            model.add_language(language, source=source, target=target)
+            size = None if config.vocab_sizes is None else config.vocab_sizes[language]
+            model.add_language(language, source=source, target=target, vocab_size=size)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in known)
     return model

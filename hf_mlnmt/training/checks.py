@@ -39,7 +39,9 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
         except UserError as error:
             raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
     own = recipe.tokenizer.path is None
-    tokenizers: Any = expected_tokenizers(recipe) if own else preparation.tokenizers()
+    modules = speaks_many(recipe, preparation.root)
+    each = preparation.corpora.languages() if modules and not recipe.tokenizer.joint else []
+    tokenizers: Any = expected_tokenizers(recipe, each) if own else preparation.tokenizers()
     check_model(preparation, tokenizers, processes, tokens=0)
     _check_weights(preparation, None if own else tokenizers)
     train: dict[str, CorpusSpec | TextSpec] = {
@@ -53,7 +55,6 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
     codes = recipe.tokenizer.languages if own else languages_of(tokenizers.source)
     pairs = [spec for task in preparation.corpora.tasks for spec in task.specs]
-    modules = speaks_many(recipe, preparation.root)
     yield from _check_languages(recipe, codes, pairs, list(scored.values()), modules)
     seen, warnings = check_corpora(train, scored, preparation.root)
     for task in preparation.corpora.tasks:

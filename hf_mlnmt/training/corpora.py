@@ -137,6 +137,29 @@ class RecipeCorpora:
                     yield from filtered_text(text, self.root, self.filter.of_text(), report)
                     self._check_something_left(text, report)
 
+    def languages(self) -> list[str]:
+        """All languages of the tasks, each once, in their order."""
+        named = (spec.languages or {} for task in self.tasks for spec in task.pairs)
+        of_texts = [str(spec.language) for task in self.tasks for spec in task.texts]
+        return list(dict.fromkeys([code for one in named for code in one.values()] + of_texts))
+
+    def texts_of(self, language: str) -> Iterator[str]:
+        """All text of one language that passes the filters; a file that several tasks read counts once."""
+        read = set()
+        for task in self.tasks:
+            for pairs in task.pairs:
+                for column, side in enumerate(("source", "target")):
+                    name = (pairs.files or {}).get(side) or repr(pairs)
+                    if (pairs.languages or {}).get(side) == language and name not in read:
+                        read.add(name)
+                        report = FilterReport()
+                        found = filtered_pairs(pairs, self.root, self.filter, report)
+                        yield from (pair[column] for pair in found)
+                        self._check_something_left(pairs, report)
+            for text in task.texts:
+                if text.language == language:
+                    yield from filtered_text(text, self.root, self.filter.of_text(), FilterReport())
+
     def _check_something_left(self, spec: CorpusSpec | TextSpec, report: FilterReport) -> None:
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
@@ -157,7 +180,9 @@ class RecipeCorpora:
         if task.texts:
             return Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
         chosen, weights = at_ratios(parts, task.pairs, task.seed)
-        return self._changed(Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed)
+        return self._changed(
+            Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed, task.languages
+        )
 
     def encode(
         self,
@@ -174,7 +199,7 @@ class RecipeCorpora:
             return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
         return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
-    def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int) -> EncodedSet:
+    def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int, languages: dict[str, str]) -> EncodedSet:
         """The pairs with what `data` says is done to them: turned round, cut anew."""
         data = self.recipe.data
         changed: Corpora | BothDirections = corpora
@@ -187,6 +212,7 @@ class RecipeCorpora:
             changed = BothDirections(corpora, data.bidirectional_epochs, seed)
         if not data.bpe_dropout:
             return changed
+        tokenizers = tokenizers.between(languages["source"], languages["target"])
         source = BPEDropout(tokenizers.source, data.bpe_dropout)
         target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
         self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")

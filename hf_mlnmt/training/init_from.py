@@ -244,6 +244,12 @@ def _embeddings(model: PreTrainedModel) -> list[nn.Module]:
 def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: str) -> None:
     theirs = load_tokenizers(folder)
     sides = {"encoder": ("source",), "decoder": ("target",)}.get(part, ("source", "target"))
+    if theirs.each.keys() != tokenizers.each.keys():
+        there, here = (", ".join(one.each) or "one for all" for one in (theirs, tokenizers))
+        raise UserError(f"{where}: has tokenizers of other languages ({there}) than this training ({here}).")
+    for language, new in tokenizers.each.items():
+        if _vocabulary_of(theirs.each[language]) != _vocabulary_of(new):
+            raise UserError(f"{where}: its tokenizer of {language} is not this training's: tokenizer.path: {folder}")
     for side in sides:
         old, new = getattr(theirs, side), getattr(tokenizers, side)
         if _vocabulary_of(old) != _vocabulary_of(new) or theirs.processing[side] != tokenizers.processing[side]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,20 +46,31 @@ class ExpectedTokenizers:
 
     source: ExpectedTokenizer
     target: ExpectedTokenizer
+    each: dict[str, ExpectedTokenizer] = field(default_factory=dict)
 
     @property
     def joint(self) -> bool:
         """True when both sides share one vocabulary."""
-        return self.source is self.target
+        return self.source is self.target and not self.each
 
     def language_ids(self) -> dict[str, int]:
         """None are known yet."""
         return {}
 
+    def sizes(self) -> dict[str, int]:
+        """As `Tokenizers.sizes`."""
+        return {language: one.size for language, one in self.each.items()}
 
-def expected_tokenizers(recipe: Recipe) -> ExpectedTokenizers:
-    """What the tokenizers will be if the corpus has words enough."""
+    def between(self, source: str | None, target: str | None) -> ExpectedTokenizers:
+        """As `Tokenizers.between`."""
+        return ExpectedTokenizers(self.each[str(source)], self.each[str(target)]) if self.each else self
+
+
+def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> ExpectedTokenizers:
+    """What the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
     source = ExpectedTokenizer(recipe.tokenizer.vocab_size)
+    if languages:
+        return ExpectedTokenizers(source, source, {one: ExpectedTokenizer(source.size) for one in languages})
     return ExpectedTokenizers(source, source if recipe.tokenizer.joint else ExpectedTokenizer(source.size))
 
 

@@ -106,16 +106,21 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
     return hasattr(AutoConfig.from_pretrained(str(_config_path(recipe, root)[0])), "source_languages")
 
 
-def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
-    """The fields of a config that name the languages of the tasks, in their order.
+def _check_tokenizer(recipe: Recipe) -> None:
+    """What a tokenizer for each language cannot have. Raises: UserError naming the key."""
+    settings = recipe.tokenizer
+    if settings.joint or settings.path is not None:
+        return
+    for key in ("languages", "processing"):
+        if getattr(settings, key):
+            raise UserError(
+                f"{recipe.path}: tokenizer.{key} is for one vocabulary of all languages, and tokenizer.joint is false: "
+                "here each language has its own. Use one of the two."
+            )
 
-    Raises: UserError unless the tasks have one vocabulary.
-    """
-    if not recipe.tokenizer.joint:
-        raise UserError(
-            f"{recipe.path}: tokenizer.joint is false: modules of several languages take one joint vocabulary here. "
-            "Set it to true."
-        )
+
+def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
+    """The fields of a config that name the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
     every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
     sources, targets = {task.source for task in tasks}, {task.target for task in tasks}
@@ -131,13 +136,23 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
         return fused_model(recipe, root).config
     if settings.add_to is not None:
         folder = local_folder(settings.add_to, root, f"{recipe.path}: model.add_to")
-        return extended_config(folder, languages_of_tasks(recipe), str(recipe.path))
+        return extended_config(folder, languages_of_tasks(recipe), str(recipe.path), tokenizers.sizes())
     source, target = len(tokenizers.source), len(tokenizers.target)
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
     both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
     if speaks_many(recipe, root):
         both |= languages_of_tasks(recipe)
+        _check_tokenizer(recipe)
+        if sizes := tokenizers.sizes():
+            if missing := [
+                code for code in [*both["source_languages"], *both["target_languages"]] if code not in sizes
+            ]:
+                raise UserError(
+                    f"{recipe.path}: tokenizer.path: {recipe.tokenizer.path} has no tokenizer of {missing[0]}, only of "
+                    f"{', '.join(sizes)}."
+                )
+            both["vocab_sizes"] = sizes
         if codes := tokenizers.language_ids():
             both["language_codes"] = codes
     if not tokenizers.joint:

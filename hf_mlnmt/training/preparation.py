@@ -90,16 +90,37 @@ class Preparation:
     def tokenizers(self) -> Tokenizers:
         """Those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
         settings, folder = self.recipe.tokenizer, self.output / "tokenizer"
+        given = None
         if settings.path is not None:
             local = self.root / settings.path
-            found = ending(load_tokenizers(local if local.is_dir() else settings.path))
-            return with_mask(found) if settings.mask else found
-        if not folder.is_dir():
+            given = ending(load_tokenizers(local if local.is_dir() else settings.path))
+            given = with_mask(given) if settings.mask else given
+            if not (given.each and self.recipe.model.add_to):
+                return given
+        if not folder.is_dir() and (given is not None or self._one_for_each_language()):
+            with atomic_folder(folder) as new:
+                self._tokenizers_of_languages({} if given is None else given.each).save(new)
+        elif not folder.is_dir():
             sides = "both sides" if settings.joint else "each side"
             self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {sides}")
             with atomic_folder(folder) as new:
                 save_tokenizers(new, *self._train_tokenizers())
         return load_tokenizers(folder)
+
+    def _one_for_each_language(self) -> bool:
+        return not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
+
+    def _tokenizers_of_languages(self, given: Mapping[str, Any]) -> Tokenizers:
+        """One for each language of the tasks: those given, and newly trained ones for the others."""
+        settings, each = self.recipe.tokenizer, dict(given)
+        for language in self.corpora.languages():
+            if language not in each:
+                self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {language}")
+                lines = self.corpora.texts_of(language)
+                each[language] = train_tokenizer(
+                    lines, settings.kind, settings.vocab_size, [], settings.byte_fallback, tags=settings.tags
+                )
+        return Tokenizers.of_languages(each)
 
     def _train_tokenizers(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
         settings, languages = self.recipe.tokenizer, dataclasses.asdict(self.recipe.languages)
@@ -160,6 +181,8 @@ class Preparation:
     def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
         """A task's objective, made for a model. Raises: UserError naming the task."""
         sides = frozenset(text.side for text in task.texts if text.side)
+        if getattr(tokenizers, "each", None) and task.pairs:
+            tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
         given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
         try:
             return task.objective.make(given)
@@ -192,11 +215,11 @@ class Preparation:
         encoded = self.corpora.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
         if isinstance(spec, TextSpec) or not translates(self.recipe, name):
             return dev.DevSet(encoded, name=name)
-        raw = self.raw(name, spec)
+        raw, named = self.raw(name, spec), spec.languages or {}
         return dev.DevSet(
             encoded,
             raw.references,
-            tokenizers.decode_target,
+            tokenizers.between(named.get("source"), named.get("target")).decode_target,
             metrics,
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,

@@ -117,7 +117,9 @@ class Tokenizer:
     path: str | None = None
     kind: Literal["bpe", "unigram"] = "bpe"
     vocab_size: int = 8000
-    joint: bool = True  # one vocabulary for both sides
+    joint: bool = (
+        True  # one vocabulary for both sides; false: one for each, of a model of many languages for each language
+    )
     byte_fallback: bool = True
     mask: bool = False  # add <mask> to the tokenizer of `path` where it lacks it; those trained here have it
     languages: list[str] = field(default_factory=list)  # codes for multilingual use: <2de> ...

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.hub.check_reload import check_loading
 
 
@@ -28,7 +29,7 @@ def test_other_weights_are_noticed(copy, published):
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"logits differ by|generated"):
-        check_loading(copy, model, tokenizer, ("package",))
+        check_loading(copy, model, Tokenizers(tokenizer, tokenizer), ("package",))
 
 
 def test_code_that_needs_the_package_is_noticed(copy, published):
@@ -36,7 +37,7 @@ def test_code_that_needs_the_package_is_noticed(copy, published):
     source.write_text(source.read_text() + "\nimport hf_mlnmt\n")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"(?s)does not load again \(remote-code\).*hf_mlnmt"):
-        check_loading(copy, model, tokenizer, ("remote-code",))
+        check_loading(copy, model, Tokenizers(tokenizer, tokenizer), ("remote-code",))
 
 
 def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_path):
@@ -52,7 +53,7 @@ def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_
     monkeypatch.setattr("hf_mlnmt.hub.check_reload._start", sleeping)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"does not load again \(first\)"):
-        check_loading(published, model, tokenizer, ("first", "second"))
+        check_loading(published, model, Tokenizers(tokenizer, tokenizer), ("first", "second"))
     assert [process.poll() is not None for process in started] == [True, True]
 
 

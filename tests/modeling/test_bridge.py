@@ -282,3 +282,19 @@ def test_refused_configurations():
         with pytest.raises(StrictDataclassError, match=message):
             config_for("bridge-rnn", "tiny", **fields)
     assert config_for("bridge-rnn", "tiny", encoder_layers=3).decoder_layers == 2
+
+
+def test_a_new_language_brings_its_own_vocabulary_where_each_has_one():
+    model = build("bridge-rnn", **SIZES)
+    before = model.config.vocab_size, model.config.decoder_vocab_size
+    model.add_language("cs", vocab_size=27)
+    assert model.config.vocab_sizes == {**SIZES["vocab_sizes"], "cs": 27}
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == before
+    sizes = [model.model.encoders["of_cs"], model.model.decoders["of_cs"], model.lm_heads["of_cs"]]
+    assert [next(one.parameters()).shape[0] for one in sizes] == [27, 27, 27]
+    with pytest.raises(ValueError, match="a vocabulary each: give that of this one"):
+        model.add_language("sk")
+    with pytest.raises(ValueError, match="en has 31 entries already"):
+        model.add_language("en", vocab_size=32)
+    with pytest.raises(ValueError, match="one joint vocabulary: leave it out"):
+        build("bridge-rnn").add_language("cs", vocab_size=27)

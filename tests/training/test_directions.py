@@ -15,9 +15,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
+from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.cli import app
+from hf_mlnmt.data import load_tokenizers
 from hf_mlnmt.evaluation.matrix import read_matrix
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.hub.publish import build_folder
 from hf_mlnmt.training import read_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -242,3 +245,63 @@ def test_a_run_with_language_codes(three, tmp_path):
         text, source_language="de", target_language="fr", num_beams=1, max_new_tokens=8
     )
     assert tokenizer.decode(written[0], skip_special_tokens=True).strip() == found
+
+
+def test_a_vocabulary_for_each_language(three, tmp_path):
+    """Trained, tested, translated, embedded, published, and grown by a language, each with its own tokenizer."""
+    own = {"joint": False, "byte_fallback": False, "vocab_size": 60}
+    short = {"budget": {"steps": 2}, "evaluation": {"every": 2, "best": "loss"}}
+    first = recipe_of(tmp_path / "a", {"between": ["de", "en"], "copies": True}, tokenizer=own, **short)
+    said = run(first, three, tmp_path / "two")
+    assert said.count("training a bpe tokenizer of 60 subwords for") == 2
+    model = tmp_path / "two" / "average"
+    assert not (model / "tokenizer.json").exists()
+    tokenizers = {code: AutoTokenizer.from_pretrained(model / "tokenizers" / code) for code in ("de", "en")}
+    assert tokenizers["de"].get_vocab() != tokenizers["en"].get_vocab()
+    text = (three / "val.de").read_text().splitlines()[0]
+    batch = tokenizers["de"]([text], return_tensors="pt")
+    translate = TranslationPipeline.from_pretrained(str(model))
+    found = translate.model.generate(**batch, source_language="de", target_language="en", max_new_tokens=6)
+    named = {"source_language": "de", "target_language": "en", "max_new_tokens": 6}
+    assert translate([text], **named) == [tokenizers["en"].batch_decode(found, skip_special_tokens=True)[0].strip()]
+    vectors = embed_texts(translate.parts, [text], "de")
+    expected = translate.model.embed(**batch, source_language="de")
+    torch.testing.assert_close(torch.from_numpy(vectors), expected)
+    second = recipe_of(
+        tmp_path / "b",
+        {"between": ["en", "fr"]},
+        model={},
+        tokenizer={"byte_fallback": False, "vocab_size": 70},
+        **short,
+    )
+    run(second, three, tmp_path / "three", settings=[f"model.add_to={model}"])
+    grown = tmp_path / "three" / "average"
+    before, after = (load_file(path / "model.safetensors") for path in (model, grown))
+    assert before.keys() < after.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    for code in ("de", "en"):
+        assert AutoTokenizer.from_pretrained(grown / "tokenizers" / code).get_vocab() == tokenizers[code].get_vocab()
+    sizes = AutoModelForSeq2SeqLM.from_pretrained(grown).config.vocab_sizes
+    assert sizes == {
+        **translate.model.config.vocab_sizes,
+        "fr": len(AutoTokenizer.from_pretrained(grown / "tokenizers/fr")),
+    }
+    published = build_folder(grown, tmp_path / "hub", licence="mit", languages=("de", "fr")).folder
+    assert 'subfolder="tokenizers/de"' in (published / "README.md").read_text()
+    pair = AutoModelForSeq2SeqLM.from_pretrained(published).pair("de", "fr")
+    pair.save_pretrained(tmp_path / "pair")
+    load_tokenizers(published).between("de", "fr").save(tmp_path / "pair")
+    alone, both = (TranslationPipeline.from_pretrained(str(path)) for path in (tmp_path / "pair", published))
+    assert alone([text], max_new_tokens=6) == both([text], **{**named, "target_language": "fr"})
+    shutil.rmtree(grown / "tokenizers" / "en")
+    with pytest.raises(UserError, match="there is no tokenizer of en, only of de, fr"):
+        TranslationPipeline.from_pretrained(str(grown))
+
+
+@pytest.mark.parametrize("key", [{"languages": ["de", "en"]}, {"processing": {"source": {"lowercase": True}}}])
+def test_what_a_vocabulary_for_each_language_cannot_have(three, tmp_path, key):
+    recipe = recipe_of(
+        tmp_path, {"between": ["de", "en"]}, tokenizer={"joint": False, "byte_fallback": False, "vocab_size": 60, **key}
+    )
+    with pytest.raises(UserError, match=rf"tokenizer\.{next(iter(key))} is for one vocabulary of all languages"):
+        run(recipe, three, tmp_path / "run", dry_run=True)
