@@ -12,6 +12,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 from hf_mlnmt.hub.cleaning import clean_generation_config
+from hf_mlnmt.model_folder import CONFIG, auto_class_of, fetch_small_files
 
 # What each needs beyond this package.
 FORMATS: dict[str, tuple[str, ...]] = {
@@ -55,6 +56,7 @@ def export(
     """
     output = Path(output)
     _check_request(to, dtype)
+    _check_translates(str(model))
     check_made_before(output, RECORD, "hf_mlnmt.export/", "export")
     tell(f"loading {model}")
     network, tokenizers = _load(str(model))
@@ -81,6 +83,17 @@ def export(
         }
         write_json(new / RECORD, record)
     return Exported(output, record)
+
+
+def _check_translates(name: str) -> None:
+    """UserError for models of text of one language, before anything is loaded."""
+    folder = fetch_small_files(name)
+    if (folder / CONFIG).is_file() and (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
+        what = "an encoder that predicts hidden tokens" if kind == "AutoModelForMaskedLM" else "a language model"
+        raise UserError(
+            f"{name}: is {what} ({kind}); export writes translation models. It runs wherever Transformers does; fused "
+            "into a translation model (hf-mlnmt fuse) it is searched by this package."
+        )
 
 
 def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import copy
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -31,6 +31,7 @@ from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
 from .stack import TransformerPreTrainedModel
 from .transformer import Encoder, TransformerModel
 
+SHARED = r"^model\.decoder\.embed_tokens\."
 _Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
 
@@ -66,6 +67,19 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         tied = getattr(config, "tie_projection", False)
         self._tied_weights_keys = {"projection.weight": "model.encoder.embed_tokens.weight"} if tied else {}
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, name, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
+        """As Transformers'; of a translation model whose sides share one matrix of embeddings too, which its file has
+        under the decoder's name."""
+        if not isinstance(config, PreTrainedConfig):
+            told = {
+                key: value for key, value in kwargs.items() if key in ("revision", "token", "cache_dir", "subfolder")
+            }
+            config = cls.config_class.from_pretrained(name if config is None else config, **told)
+        if config.is_encoder_decoder and config.share_encoder_decoder_embeddings:
+            key_mapping = {SHARED: "model.encoder.embed_tokens.", **(key_mapping or {})}
+        return super().from_pretrained(name, *args, config=config, key_mapping=key_mapping, **kwargs)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.model.encoder

@@ -104,6 +104,8 @@ LAYOUTS: dict[str, tuple[str, list[tuple[str, str]], tuple[str, ...]]] = {
         ("search-fusion", "fusion-training"),
     ),
 }
+STUDY_FOLDER = "multi30k-monolingual"  # in results/
+STUDY_TABLES = (*LAYOUTS, "lengths", "texts", "fused-losses")
 LENGTHS = [NONE, ("symbol", "fusion-symbol"), ("sequence", "fusion-sequence"), ("back-translation 1:1", "bt-beam-1")]
 
 

@@ -12,6 +12,7 @@
 | published | what the papers print, by setup, ours beside it; then their other tables |
 | published:SETUP | of one setup |
 | printed:NAME | one of the papers' other tables (published.py) |
+| study:NAME | a table of the study of text of one language (monolingual.py), as far as it is run |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.reports.monolingual import LEGEND, STUDY_FOLDER, STUDY_TABLES, study_tables
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
@@ -67,8 +69,10 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return tables[rest].markdown()
     if kind == "printed" and rest in PRINTED:
         return PRINTED[rest].table().markdown()
+    if kind == "study" and rest in STUDY_TABLES:
+        return _study(rest, root, link)
     known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
-    known += [f"printed:{one}" for one in PRINTED]
+    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDY_TABLES)]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
@@ -140,6 +144,15 @@ def _ours(root: Path, link: str) -> dict[str, str]:
             spread = f" ± {statistics.stdev(scores):.2f} ({len(scores)} seeds)" if len(scores) > 1 else ""
             found[stem] = f"[{statistics.fmean(scores):.2f}{spread}]({link}results/{paths[0].name})"
     return found
+
+
+def _study(name: str, root: Path, link: str) -> str:
+    """A table of the study, and where it is from; a sentence where nothing is there yet."""
+    folder = root / "results" / STUDY_FOLDER
+    tables = study_tables(folder)
+    if name not in tables:
+        return "Not run yet."
+    return f"{tables[name].markdown()}\n\nOf [results/{STUDY_FOLDER}]({link}results/{STUDY_FOLDER}/README.md). {LEGEND}"
 
 
 def _published(ours: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ from hf_mlnmt.training.recipe_checks import doubts
 from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.task_checks import MAIN_DEV
 from hf_mlnmt.training.tasks import Task
+from hf_mlnmt.training.text_checks import doubts_about_texts
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import Preparation
@@ -59,6 +60,9 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     seen, warnings = check_corpora(train, scored, preparation.root)
     for task in preparation.corpora.tasks:
         yield from doubts_about_sides(task.name, task.pairs, preparation.root)
+    texts = {key: spec for key, spec in train.items() if isinstance(spec, TextSpec)}
+    others = [spec for spec in (*scored.values(), *train.values()) if spec not in texts.values()]
+    yield from doubts_about_texts(texts, others, preparation.root, None if own else tokenizers)
     subwords = sum(seen[key].subwords for key in train)
     check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
     yield from warnings

@@ -37,6 +37,7 @@ class DevSet:
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         name: before the names of what is measured, where a training has several development sets.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
+        parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
     """
 
     dataset: Any
@@ -50,6 +51,7 @@ class DevSet:
     objective: Objective | None = None
     name: str = "dev"
     languages: Mapping[str, str] | None = None
+    parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,9 +70,10 @@ class DevSet:
             asked = asked.between(self.languages["source"], self.languages["target"])
         with torch.no_grad():
             loss = self._loss(asked, accelerator)
+            parts = self._parts(asked, accelerator) if self.parts else {}
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         model.train(was_training)
-        scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
+        scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
             self.translations = self.decode(outputs)
             for metric in self.metrics:
@@ -78,13 +81,14 @@ class DevSet:
         return scores
 
     def _batches(
-        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator
+        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator, first: int | None = None
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process's share of the sentences in batches of similar lengths, with their indices."""
-        lengths = np.asarray(self.dataset.source_lengths)
+        lengths = np.asarray(self.dataset.source_lengths)[:first]
+        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
         while len(order):
-            size = max(1, self.batch_tokens // int(lengths[order[0]]))
+            size = max(1, tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
@@ -100,6 +104,21 @@ class DevSet:
             totals += torch.stack([loss.double(), objective.items(batch).double()])
         total, items = accelerator.reduce(totals, "sum").tolist()
         return total / max(1.0, items)
+
+    def _parts(self, model: PreTrainedModel, accelerator: Accelerator) -> dict[str, float]:
+        """Parts of a loss per item, batch by batch in the order of the sentences' lengths."""
+        assert self.parts is not None
+        objective, first = self.parts
+        names: dict[str, int] = {}
+        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)  # items, then the parts
+        for _, batch in self._batches(objective.collate, accelerator, first):
+            with accelerator.autocast():
+                _, parts = objective.loss(model, batch, num_items_in_batch=1)
+            totals[0] += objective.items(batch).double()
+            for name, value in parts.items():
+                totals[names.setdefault(name, len(names) + 1)] += value.double()
+        items, *sums = accelerator.reduce(totals, "sum").tolist()
+        return {name: sums[place - 1] / max(1.0, items) for name, place in names.items()}
 
     def _translate(
         self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -54,6 +54,7 @@ class FusionSequence(Objective):
     translates: ClassVar[bool] = True
     needs = (FUSED, SEQUENCE)
     pad_token_id: int
+    dev_sentences: int
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         """As `Translation`."""
@@ -67,6 +68,10 @@ class FusionSequence(Objective):
         items = self.items(batch) if num_items_in_batch is None else num_items_in_batch
         parts = {"log_q": reference.sum() / items, "log_z": log_z.sum() / items}
         return parts["log_z"] - parts["log_q"], parts
+
+    def measured_parts(self) -> tuple[Objective, int] | None:
+        """Itself, on the first `dev_sentences`."""
+        return (self, self.dev_sentences) if self.dev_sentences else None
 
     @abstractmethod
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -85,6 +90,7 @@ class FusionNBest(FusionSequence):
         length_penalty: of that beam search; 0: the list has the n largest q that were found.
         max_length: no hypothesis has more tokens; None: 10 more than twice the longest reference of the batch.
         reuse: make the list of a sentence anew after so many uses. Above 1 a resumed training is not exactly the same.
+        dev_sentences: log Z and log q are measured on so many first sentences of the development set too.
     """
 
     pad_token_id: int
@@ -93,7 +99,12 @@ class FusionNBest(FusionSequence):
     length_penalty: float = 0.0
     max_length: int | None = None
     reuse: int = 1
+    dev_sentences: int = 200
     kept: dict[bytes, tuple[Tensor, int]] = field(default_factory=dict, repr=False)
+
+    def measured_parts(self) -> tuple[Objective, int] | None:
+        """The same with lists that are always new."""
+        return (replace(self, reuse=1, kept={}), self.dev_sentences) if self.dev_sentences else None
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `FusionSequence`."""
@@ -143,6 +154,7 @@ class FusionTrellis(FusionSequence):
         beams: of the search. k: beams that share so many last tokens are joined.
         max_length: no path has more tokens; None: 10 more than twice the longest reference of the batch.
         tolerance: a sentence's search ends when its open beams have less than this part of Z; 0: at `max_length`.
+        dev_sentences: log Z and log q are measured on so many first sentences of the development set too.
     """
 
     pad_token_id: int
@@ -150,6 +162,7 @@ class FusionTrellis(FusionSequence):
     k: int = 1
     max_length: int | None = None
     tolerance: float = 1e-6
+    dev_sentences: int = 200
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `FusionSequence`."""

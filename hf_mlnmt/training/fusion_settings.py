@@ -30,9 +30,11 @@ class NBestSettings:
     length_penalty: float = 0.0
     max_length: int | None = None
     reuse: int = 1
+    dev_sentences: int = 200
 
     def __post_init__(self) -> None:
         _check_counts(self, ("n", "max_length", "reuse"))
+        _check_dev_sentences(self.dev_sentences)
 
 
 @dataclass
@@ -43,13 +45,20 @@ class TrellisSettings:
     k: int = 1
     max_length: int | None = None
     tolerance: float = 1e-6
+    dev_sentences: int = 200
 
     def __post_init__(self) -> None:
         _check_counts(self, ("beams", "max_length"))
+        _check_dev_sentences(self.dev_sentences)
         if self.k < 0:
             raise UserError(f"k must be at least 0, not {self.k}.")
         if not 0 <= self.tolerance < 1:
             raise UserError(f"tolerance must be at least 0 and below 1, not {self.tolerance}.")
+
+
+def _check_dev_sentences(count: int) -> None:
+    if count < 0:
+        raise UserError(f"dev_sentences must be at least 0, which measures none, not {count}.")
 
 
 def _check_counts(settings: Any, names: Sequence[str]) -> None:

@@ -77,6 +77,11 @@ class Objective(ABC):
         """The objective whose loss on a development set is reported."""
         return self
 
+    def measured_parts(self) -> tuple[Objective, int] | None:
+        """An objective whose parts of the loss are measured on so many first sentences of a translated development set,
+        beside the translation's loss; None for none."""
+        return None
+
     @abstractmethod
     def loss(
         self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None

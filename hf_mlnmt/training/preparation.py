@@ -202,6 +202,8 @@ class Preparation:
             objectives = dict.fromkeys([MAIN_DEV], objectives.get(tasks[0].name))
         for one in dev_sets:
             one.objective = objectives.get(one.name)
+        if len(tasks) == 1 and dev_sets and dev_sets[0].references:
+            dev_sets[0].parts = tasks[0].objective.measured_parts()
 
     def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
         """The development sets, whole, with the recipe's metrics where they are translated."""

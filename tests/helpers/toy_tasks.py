@@ -31,7 +31,9 @@ from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.training import Batches, Objective, Task, Translation, TranslationTrainer
-from hf_mlnmt.training.objectives import IGNORED, Need, pad
+from hf_mlnmt.training.batching import TokenBatchSampler
+from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, pad
+from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
 
 ENCODER = Need("an encoder (get_encoder)", lambda model: callable(getattr(model, "get_encoder", None)))
 WIDTH = 16
@@ -120,6 +122,22 @@ def toy_trainer(
     return TranslationTrainer(model, arguments(folder, **{**defaults, **settings}), tasks, Batches(tokens))
 
 
+def sampler_of(tasks: Sequence[Task], seed: int = 3, tokens: int = 60) -> TaskBatchSampler:
+    """The batches that two processes see of the tasks, with SETTINGS."""
+    samplers = [
+        TokenBatchSampler(
+            task.data.source_lengths,
+            task.data.target_lengths,
+            tokens,
+            seed=seed_of(seed, number),
+            world_size=2,
+            accumulation=SETTINGS["gradient_accumulation_steps"],
+        )
+        for number, task in enumerate(tasks)
+    ]
+    return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
+
+
 def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
     """What training gives, in one process and from the definition: the loss of a step is the sum over its tasks of
 
@@ -128,9 +146,12 @@ def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
     model, optimizer = trainer.model.train(), trainer.create_optimizer()
     for step in range(steps):
         batches: dict[int, list[dict[str, Tensor]]] = {}
-        for number, indices in sampler.members(step):
-            task = trainer.tasks[number]
-            batches.setdefault(number, []).append(task.objective.collate([task.data[index] for index in indices]))
+        for place in range(step * sampler.accumulation, (step + 1) * sampler.accumulation):
+            number, before = sampler.rotation.at(place)
+            epoch, task = before // len(sampler.samplers[number]), trainer.tasks[number]
+            for indices in sampler.at(place)[1]:
+                examples = [{**task.data[index], SHOWN: np.array([epoch, index])} for index in indices]
+                batches.setdefault(number, []).append(task.objective.collate(examples))
         optimizer.zero_grad()
         for number, of_task in batches.items():
             objective = trainer.tasks[number].objective

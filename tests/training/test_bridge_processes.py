@@ -8,29 +8,15 @@ import pytest
 import torch
 from helpers.bridge_tasks import PAIRS, SETTINGS, bridge_model, bridge_tasks
 from helpers.processes import launch
-from helpers.toy_tasks import by_hand, toy_trainer
+from helpers.toy_tasks import by_hand, sampler_of, toy_trainer
 from safetensors.torch import load_file
 from transformers import TrainerCallback
-
-from hf_mlnmt.training.batching import TokenBatchSampler
-from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
 
 
 def test_two_processes_are_the_definition(tmp_path):
     launch("tests/helpers/bridge_tasks.py", str(tmp_path))
     tasks = bridge_tasks()
-    samplers = [
-        TokenBatchSampler(
-            task.data.source_lengths,
-            task.data.target_lengths,
-            60,
-            seed=seed_of(3, number),
-            world_size=2,
-            accumulation=2,
-        )
-        for number, task in enumerate(tasks)
-    ]
-    sampler = TaskBatchSampler(samplers, Rotation([1, 1, 1], 3))
+    sampler = sampler_of(tasks)
     weights = load_file(tmp_path / "weights.safetensors")
     trainer = toy_trainer(tmp_path / "alone", tasks, bridge_model(), **SETTINGS)
     expected = dict(by_hand(trainer, sampler, SETTINGS["max_steps"]).named_parameters())

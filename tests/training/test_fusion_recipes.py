@@ -68,6 +68,9 @@ def test_a_whole_run(objective, data, tmp_path):
             assert log["loss"] == pytest.approx(log["loss_log_z"] - log["loss_log_q"], abs=2e-4)
             assert log["loss"] >= 0
     assert sum("eval_bleu" in log for log in logs) >= 3
+    for log in logs if objective != "fusion-symbol" else ():
+        if "eval_bleu" in log:
+            assert log["eval_log_q"] <= log["eval_log_z"] < 0, "the reference is in every list"
     before, after = load_file(data / "lm" / "model.safetensors"), load_file(made / "average" / "model.safetensors")
     for name, weight in before.items():
         assert torch.equal(after[f"language_0.{name}"], weight)

@@ -8,12 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.processes import launch
-from helpers.toy_tasks import SETTINGS, by_hand, toy_tasks, toy_trainer
+from helpers.toy_tasks import SETTINGS, by_hand, sampler_of, toy_tasks, toy_trainer
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
-
-from hf_mlnmt.training.batching import TokenBatchSampler
-from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +19,8 @@ def two(tmp_path_factory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("two")
     launch("tests/helpers/toy_tasks.py", str(folder))
     ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
-    samplers = [
-        TokenBatchSampler(
-            task.data.source_lengths,
-            task.data.target_lengths,
-            60,
-            seed=seed_of(3, number),
-            world_size=2,
-            accumulation=2,
-        )
-        for number, task in enumerate(toy_tasks())
-    ]
     log = json.loads((folder / "log.json").read_text())
-    sampler = TaskBatchSampler(samplers, Rotation([2, 1, 1], 3))
+    sampler = sampler_of(toy_tasks())
     return SimpleNamespace(ranks=ranks, weights=load_file(folder / "weights.safetensors"), log=log, sampler=sampler)
 
 

@@ -100,6 +100,24 @@ def test_undistorted_positions_get_neither_loss_nor_gradient_through_the_output(
     assert reached.nonzero().tolist() == [[0, 2]]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_of_a_translation_folder_the_encoder_keeps_its_embeddings(head, shared, tmp_path):
+    """One matrix of both sides is stored under the decoder's name; two are two."""
+    one = FIRST["transformer"]
+    sizes = {"vocab_size": 29, "decoder_vocab_size": 29, "share_encoder_decoder_embeddings": shared}
+    translation = one.model(**sizes)
+    translation.save_pretrained(tmp_path)
+    assert ("model.encoder.embed_tokens.weight" in load_file(tmp_path / "model.safetensors")) != shared
+    config = translation.config
+    for given in ({}, {"config": config}):
+        for load in (HEADS[head], type(model_of(one, head))):
+            model, told = load.from_pretrained(tmp_path, output_loading_info=True, **given)
+            assert told["missing_keys"] == {"projection.weight"}
+            for name, weight in translation.get_encoder().state_dict().items():
+                assert torch.equal(model.get_encoder().state_dict()[name], weight), name
+
+
 def test_transfer_into_a_masked_model_and_back(tmp_path):
     """A translation model's folder loads as either; W_proj alone begins anew, and nothing of it goes back."""
     one = FIRST["enc-dc"]
