@@ -15,6 +15,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
 
 RECORD = "import.json"
+_FILES = (".npz", ".pt", ".ckpt")  # of Marian, of fairseq and OpenNMT-py, of JoeyNMT
 _TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
 
 
@@ -74,11 +75,15 @@ def _read(name: str, options: dict[str, Any]) -> Source:
     """By what lies there: the formats are told apart by the names of their files, and what is in them."""
     path = Path(name)
     here = path.is_dir() and not (path / "config.json").is_file()
+    if not path.exists() and (path.suffix in _FILES or path.is_absolute() or name.startswith(".")):
+        raise UserError(f"{path}: there is no such file or folder. Give a model folder or a Hub name.")
     if path.suffix == ".npz" or (here and any(path.glob("*.npz"))):
         from hf_mlnmt.convert import marian
 
         return marian.read(path)
-    pickles = [path] if path.is_file() else sorted([*path.glob("*.pt"), *path.glob("*.ckpt")]) if here else []
+    pickles = sorted([*path.glob("*.pt"), *path.glob("*.ckpt")]) if here else []
+    if path.is_file() and path.suffix in _FILES:
+        pickles = [path]
     if pickles:
         pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best one
         if len(pickles) > 1:
@@ -88,6 +93,11 @@ def _read(name: str, options: dict[str, Any]) -> Source:
         from hf_mlnmt.convert import eole
 
         return eole.read(path)
+    if here or path.is_file():
+        raise UserError(
+            f"{path}: no checkpoint that can be read. A folder with config.json (Transformers, Eole), or a file "
+            f"{', '.join(_FILES)} with what its toolkit put beside it is expected (docs/opus-mt.md)."
+        )
     from hf_mlnmt.convert import huggingface
 
     return huggingface.read(name, options)

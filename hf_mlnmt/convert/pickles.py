@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,19 @@ def load(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        first = first_line(error).partition(". ")[0].rstrip(".")  # torch goes on with advice that is not ours
-        more = f" {_OLD_VOCABULARY}" if "torchtext" in str(error) or "onmt." in str(error) else ""
-        raise UserError(
-            f"{path}: cannot be read as weights and plain settings alone, and what else a pickle holds is never run "
-            f"({first}).{more}"
-        ) from error
+        raise UserError(f"{path}: {_reason(error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
     return content
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file that cannot be loaded; torch's own words go on with advice that is not ours."""
+    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if asked is None:
+        return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0].rstrip('.')})."
+    more = f" {_OLD_VOCABULARY}" if asked[1].startswith(("torchtext", "onmt")) else ""
+    return (
+        "holds more than weights and plain settings, and what else a pickle holds is never run: it asks for "
+        f"{asked[1]}.{more}"
+    )
