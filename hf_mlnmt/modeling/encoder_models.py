@@ -73,10 +73,10 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         """As Transformers'; of a translation model whose sides share one matrix of embeddings too, which its file has
         under the decoder's name."""
         if not isinstance(config, PreTrainedConfig):
-            told = {
-                key: value for key, value in kwargs.items() if key in ("revision", "token", "cache_dir", "subfolder")
-            }
-            config = cls.config_class.from_pretrained(name if config is None else config, **told)
+            places = ("revision", "token", "cache_dir", "subfolder")
+            told = {key: value for key, value in kwargs.items() if key in places}
+            kind: Any = cls.config_class
+            config = kind.from_pretrained(name if config is None else config, **told)
         if config.is_encoder_decoder and config.share_encoder_decoder_embeddings:
             key_mapping = {SHARED: "model.encoder.embed_tokens.", **(key_mapping or {})}
         return super().from_pretrained(name, *args, config=config, key_mapping=key_mapping, **kwargs)

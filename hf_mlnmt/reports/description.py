@@ -83,9 +83,8 @@ def _architecture(config: Any) -> dict[str, Any]:
 
 def _training(results: Any) -> dict[str, Any]:
     """What results files say, as they say it: a list when there are several seeds."""
-    keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding")
-    keys += ("scores", "perplexity")
-    found = [{key: result[key] for key in keys if result.get(key)} for result in results]
+    keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
+    found = [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]
     return {"results": found}
 
 
