@@ -7,12 +7,20 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search.kept_weights import kept
-from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.native_library import library, pointer
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
+RELU, SWISH = range(2)  # activations, likewise
 PANEL = 64  # outputs of a weight that lie together, as in search.c
 ROWS = 96  # of a task: what they need stays in the processor's cache
 FEW_ROWS = 6  # too few to share out among threads
+
+
+class Rounded(ctypes.Structure):
+    """`Rounded` of search.c."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("numbers", "scales", "sums")]
 
 
 class Unit(ctypes.Structure):
@@ -27,6 +35,9 @@ class Unit(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("capacity", "slots", "start")),
         ("mask", ctypes.c_void_p),
         ("mask_rows", ctypes.c_long),
+        ("activation", ctypes.c_long),
+        ("rounded_in", Rounded),
+        ("rounded_out", Rounded),
     ]
 
 
@@ -36,29 +47,41 @@ class NativeUnits:
     def __init__(self, functions: Any):
         self.functions = functions
         self.units: list[Unit] = []
-        self.largest = 0  # numbers in a weight
+        self.largest = 0  # numbers in a weight in floating point
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
         self.held: list[Any] = []  # what the units point to
         self.scratch = torch.empty(0)  # memory that the functions compute in
         self.array: Any = None
 
     def add(
-        self, sublayer: Any, kind: int, into: Any, out: Any, heads: int = 1, scaling: float = 1.0, slot: int = 0
+        self,
+        sublayer: Any,
+        kind: int,
+        into: Any,
+        out: Any,
+        heads: int = 1,
+        scaling: float = 1.0,
+        slot: int = 0,
+        activation: int = RELU,
     ) -> None:
         """A sublayer with its first and its last product."""
         norm = sublayer.layer_norm
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=into.out_features)
-        unit.heads, unit.scaling = heads, scaling
+        unit.heads, unit.scaling, unit.activation = heads, scaling, activation
         unit.norm_weight, unit.norm_bias = self.hold(norm.weight), self.hold(norm.bias)
-        unit.weight_in, unit.bias_in = self.packed(into), self.hold(into.bias)
-        unit.weight_out, unit.bias_out = self.packed(out), self.hold(out.bias)
+        unit.bias_in, unit.bias_out = self.hold(into.bias), self.hold(out.bias)
+        unit.weight_in, unit.rounded_in = self.packed(into)
+        unit.weight_out, unit.rounded_out = self.packed(out)
         self.units.append(unit)
-        self.largest = max(self.largest, into.weight.numel(), out.weight.numel())
         self.slots.append(slot)
 
-    def packed(self, module: Any) -> int | None:
-        """A module's weight (outputs, inputs) as search.c reads it."""
-        return self.hold(kept(module, "panels", self.pack))
+    def packed(self, module: Any) -> tuple[int | None, Rounded]:
+        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded."""
+        if isinstance(module, Int8Linear):
+            numbers, sums = module.pack()
+            return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums))
+        self.largest = max(self.largest, module.weight.numel())
+        return self.hold(kept(module, "panels", self.pack)), Rounded()
 
     def pack(self, weight: Tensor) -> Tensor:
         """Weight (outputs, inputs) -> panels (outputs / PANEL rounded up, inputs, PANEL)."""
@@ -121,7 +144,3 @@ def best_continuations_natively(
     functions.choose(*where, pointer(running), count, *found, torch.get_num_threads())
     return scores, beams, tokens
 
-
-def pointer(tensor: Tensor | None) -> int | None:
-    """The address of a tensor's first number, or None."""
-    return None if tensor is None else tensor.data_ptr()

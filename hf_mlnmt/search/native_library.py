@@ -55,13 +55,16 @@ def _library(number: str) -> Any:
     except (OSError, subprocess.SubprocessError) as error:
         logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
         return None
-    pointer, number_of = ctypes.c_void_p, ctypes.c_long
-    functions.run.argtypes = [pointer, *[number_of] * 4, pointer, number_of, number_of, pointer, number_of]
+    address, number_of = ctypes.c_void_p, ctypes.c_long
+    functions.run.argtypes = [address, *[number_of] * 4, address, number_of, number_of, address, number_of]
     functions.run.restype = number_of
-    functions.pack.argtypes = [number_of, number_of, pointer, pointer]
+    functions.pack.argtypes = [number_of, number_of, address, address]
     functions.pack.restype = None
-    functions.choose.argtypes = [pointer, *[number_of] * 5, pointer, number_of, pointer, pointer, pointer, number_of]
+    functions.choose.argtypes = [address, *[number_of] * 5, address, number_of, address, address, address, number_of]
     functions.choose.restype = None
+    functions.linear.argtypes = [*[number_of] * 3, *[address] * 7, number_of, number_of]
+    functions.linear.restype = number_of
+    functions.int8_kind.argtypes, functions.int8_kind.restype = [], number_of
     return functions
 
 
@@ -84,6 +87,11 @@ def _compiled(compiler: str, number: str) -> Path:
                 made.replace(target)
                 return target
     raise OSError(outcome.stderr.strip()[-500:])
+
+
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    """The address of a tensor's first number, or None."""
+    return None if tensor is None else tensor.data_ptr()
 
 
 def processor() -> str:

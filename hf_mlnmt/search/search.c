@@ -5,12 +5,19 @@
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 relu(W_1 x + b_1) + b_2
  *
- * All matrices are row-major. A row is one beam of one sentence. A weight is packed, in panels of 64 outputs,
+ * and in int8 `linear`, a product with a rounded weight (int8.py). All matrices are row-major. A row is one beam of one sentence. A weight is packed, in panels of 64 outputs,
  * (outputs / 64 rounded up, inputs, 64): a panel lies in one piece, which the processor's cache likes. The order in
  * which a row's numbers are added depends neither on the other rows nor on the threads.
  */
 #include <math.h>
 #include <string.h>
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+#if defined(__AMX_INT8__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,7 +38,17 @@ typedef REAL real;
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
 enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD }; /* kinds of units */
-enum { PANEL = 64, BLOCK = 64 };
+enum { RELU, SWISH };                                    /* of FEED_FORWARD */
+enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
+
+/* A weight in int8: W = numbers * scales, rounded to 127 steps either way for each output. `numbers`: panels (outputs /
+ * PANEL rounded up, inputs / 4, PANEL, 4), zeros behind the last input up to a multiple of INPUTS, and behind the last
+ * output; sums: 128 times the sum of an output's numbers. `numbers` NULL: there is none. */
+typedef struct {
+    const signed char *numbers;
+    const float *scales;
+    const int *sums;
+} Rounded;
 
 typedef struct {
     long kind, pre;                       /* pre: equation 3 with the norm first */
@@ -44,11 +61,14 @@ typedef struct {
     long capacity, slots, start;          /* `slots` are looked at; SELF_ATTENTION writes `width` from `start` on */
     const real *mask;                     /* (sentences, width or 1, slots), added to the scores */
     long mask_rows;                       /* width or 1 */
+    long activation;
+    Rounded in8, out8;                    /* in the place of `in` and `out` */
 } Unit;
 
 typedef struct {
-    long width, d_model;
+    long width, d_model, threads;         /* threads: of a product */
     real *inner, *normed, *scores;        /* memory for what a task computes */
+    void *bytes;                          /* as much as bytes_for(its rows, its widest input) */
 } Task;
 
 /* y (rows, vecs vectors) += x (rows, k) w (k, vecs vectors); rows and vecs are constants where this is inlined. */
@@ -106,10 +126,191 @@ void pack(long outputs, long inputs, const real *weight, real *packed)
 }
 
 /* y (n, m) += x (n, k) times a packed weight. */
-static void multiply_weight(long n, long k, long m, const real *x, const real *w, real *y)
+static void multiply_weight(long n, long k, long m, const real *x, const real *w, real *y, long threads)
 {
+    threads = n * k * m < 1 << 17 ? 1 : threads;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long c = 0; c < m; c += PANEL)
         multiply_add(n, k, m - c < PANEL ? m - c : PANEL, x, k, w + c * k, PANEL, y + c, m);
+}
+
+/* ---- int8 ----
+ * An input row is rounded to 127 steps of its largest number either way, 128 is added, and products with the weight's
+ * numbers are summed up in whole numbers: the order changes nothing. */
+
+static long padded(long number, long to) { return (number + to - 1) / to * to; }
+
+/* Bytes for n rounded rows of k inputs, and their scales. */
+static long bytes_for(long n, long k) { return padded(n, ROWS) * (padded(k, INPUTS) + (long)sizeof(float)) + 64; }
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+
+/* How a processor multiplies in int8: 0 not in this code, 1 by vectors, 2 by tiles (AMX). */
+long int8_kind(void)
+{
+#if defined(__AMX_INT8__) && defined(__linux__)
+    static long kind; /* Linux wants to be asked for the tiles, once for a process */
+    if (!kind) kind = syscall(SYS_arch_prctl, 0x1023, 18) == 0 ? 2 : 1;
+    return kind;
+#else
+    return 1;
+#endif
+}
+
+/* x (k) to bytes; returns the scale: x is about (bytes - 128) * scale. */
+static float round_row(long k, const float *x, unsigned char *bytes)
+{
+    float largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (long i = 0; i < k; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    float inverse = largest > 0 ? 127.0f / largest : 0;
+    for (long i = 0; i < k; i++) bytes[i] = (unsigned char)(int)(rintf(x[i] * inverse) + 128.0f);
+    return largest / 127.0f;
+}
+
+/* sums (rows, PANEL) = x (rows, k) times a panel; rows is a constant where this is inlined. */
+static inline __attribute__((always_inline)) void vector_panel(
+    const int rows, long k, const unsigned char *x, const signed char *w, int *sums)
+{
+    __m512i sum[4][4];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 4; v++) sum[r][v] = _mm512_setzero_si512();
+    for (long i = 0; i < k; i += 4) {
+        __m512i factor[4];
+        for (int v = 0; v < 4; v++) factor[v] = _mm512_loadu_si512(w + i * PANEL + v * 64);
+        for (int r = 0; r < rows; r++) {
+            int four;
+            memcpy(&four, x + r * k + i, sizeof four);
+            __m512i row = _mm512_set1_epi32(four);
+            for (int v = 0; v < 4; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], row, factor[v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 4; v++) _mm512_storeu_si512(sums + r * PANEL + v * 16, sum[r][v]);
+}
+
+#ifdef __AMX_INT8__
+/* The same for up to ROWS rows, the next multiple of 16 being readable: tiles of 16 rows by 16 outputs. */
+static void tile_panel(long rows, long k, const unsigned char *x, const signed char *w, int *sums)
+{
+    for (int half = 0; half < PANEL; half += 32) { /* outputs */
+        const signed char *part = w + half * 4;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (long i = 0; i < k; i += INPUTS) {
+            _tile_loadd(6, part + i * PANEL, PANEL * 4);
+            _tile_loadd(7, part + i * PANEL + 64, PANEL * 4);
+            _tile_loadd(4, x + i, k);
+            _tile_dpbusd(0, 4, 6);
+            _tile_dpbusd(1, 4, 7);
+            if (rows <= 16) continue;
+            _tile_loadd(5, x + 16 * k + i, k);
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+        }
+        _tile_stored(0, sums + half, PANEL * 4);
+        _tile_stored(1, sums + half + 16, PANEL * 4);
+        if (rows <= 16) continue;
+        _tile_stored(2, sums + 16 * PANEL + half, PANEL * 4);
+        _tile_stored(3, sums + 16 * PANEL + half + 16, PANEL * 4);
+    }
+}
+
+typedef struct {
+    unsigned char palette, start, unused[14];
+    unsigned short columns[16]; /* bytes */
+    unsigned char rows[16];
+} Tiles;
+#endif
+
+/* The panels from..to-1 of y (n, m) += x W. */
+static void multiply_panels(long from, long to, long n, long k, long m, const unsigned char *x, const float *row_scales,
+                            const Rounded *w, float *y)
+{
+    int sums[ROWS * PANEL];
+    for (long p = from; p < to; p++) {
+        const signed char *numbers = w->numbers + p * PANEL * k;
+        long c = p * PANEL, columns = m - c < PANEL ? m - c : PANEL;
+        for (long r = 0; r < n; r += ROWS) {
+            long rows = n - r < ROWS ? n - r : ROWS;
+#ifdef __AMX_INT8__
+            if (n > 2 && int8_kind() == 2)
+                tile_panel(rows, k, x + r * k, numbers, sums);
+            else
+#endif
+            {
+                long a = 0;
+                for (; a + 4 <= rows; a += 4) vector_panel(4, k, x + (r + a) * k, numbers, sums + a * PANEL);
+                for (; a < rows; a++) vector_panel(1, k, x + (r + a) * k, numbers, sums + a * PANEL);
+            }
+            for (long a = 0; a < rows; a++) {
+                float *row = y + (r + a) * m + c, scale = row_scales[r + a];
+                for (long j = 0; j < columns; j++)
+                    row[j] += (float)(sums[a * PANEL + j] - w->sums[c + j]) * (scale * w->scales[c + j]);
+            }
+        }
+    }
+}
+
+/* y (n, m) += x (n, k) times a rounded weight; `memory` is bytes_for(n, k). */
+static void multiply_rounded(long n, long k, long m, const float *x, const Rounded *w, float *y, void *memory,
+                             long threads)
+{
+    long wide = padded(k, INPUTS), panels = (m + PANEL - 1) / PANEL;
+    float *scales = memory;
+    unsigned char *bytes = (unsigned char *)(scales + padded(n, ROWS));
+    for (long r = 0; r < n; r++) {
+        scales[r] = round_row(k, x + r * k, bytes + r * wide);
+        memset(bytes + r * wide + k, 0, wide - k);
+    }
+    threads = n * k * m < 1 << 17 ? 1 : threads;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#ifdef _OPENMP
+        long own = omp_get_thread_num(), all = omp_get_num_threads();
+#else
+        long own = 0, all = 1;
+#endif
+#ifdef __AMX_INT8__
+        Tiles tiles = {.palette = 1}, before;
+        if (n > 2 && int8_kind() == 2) {
+            for (int t = 0; t < 8; t++) tiles.columns[t] = 64, tiles.rows[t] = 16;
+            _tile_storeconfig(&before);
+            _tile_loadconfig(&tiles);
+        }
+#endif
+        multiply_panels(panels * own / all, panels * (own + 1) / all, n, wide, m, bytes, scales, w, y);
+#ifdef __AMX_INT8__
+        if (n > 2 && int8_kind() == 2) {
+            if (before.palette) _tile_loadconfig(&before);
+            else _tile_release();
+        }
+#endif
+    }
+}
+
+#else
+long int8_kind(void) { return 0; }
+static void multiply_rounded(long n, long k, long m, const float *x, const Rounded *w, float *y, void *memory,
+                             long threads)
+{
+}
+#endif
+
+/* y (n, m) = x (n, k) times a rounded weight, plus the bias, if there is one; returns 0, or, having done nothing, how
+ * many bytes of memory are needed. */
+long linear(long n, long k, long m, const float *x, const signed char *numbers, const float *scales, const int *sums,
+            const float *bias, float *y, void *memory, long size, long threads)
+{
+    Rounded weight = {numbers, scales, sums};
+    if (bytes_for(n, k) > size) return bytes_for(n, k);
+    for (long r = 0; r < n; r++)
+        if (bias) memcpy(y + r * m, bias, m * sizeof(float));
+        else memset(y + r * m, 0, m * sizeof(float));
+    multiply_rounded(n, k, m, x, &weight, y, memory, threads);
+    return 0;
 }
 
 /* y (n, m) = bias, or 0. */
@@ -216,6 +417,30 @@ static void attend(const Unit *unit, const Task *task, long first, long count)
     }
 }
 
+/* y (n, m) += x (n, k) times the weight, whichever there is. */
+static void multiply(long n, long k, long m, const real *x, const real *w, const Rounded *rounded, real *y,
+                     const Task *task)
+{
+    if (rounded->numbers)
+        multiply_rounded(n, k, m, (const float *)x, rounded, (float *)y, task->bytes, task->threads);
+    else
+        multiply_weight(n, k, m, x, w, y, task->threads);
+}
+
+/* relu(x), or swish(x) = x / (1 + e^-x). */
+static void activate(long n, real *x, long activation)
+{
+    if (activation == RELU) {
+        for (long i = 0; i < n; i++) x[i] = x[i] > 0 ? x[i] : 0;
+        return;
+    }
+#pragma omp simd
+    for (long i = 0; i < n; i++) {
+        real power = exponential(x[i] > 0 ? -x[i] : x[i]); /* e^-|x| */
+        x[i] *= (x[i] > 0 ? 1 : power) / (1 + power);
+    }
+}
+
 /* One sublayer, equation 3, for sentences first .. first + count - 1; states (their rows, d_model) in place. */
 static void sublayer(const Unit *unit, const Task *task, real *states, long first, long count)
 {
@@ -226,10 +451,10 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
         x = task->normed;
     }
     fill(n, inner, unit->in_bias, task->inner, inner);
-    multiply_weight(n, d, inner, x, unit->in, task->inner);
+    multiply(n, d, inner, x, unit->in, &unit->in8, task->inner, task);
     const real *computed = task->inner;
     if (unit->kind == FEED_FORWARD) {
-        for (long i = 0; i < n * inner; i++) task->inner[i] = task->inner[i] > 0 ? task->inner[i] : 0;
+        activate(n * inner, task->inner, unit->activation);
     } else {
         if (unit->kind == SELF_ATTENTION) append(unit, task, first, count);
         attend(unit, task, first, count);
@@ -239,35 +464,40 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (unit->out_bias)
         for (long r = 0; r < n; r++)
             for (long j = 0; j < d; j++) states[r * d + j] += unit->out_bias[j];
-    multiply_weight(n, k, d, computed, unit->out, states);
+    multiply(n, k, d, computed, unit->out, &unit->out8, states, task);
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 
 /* All units, one after the other, on states (sentences x width, d_model) in place. The sentences are shared out in
- * tasks of about `rows` rows. `scratch` is memory for `size` numbers; returns 0, or,
- * having done nothing, how many are needed. */
+ * tasks of about `rows` rows; of a single task, the outputs of each product. `scratch` is memory for `size` numbers;
+ * returns 0, or, having done nothing, how many are needed. */
 long run(const Unit *units, long count, long sentences, long width, long d_model, real *states, long rows, long threads,
          real *scratch, long size)
 {
     long each = rows / width > 1 ? rows / width : 1;
     each = each < sentences ? each : sentences;
-    long tasks = (sentences + each - 1) / each, inner = 0, slots = 0;
+    long tasks = (sentences + each - 1) / each, inner = d_model, slots = 0, bytes = 0;
     for (long u = 0; u < count; u++) {
         inner = units[u].inner > inner ? units[u].inner : inner;
         slots = units[u].slots > slots ? units[u].slots : slots;
     }
+    for (long u = 0; u < count; u++)
+        if (units[u].in8.numbers || units[u].out8.numbers) bytes = bytes_for(each * width, inner);
     long needed = each * width * (inner + d_model) + width * slots; /* of a task */
+    long places = padded(needed + bytes / (long)sizeof(real) + 1, 16);
+    long inside = tasks == 1 ? threads : 1;
     threads = threads < tasks ? threads : tasks;
-    if (needed * threads > size) return needed * threads;
+    if (places * threads > size) return places * threads;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (long t = 0; t < tasks; t++) {
 #ifdef _OPENMP
-        real *start = scratch + needed * omp_get_thread_num();
+        real *start = scratch + places * omp_get_thread_num();
 #else
         real *start = scratch;
 #endif
         long first = t * each, here = sentences - first < each ? sentences - first : each;
-        Task task = {width, d_model, start, start + here * width * inner, start + here * width * (inner + d_model)};
+        real *normed = start + here * width * inner;
+        Task task = {width, d_model, inside, start, normed, normed + here * width * d_model, start + needed};
         for (long u = 0; u < count; u++) sublayer(units + u, &task, states + first * width * d_model, first, here);
     }
     return 0;

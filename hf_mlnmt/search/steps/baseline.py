@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
 from hf_mlnmt.modeling.layers import FeedForward
 from hf_mlnmt.search.cache import HeadMatrices
-from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.kept_weights import kept
-from hf_mlnmt.search.native import FEED_FORWARD, SELF_ATTENTION, SOURCE_ATTENTION, NativeUnits
+from hf_mlnmt.search.native import FEED_FORWARD, RELU, SELF_ATTENTION, SOURCE_ATTENTION, SWISH, NativeUnits
 from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts
 
+ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
 SMALL = 2**18  # numbers in a weight that compiled code multiplies by any number of rows
 MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
 
@@ -95,7 +96,7 @@ class DecoderStep:
         self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.logits_memory: Tensor | None = None
-        self.functions = None if type(self.projection) is Int8Linear else library(self.projection.weight.dtype)
+        self.functions = library(self.decoder.embed_tokens.weight.dtype)
         # Of each decoder, what is done, one after the other.
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
@@ -165,8 +166,8 @@ class DecoderStep:
     def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
         """What search.c needs to compute this sublayer, or None if it cannot."""
         found: tuple[Any, ...]
-        if type(module) is FeedForward and type(module.activation) is nn.ReLU:
-            found = FEED_FORWARD, module.fc1, module.fc2
+        if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
+            found = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]
         elif type(module) in (SelfAttention, CrossAttention):
             kind = SELF_ATTENTION if type(module) is SelfAttention else SOURCE_ATTENTION
             products = (getattr(module, name) for name in self.attentions[type(module)])
@@ -175,9 +176,11 @@ class DecoderStep:
             return None
         if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
             return None
-        _, into, out, *_ = found
-        numbers = {x.dtype for part in (into, out, sublayer.layer_norm) for x in part.parameters()}
-        return found if numbers == {self.projection.weight.dtype} else None
+        parts = (*found[1:3], sublayer.layer_norm)
+        if any(type(part) is Int8Linear and compiled(part) is None for part in parts):
+            return None
+        numbers = {x.dtype for part in parts for x in part.parameters()}
+        return found if numbers == {self.decoder.embed_tokens.weight.dtype} else None
 
     def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, context: StepContext) -> Tensor:
         """Equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
