@@ -38,13 +38,22 @@ def continuations(
         running: sums of the beams so far (sentences, beams).
     """
     beams = running.shape[1]
-    if not rules.processors and not normalized:
-        found = best_continuations_natively(scores.expand(-1, beams, -1), running, count)
+    if rules.lengths_alone and not normalized:
+        forbidden = rules.forbidden(history.shape[-1])
+        more = 0 if forbidden is None else forbidden.numel() * beams  # among so many more, enough are allowed
+        found = best_continuations_natively(scores.expand(-1, beams, -1), running, count + more)
         if found is not None:
-            return found
+            return found if forbidden is None else without(found, forbidden, count)
     log_probs = scores if normalized else log_softmax(scores)
     log_probs = rules.process(history, log_probs.expand(-1, beams, -1))  # (sentences, beams, vocabulary)
     return best_continuations(log_probs, running, count)
+
+
+def without(found: tuple[Tensor, Tensor, Tensor], tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The first `count` of sums, beams, tokens (sentences, more) that are none of these tokens, in the same order."""
+    order = torch.isin(found[2], tokens).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+    sums, beams, last = (part.gather(1, order) for part in found)
+    return sums, beams, last
 
 
 def log_softmax(scores: Tensor) -> Tensor:

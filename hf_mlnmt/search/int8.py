@@ -1,11 +1,12 @@
-"""Linear layers in int8, for a CPU: 8-bit weights are read in a quarter of the time, and multiplied several times as fast.
+"""Linear layers in int8, for a CPU: weights are read in a quarter of the time, and multiplied several times as fast.
 
 A weight is rounded to 127 steps either way with a scale for each output, an input row as it comes, with a scale of its
-own: so what is computed for a row depends on no other. The sums are whole numbers and exact: compiled code (search.c, by
-AVX-512 VNNI or AMX) and PyTorch's `_int_mm` give the same but for the rounding of the last two products.
+own: so what is computed for a row depends on no other. The sums are whole numbers and exact: compiled code (search.c,
+by AVX-512 VNNI or AMX) and PyTorch's `_int_mm` give the same but for the rounding of the last two products.
 """
 
 import copy
+import threading
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from hf_mlnmt.search.native_library import library, pointer
 STEPS = 127
 PANEL, INPUTS = 64, 64  # outputs of a packed weight that lie together, and what inputs are padded to: as in search.c
 MOST_INPUTS = 2**16  # sums of more could pass 2^31
+_OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product wanted
 
 
 class Int8Linear(nn.Module):
@@ -29,7 +31,6 @@ class Int8Linear(nn.Module):
         self.rounded = (weight / self.scales[:, None]).round().to(torch.int8)  # (outputs, inputs)
         self.bias = None if linear.bias is None else linear.bias.detach().float().clone()
         self.packed: tuple[Tensor, Tensor] | None = None
-        self.memory = torch.empty(0, dtype=torch.uint8)  # that compiled code computes in
 
     def forward(self, states: Tensor) -> Tensor:
         """states (..., inputs), float32 -> (..., outputs)."""
@@ -55,8 +56,11 @@ class Int8Linear(nn.Module):
         weight = numbers.data_ptr(), self.scales.data_ptr(), sums.data_ptr(), pointer(self.bias)
         threads = torch.get_num_threads()
         where = rows.data_ptr(), *weight, found.data_ptr()
-        while missing := functions.linear(*sizes, *where, self.memory.data_ptr(), self.memory.numel(), threads):
-            self.memory = torch.empty(missing, dtype=torch.uint8)
+        memory = getattr(_OF_THREAD, "memory", None)
+        while missing := functions.linear(
+            *sizes, *where, pointer(memory), 0 if memory is None else len(memory), threads
+        ):
+            memory = _OF_THREAD.memory = torch.empty(missing, dtype=torch.uint8)
         return found
 
     def pack(self) -> tuple[Tensor, Tensor]:

@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native_library import library, pointer
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
 RELU, SWISH = range(2)  # activations, likewise
 PANEL = 64  # outputs of a weight that lie together, as in search.c
 ROWS = 96  # of a task: what they need stays in the processor's cache
+LARGE_ROWS = 512  # where weights are large: each is read once for a task
+SMALL = 2**18  # numbers in a weight that compiled code multiplies as fast as a library
 FEW_ROWS = 6  # too few to share out among threads
 
 
@@ -38,6 +40,7 @@ class Unit(ctypes.Structure):
         ("activation", ctypes.c_long),
         ("rounded_in", Rounded),
         ("rounded_out", Rounded),
+        *((name, ctypes.c_long) for name in ("plain_in", "plain_out")),
     ]
 
 
@@ -47,7 +50,8 @@ class NativeUnits:
     def __init__(self, functions: Any):
         self.functions = functions
         self.units: list[Unit] = []
-        self.largest = 0  # numbers in a weight in floating point
+        self.largest = 0  # numbers in a weight that is multiplied here, in floating point
+        self.reads_much = False  # some weights are large
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
         self.held: list[Any] = []  # what the units point to
         self.scratch = torch.empty(0)  # memory that the functions compute in
@@ -70,18 +74,23 @@ class NativeUnits:
         unit.heads, unit.scaling, unit.activation = heads, scaling, activation
         unit.norm_weight, unit.norm_bias = self.hold(norm.weight), self.hold(norm.bias)
         unit.bias_in, unit.bias_out = self.hold(into.bias), self.hold(out.bias)
-        unit.weight_in, unit.rounded_in = self.packed(into)
-        unit.weight_out, unit.rounded_out = self.packed(out)
+        unit.weight_in, unit.rounded_in, unit.plain_in = self.packed(into)
+        unit.weight_out, unit.rounded_out, unit.plain_out = self.packed(out)
         self.units.append(unit)
         self.slots.append(slot)
 
-    def packed(self, module: Any) -> tuple[int | None, Rounded]:
-        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded."""
+    def packed(self, module: Any) -> tuple[int | None, Rounded, bool]:
+        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded; and whether it is a
+        plain matrix, for the product of a library."""
         if isinstance(module, Int8Linear):
+            self.reads_much = self.reads_much or module.rounded.numel() > SMALL
             numbers, sums = module.pack()
-            return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums))
+            return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums)), False
+        self.reads_much = self.reads_much or module.weight.numel() > SMALL
+        if module.weight.numel() > SMALL and self.functions.gemm:
+            return self.hold(kept(module, "transposed", transposed)), Rounded(), True
         self.largest = max(self.largest, module.weight.numel())
-        return self.hold(kept(module, "panels", self.pack)), Rounded()
+        return self.hold(kept(module, "panels", self.pack)), Rounded(), False
 
     def pack(self, weight: Tensor) -> Tensor:
         """Weight (outputs, inputs) -> panels (outputs / PANEL rounded up, inputs, PANEL)."""
@@ -113,7 +122,7 @@ class NativeUnits:
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]
             unit.mask, unit.mask_rows = mask.data_ptr(), mask.shape[2]
         sentences, threads = len(states) // context.width, torch.get_num_threads()
-        rows = max(FEW_ROWS, min(ROWS, -(-len(states) // threads)))
+        rows = max(FEW_ROWS, min(LARGE_ROWS if self.reads_much else ROWS, -(-len(states) // threads)))
         sizes = len(self.units), sentences, context.width, states.shape[1]
         arguments = self.array, *sizes, states.data_ptr(), rows, threads
         while missing := self.functions.run(*arguments, self.scratch.data_ptr(), self.scratch.numel()):
@@ -144,3 +153,7 @@ def best_continuations_natively(
     functions.choose(*where, pointer(running), count, *found, torch.get_num_threads())
     return scores, beams, tokens
 
+
+def transposed(weight: Tensor) -> Tensor:
+    """A copy that lies in memory as (inputs, outputs)."""
+    return weight.t().contiguous()

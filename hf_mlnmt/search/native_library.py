@@ -51,7 +51,7 @@ def _library(number: str) -> Any:
         logger.info("decoding: no C compiler, so PyTorch's operations are called one by one")
         return None
     try:
-        functions = ctypes.CDLL(str(_compiled(compiler, number)))
+        functions: Any = ctypes.CDLL(str(_compiled(compiler, number)))
     except (OSError, subprocess.SubprocessError) as error:
         logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
         return None
@@ -62,10 +62,24 @@ def _library(number: str) -> Any:
     functions.pack.restype = None
     functions.choose.argtypes = [address, *[number_of] * 5, address, number_of, address, address, address, number_of]
     functions.choose.restype = None
+    functions.use_gemm.argtypes, functions.use_gemm.restype = [address], None
+    functions.gemm = _gemm(number)
+    functions.use_gemm(functions.gemm)
     functions.linear.argtypes = [*[number_of] * 3, *[address] * 7, number_of, number_of]
     functions.linear.restype = number_of
     functions.int8_kind.argtypes, functions.int8_kind.restype = [], number_of
     return functions
+
+
+def _gemm(number: str) -> int | None:
+    """The address of the matrix product in PyTorch's own library (MKL or another BLAS), or None where it shows none."""
+    name = {"float": "sgemm_", "double": "dgemm_"}[number]
+    for file in sorted(Path(torch.__file__).with_name("lib").glob("*torch_cpu.*")):
+        try:
+            return ctypes.cast(getattr(ctypes.CDLL(str(file)), name), ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 def _compiled(compiler: str, number: str) -> Path:

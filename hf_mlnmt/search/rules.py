@@ -38,6 +38,13 @@ ROW_BY_ROW = {
 }
 
 
+def least_length(processor: Any) -> int:
+    """From which length on a processor of least lengths allows everything."""
+    if type(processor) is processors.MinLengthLogitsProcessor:
+        return processor.min_length
+    return processor.prompt_length_to_skip + processor.min_new_tokens
+
+
 class Rules:
     """Logits processors and stopping criteria.
 
@@ -52,6 +59,10 @@ class Rules:
         self.end_tokens = next((c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)), None)
         limits = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
         self.max_length = min(limits) if limits else None
+        # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
+        lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
+        self.least = [(least_length(p), p.eos_token_id) for p in logits_processor if type(p) in lengths]
+        self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
         """Which tokens (sentences, any) end their sequence, which is then `length` long."""
@@ -62,10 +73,19 @@ class Rules:
         ends = self.end_tokens.to(tokens.device)
         return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
 
+    def forbidden(self, length: int) -> Tensor | None:
+        """Tokens that may not follow a sequence of this length, where `lengths_alone`; None: all may."""
+        found = [tokens for least, tokens in self.least if length < least]
+        return torch.cat([tokens.flatten() for tokens in found]).unique() if found else None
+
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores."""
-        if not self.processors:
-            return scores
+        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, or in their memory."""
+        if self.lengths_alone:
+            tokens = self.forbidden(history.shape[-1])
+            if tokens is None:
+                return scores
+            scores = scores.clone() if scores.stride(1) == 0 else scores
+            return scores.index_fill_(-1, tokens.to(scores.device), -torch.inf)
         # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 

@@ -63,6 +63,7 @@ typedef struct {
     long mask_rows;                       /* width or 1 */
     long activation;
     Rounded in8, out8;                    /* in the place of `in` and `out` */
+    long in_plain, out_plain;             /* the weight is not packed: (inputs, outputs), for `gemm` */
 } Unit;
 
 typedef struct {
@@ -125,9 +126,21 @@ void pack(long outputs, long inputs, const real *weight, real *packed)
                 packed[o * inputs + i * PANEL + j] = weight[(o + j) * inputs + i];
 }
 
-/* y (n, m) += x (n, k) times a packed weight. */
-static void multiply_weight(long n, long k, long m, const real *x, const real *w, real *y, long threads)
+/* The matrix product of a library, as BLAS has it: column by column. */
+typedef void Gemm(const char *, const char *, const int *, const int *, const int *, const real *, const real *,
+                  const int *, const real *, const int *, const real *, real *, const int *);
+static Gemm *gemm;
+void use_gemm(Gemm *given) { gemm = given; }
+
+/* y (n, m) += x (n, k) times a weight, packed or plain. */
+static void multiply_weight(long n, long k, long m, const real *x, const real *w, long plain, real *y, long threads)
 {
+    if (plain) {
+        const int rows = (int)n, inputs = (int)k, outputs = (int)m;
+        const real one = 1;
+        gemm("N", "N", &outputs, &rows, &inputs, &one, w, &outputs, x, &inputs, &one, y, &outputs);
+        return;
+    }
     threads = n * k * m < 1 << 17 ? 1 : threads;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long c = 0; c < m; c += PANEL)
@@ -418,13 +431,13 @@ static void attend(const Unit *unit, const Task *task, long first, long count)
 }
 
 /* y (n, m) += x (n, k) times the weight, whichever there is. */
-static void multiply(long n, long k, long m, const real *x, const real *w, const Rounded *rounded, real *y,
+static void multiply(long n, long k, long m, const real *x, const real *w, long plain, const Rounded *rounded, real *y,
                      const Task *task)
 {
     if (rounded->numbers)
         multiply_rounded(n, k, m, (const float *)x, rounded, (float *)y, task->bytes, task->threads);
     else
-        multiply_weight(n, k, m, x, w, y, task->threads);
+        multiply_weight(n, k, m, x, w, plain, y, task->threads);
 }
 
 /* relu(x), or swish(x) = x / (1 + e^-x). */
@@ -451,7 +464,7 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
         x = task->normed;
     }
     fill(n, inner, unit->in_bias, task->inner, inner);
-    multiply(n, d, inner, x, unit->in, &unit->in8, task->inner, task);
+    multiply(n, d, inner, x, unit->in, unit->in_plain, &unit->in8, task->inner, task);
     const real *computed = task->inner;
     if (unit->kind == FEED_FORWARD) {
         activate(n * inner, task->inner, unit->activation);
@@ -464,7 +477,7 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (unit->out_bias)
         for (long r = 0; r < n; r++)
             for (long j = 0; j < d; j++) states[r * d + j] += unit->out_bias[j];
-    multiply(n, k, d, computed, unit->out, &unit->out8, states, task);
+    multiply(n, k, d, computed, unit->out, unit->out_plain, &unit->out8, states, task);
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 

@@ -11,7 +11,7 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 
-from hf_mlnmt.search import native_library
+from hf_mlnmt.search import native, native_library
 from hf_mlnmt.search.candidates import best_tokens
 from hf_mlnmt.search.native import NativeUnits, best_continuations_natively
 from hf_mlnmt.search.native_library import library
@@ -37,8 +37,8 @@ def logits(monkeypatch):
 
     def spy(self, *arguments):
         result = call(self, *arguments)
-        native = any(isinstance(part, NativeUnits) for parts in self.plans.values() for part in parts)
-        seen.append((native, result.clone()))
+        compiled = any(isinstance(part, NativeUnits) for parts in self.plans.values() for part in parts)
+        seen.append((compiled, result.clone()))
         return result
 
     monkeypatch.setattr(baseline.DecoderStep, "__call__", spy)
@@ -53,7 +53,7 @@ def both(logits, monkeypatch, run):
         logits.clear()
         run()
         assert logits
-        assert all(native == (choice == "1") for native, _ in logits)
+        assert all(compiled == (choice == "1") for compiled, _ in logits)
         found.append([step for _, step in logits])
     # search.c does the step of the prompt too, where it does everything.
     assert len(found[0]) - len(found[1]) in (0, 1)
@@ -69,8 +69,9 @@ def both(logits, monkeypatch, run):
         {"attention_bias": True, "d_model": 20, "decoder_attention_heads": 4},
         {"activation_function": "gelu", "d_model": 36, "decoder_ffn_dim": 70},
         {"d_model": 144, "decoder_ffn_dim": 272, "decoder_layers": 3},
+        {"activation_function": "swish", "decoder_ffn_dim": 70},
     ],
-    ids=["pre", "bias", "gelu", "wide"],
+    ids=["pre", "bias", "gelu", "wide", "swish"],
 )
 def test_a_step(beams, fields, logits, monkeypatch):
     """To the last digits in double precision, which is the same code as single precision but for its exponential."""
@@ -81,6 +82,20 @@ def test_a_step(beams, fields, logits, monkeypatch):
     redraw(single, std=None)  # large weights would let rounding grow
     for left, right in both(logits, monkeypatch, lambda: decode(single, **batch, num_beams=beams, max_new_tokens=6)):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_weights_are_multiplied_by_the_library(threads, logits, monkeypatch, set_threads):
+    """By PyTorch's own matrix product, called in compiled code, for any number of rows."""
+    if library(torch.float64).gemm is None:
+        pytest.skip("PyTorch's library shows no matrix product here")
+    monkeypatch.setattr(native, "SMALL", 10)
+    set_threads(threads)
+    model, batch = toy(attention_bias=True, d_model=48), sources((6, 1, 4))
+    assert {unit.plain_in for part in written_out(model).plans[model.model.decoder] for unit in part.units} == {1}
+    for left, right in both(logits, monkeypatch, lambda: decode(model, **batch, num_beams=3, max_new_tokens=4)):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
 @pytest.fixture
@@ -170,7 +185,7 @@ def test_what_it_leaves_to_pytorch(logits, monkeypatch):
     model, batch = toy(), sources((6, 1, 4))
     decode(model.bfloat16(), **batch)
     assert logits
-    assert not any(native for native, _ in logits)
+    assert not any(compiled for compiled, _ in logits)
 
 
 @needs_compiler

@@ -23,12 +23,20 @@ from hf_mlnmt.modeling.layers import FeedForward
 from hf_mlnmt.search.cache import HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.kept_weights import kept
-from hf_mlnmt.search.native import FEED_FORWARD, RELU, SELF_ATTENTION, SOURCE_ATTENTION, SWISH, NativeUnits
+from hf_mlnmt.search.native import (
+    FEED_FORWARD,
+    RELU,
+    SELF_ATTENTION,
+    SMALL,
+    SOURCE_ATTENTION,
+    SWISH,
+    NativeUnits,
+    transposed,
+)
 from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts
 
 ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
-SMALL = 2**18  # numbers in a weight that compiled code multiplies by any number of rows
 MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
 
 
@@ -241,7 +249,7 @@ class DecoderStep:
 
     def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
         """The module's weight, transposed, and its bias. Where that pays for so many rows, it lies so in memory."""
-        key = module, 1 < rows < MANY_ROWS or module.weight.numel() <= SMALL
+        key = module, rows > 1 or module.weight.numel() <= SMALL
         found = self.factors.get(key)
         if found is None:
             weight = kept(module, "transposed", transposed) if key[1] else module.weight.t()
@@ -273,8 +281,3 @@ class DecoderStep:
             found = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
             self.norms[module] = found
         return torch.layer_norm(states, *found) if found else states
-
-
-def transposed(weight: Tensor) -> Tensor:
-    """A copy that lies in memory as (inputs, outputs)."""
-    return weight.t().contiguous()
