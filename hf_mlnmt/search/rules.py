@@ -79,7 +79,7 @@ class Rules:
         return torch.cat([tokens.flatten() for tokens in found]).unique() if found else None
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, or in their memory."""
+        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, which may change."""
         if self.lengths_alone:
             tokens = self.forbidden(history.shape[-1])
             if tokens is None:
