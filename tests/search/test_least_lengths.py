@@ -1,4 +1,4 @@
-"""Least lengths are kept without a pass over the logits: what may follow is what Transformers' processors let through."""
+"""Least lengths are kept without a pass over the logits: what may follow is what Transformers lets through."""
 
 from __future__ import annotations
 
