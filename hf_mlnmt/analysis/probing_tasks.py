@@ -161,7 +161,8 @@ def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequ
     Raises: UserError with fewer than two languages.
     """
     if len(texts) < 2:
-        raise UserError(f"task language: text of {', '.join(texts) or 'no language'}; expected at least two languages.")
+        known = ", ".join(texts) or "no language"
+        raise UserError(f"task language: text of {known}; expected at least two languages, --text XX=FILE for each.")
     once = {language: different(lines) for language, lines in texts.items()}
     fewest = min(len(lines) for lines in once.values())
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in PARTS}

@@ -39,6 +39,8 @@ def report(
     if index:
         check_file(index)
     root = results.resolve().parent
+    if not pages(root) and not index:
+        raise UserError(f"{root}: neither README.md nor docs/*.md there. Give results/ of the folder that they are in.")
     has_cards = cards and (root / "modeling").is_dir()
     if check:
         stale = [str(path.relative_to(root)) for path in stale_pages(root)]

@@ -182,7 +182,9 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
     if config.vocab_size != source:
         tell(f"the tokenizer has {source} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
-    return AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
+    config = AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
+    config.validate()  # Transformers sets what it is given behind the checks of the config's class
+    return config
 
 
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:

@@ -133,3 +133,6 @@ def test_the_command(project):
     assert "say what the results say" in run("--check").output
     gone = CliRunner().invoke(app, ["report", str(project / "nothing")])
     assert "no such folder" in str(gone.exception)
+    (project / "alone" / "results").mkdir(parents=True)
+    nothing = CliRunner().invoke(app, ["report", str(project / "alone" / "results")])
+    assert "neither README.md nor docs" in str(nothing.exception)

@@ -67,6 +67,10 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("model.system=transformr", "transformr.*did you mean 'transformer'"),
         ("model.shape=tinny", "tinny.*did you mean 'tiny'"),
         ("model={record: nonesuch}", "there is no .*nonesuch.json"),
+        (
+            "model={record: enc-dc.multi30k-ende-short, settings: {kernel_size: 9}}",
+            "model.settings.kernel_size=9: must be from 2 to 8",
+        ),
         ("model.settings.max_position_embeddings=30", "max_position_embeddings is 30"),
         ("evaluation.metrics=[bleu, nonesuch]", "evaluation.metrics: .*nonesuch"),
         ("logging.trackers=[nonesuch]", "logging.trackers.*nonesuch"),

@@ -333,6 +333,8 @@ def test_a_dry_run_checks_and_lists(recipe, tmp_path):
     data = write_corpus(tmp_path / "data")
     out = tmp_path / "out"
     common = ["--over", DROPOUT, "--seeds", "1..2", "--data", data, "-o", out, "--dry-run"]
+    impossible = command(recipe, "--over", "model.settings.dropout=0.5..1.5..0.5", *common[2:])
+    assert "tiny.dropout-1.0.seed1" in str(impossible.exception)
     found = command(recipe, *common)
     assert found.exit_code == 0, found.output
     assert "4 runs: 0 finished, 0 failed, 0 begun, 4 new" in found.output
