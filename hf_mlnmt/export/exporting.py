@@ -147,6 +147,7 @@ def _version(package: str) -> str | None:
 
 
 def _load(name: str) -> tuple[Any, Tokenizers]:
+    from hf_mlnmt.generation.languages import has_modules
     from hf_mlnmt.generation.loading import load
 
     parts = load(name, device="cpu", dtype="float32")
@@ -155,6 +156,11 @@ def _load(name: str) -> tuple[Any, Tokenizers]:
         raise UserError(
             f"{name}: {type(model).__name__} is no model of this package. CTranslate2's ct2-transformers-converter and "
             "Hugging Face's optimum export those of Transformers."
+        )
+    if has_modules(model) and not model.config.is_pair:
+        raise UserError(
+            f"{name}: has modules of {', '.join(model.config.languages)}; an export is of one pair. Save one: "
+            "model.pair(source, target).save_pretrained(FOLDER), and its tokenizers (docs/multilingual.md)."
         )
     model.generation_config = clean_generation_config(model.generation_config, model.config)
     sides = {"source": parts.source_processing, "target": parts.target_processing}

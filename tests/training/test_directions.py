@@ -19,6 +19,7 @@ from hf_mlnmt.analysis.embeddings import embed_texts
 from hf_mlnmt.cli import app
 from hf_mlnmt.data import load_tokenizers
 from hf_mlnmt.evaluation.matrix import read_matrix
+from hf_mlnmt.export import export
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub.publish import build_folder
 from hf_mlnmt.training import read_recipe
@@ -293,6 +294,20 @@ def test_a_vocabulary_for_each_language(three, tmp_path):
     load_tokenizers(published).between("de", "fr").save(tmp_path / "pair")
     alone, both = (TranslationPipeline.from_pretrained(str(path)) for path in (tmp_path / "pair", published))
     assert alone([text], max_new_tokens=6) == both([text], **{**named, "target_language": "fr"})
+    with pytest.raises(UserError, match="an export is of one pair"):
+        export(published, tmp_path / "onnx", "onnx")
+    with pytest.raises(UserError, match="LSTMs over padded sentences cannot be traced"):
+        export(tmp_path / "pair", tmp_path / "onnx", "onnx")
+    files = [f"{code}={three / f'val.{code}'}" for code in ("de", "fr")]
+    table = tmp_path / "retrieval.json"
+    command = ["retrieve", str(grown), *files, "--also", f"hub={published}", "-o", str(table)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    found = json.loads(table.read_text())["models"]
+    assert found[str(grown)] == found["hub"]
+    assert found["hub"].keys() == {"de-fr", "fr-de"}
+    result = CliRunner().invoke(app, [*command, "--also", "hub=x"])
+    assert "there are two models of that name" in str(result.exception)
     shutil.rmtree(grown / "tokenizers" / "en")
     with pytest.raises(UserError, match="there is no tokenizer of en, only of de, fr"):
         TranslationPipeline.from_pretrained(str(grown))
