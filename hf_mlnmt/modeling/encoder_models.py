@@ -31,6 +31,7 @@ from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
 from .stack import TransformerPreTrainedModel
 from .transformer import Encoder, TransformerModel
 
+HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only")
 SHARED = r"^model\.decoder\.embed_tokens\."
 _Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
@@ -69,17 +70,18 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, name, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
-        """As Transformers'; of a translation model whose sides share one matrix of embeddings too, which its file has
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
+        """As Transformers'; also of a translation model whose sides share one matrix of embeddings, which its file has
         under the decoder's name."""
+        stored: Any = config
+        kind: Any
         if not isinstance(config, PreTrainedConfig):
-            places = ("revision", "token", "cache_dir", "subfolder")
-            told = {key: value for key, value in kwargs.items() if key in places}
-            kind: Any = cls.config_class
-            config = kind.from_pretrained(name if config is None else config, **told)
-        if config.is_encoder_decoder and config.share_encoder_decoder_embeddings:
+            told, kind = {key: kwargs[key] for key in HUB if key in kwargs}, cls.config_class
+            stored = kind.from_pretrained(config or pretrained_model_name_or_path, **told)
+        if stored.is_encoder_decoder and getattr(stored, "share_encoder_decoder_embeddings", False):
             key_mapping = {SHARED: "model.encoder.embed_tokens.", **(key_mapping or {})}
-        return super().from_pretrained(name, *args, config=config, key_mapping=key_mapping, **kwargs)
+        given = {"config": config, "key_mapping": key_mapping, **kwargs}
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **given)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.model.encoder
