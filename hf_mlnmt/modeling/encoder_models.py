@@ -16,7 +16,7 @@ Departs: nothing; config.tie_projection ties W_proj to the source embedding, whi
 """
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig
@@ -73,10 +73,9 @@ class EncoderWithProjection(TransformerPreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
         """As Transformers'; also of a translation model whose sides share one matrix of embeddings, which its file has
         under the decoder's name."""
-        stored: Any = config
-        kind: Any
+        stored, kind = config, cast(Any, cls.config_class)
         if not isinstance(config, PreTrainedConfig):
-            told, kind = {key: kwargs[key] for key in HUB if key in kwargs}, cls.config_class
+            told = {key: kwargs[key] for key in HUB if key in kwargs}
             stored = kind.from_pretrained(config or pretrained_model_name_or_path, **told)
         if stored.is_encoder_decoder and getattr(stored, "share_encoder_decoder_embeddings", False):
             key_mapping = {SHARED: "model.encoder.embed_tokens.", **(key_mapping or {})}
