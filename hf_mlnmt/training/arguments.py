@@ -13,6 +13,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.training.compiling import is_compiled
 from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.schedules import Schedule
 
@@ -70,7 +71,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "use_cpu": on_cpu,
         "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16(on_cpu)),
         "fp16": dtype == "fp16",
-        "torch_compile": recipe.precision.compile,
+        "torch_compile": is_compiled(recipe, on_cpu),
         "logging_steps": recipe.logging.every,
         "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
         "report_to": _trackers(recipe),

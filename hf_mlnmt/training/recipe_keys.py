@@ -206,10 +206,13 @@ class Decoding:
 
 @dataclass
 class Precision:
-    """bf16 and fp16 are mixed precision: weights stay float32. auto: bf16 where the machine computes in it."""
+    """bf16 and fp16 are mixed precision: weights stay float32. auto: bf16 where the machine computes in it.
+
+    `compile`: torch.compile; auto: where it brings back what it costs, so far nowhere (compiling.py).
+    """
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = "float32"
-    compile: bool = False
+    compile: Literal[False, True, "auto"] = False
     gradient_checkpointing: bool = False
 
 

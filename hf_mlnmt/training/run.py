@@ -24,6 +24,7 @@ from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, tracking_in, training_arguments
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
 from hf_mlnmt.training.checks import check_before, check_budget, doubts_about_rows
+from hf_mlnmt.training.compiling import remark
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
@@ -192,6 +193,8 @@ class Run:
                 "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
                 "Set precision.dtype to float32, or to auto, which chooses."
             )
+        if line := remark(recipe, arguments.use_cpu):
+            self.warn(line)
         model = preparation.model(self.tokenizers)
         tasks = preparation.tasks(model, self.tokenizers, self.training_sets)
         preparation.name_losses(self.dev_sets, tasks)
