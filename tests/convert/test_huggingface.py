@@ -88,6 +88,16 @@ def test_the_pipeline_translates_the_same(original, imported, name):
     assert len(set(expected)) > 2
 
 
+def test_an_import_by_itself_is_said_in_one_line(original, caplog):
+    for fast, lines in ((True, 1), (False, 0)):
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="hf_mlnmt"):
+            TranslationPipeline.from_pretrained(original("marian"), device="cpu", fast=fast)
+        said = [record.getMessage() for record in caplog.records if "imported as" in record.getMessage()]
+        assert len(said) == lines
+        assert all("fast=False" in line for line in said)
+
+
 def test_generation_settings_are_taken_over(original, imported):
     theirs, ours = (json.loads((f("marian") / "generation_config.json").read_text()) for f in (original, imported))
     for key in ("bad_words_ids", "forced_eos_token_id", "decoder_start_token_id", "max_length", "pad_token_id"):
