@@ -1,6 +1,6 @@
 """What training with a fused loss costs: the same batches, plain, by symbol, with n-best lists and trellises.
 
-    python benchmarks/fusion_training.py MODEL --source train.de.gz --target train.en.gz --rounds 5 --threads 1
+    python benchmarks/fusion_training.py MODEL --source train.de.gz --target train.en.gz --rounds 3 --threads 1
 
 MODEL is a trained translation model: of an untrained one no hypothesis ends before the length limit. LANGUAGE_MODEL has
 its tokenizer; without it one of the same sizes is made, whose weights say nothing: its time is the same. A step
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--language-model", help="folder of a language model with its tokenizer")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
-    options = {"rounds": 5, "lines": 96, "tokens": 256, "n": 12, "threads": 1}
+    options = {"rounds": 3, "lines": 32, "tokens": 256, "n": 12, "threads": 1}
     for name, value in options.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--output", type=Path, help="JSON file to write")
