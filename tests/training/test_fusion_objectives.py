@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from helpers.fused import fused, language_model, member_logits, translator
 from helpers.searching import sources
 from helpers.toy_context import bigram_language_model, bigram_translator
 from reference.fusion import every_sequence, k_token_partition, log_partition
 
 from hf_mlnmt.search.trellis import END, Trellis
+from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.fusion_lists import log_sums, with_references
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 
@@ -194,6 +197,25 @@ def test_lists_are_made_by_a_model_in_evaluation_mode_and_kept_if_that_is_asked(
     for _ in range(3):
         torch.testing.assert_close(objective.loss(model, batch)[0], expected)
     assert made == [2, 2]
+
+
+class Three(list):
+    """Pairs in memory."""
+
+    @property
+    def source_lengths(self):
+        return [len(example["input_ids"]) for example in self]
+
+
+def test_on_a_development_set_both_parts_are_per_token_of_the_first_sentences():
+    model, objective = model_of(), FusionNBest(0, **WIDE)
+    rows = [([4, 5, 1], [4, 5, 1]), ([2, 1], [2, 1]), ([5, 5, 4, 1], [4, 1])]
+    data = Three({"input_ids": np.array(source), "labels": np.array(target)} for source, target in rows)
+    scores = DevSet(data, parts=(objective, 2), batch_tokens=16).evaluate(model, Accelerator(cpu=True))
+    with torch.no_grad():
+        log_z, own = objective.sums(model, objective.collate(data[:2]))
+    assert scores["log_z"] == pytest.approx(float(log_z.sum()) / 5)
+    assert scores["log_q"] == pytest.approx(float(own.sum()) / 5)
 
 
 def test_found_by_the_translation_models():
