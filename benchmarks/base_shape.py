@@ -158,10 +158,15 @@ def table_of(found: dict[str, Any]) -> Table:
     for row in found["rows"]:
         rates = row["rates"]
         cells = [row["lengths"], row["shape"], *(str(row[name]) for name in ("threads", "batch", "beams"))]
-        cells += [f"{statistics.median(rates[name]):.3g}" for name in engines]
+        cells += [shown(statistics.median(rates[name])) for name in engines]
         cells += [f"{ratio(rates[own], rates[other]):.2f}" for own, other in pairs]
         rows.append(cells)
     return Table(names, rows)
+
+
+def shown(rate: float) -> str:
+    """With three digits."""
+    return f"{rate:.3g}" if rate < 1000 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
 def is_compared(own: str, other: str, engines: list[str]) -> bool:

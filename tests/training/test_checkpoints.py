@@ -33,7 +33,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     class Falling:
         """A dev set whose score is best at step 4."""
 
-        dataset, metrics = dev_set().dataset, ()
+        dataset, objective = dev_set().dataset, None
         scores = iter([1.0, 9.0, 5.0, 5.0, 5.0])
 
         def evaluate(self, model, accelerator):

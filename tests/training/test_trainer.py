@@ -99,7 +99,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, stop, schedule):
 
 def test_newbob_hears_the_dev_loss(tmp_path):
     class Stalled:
-        dataset, metrics = Pairs(5), ()
+        dataset, objective = Pairs(5), None
 
         def evaluate(self, model, accelerator):
             return {"loss": 1.0}
