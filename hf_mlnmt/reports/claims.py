@@ -1,4 +1,4 @@
-"""What the papers say of their systems, answered by a comparison of runs: confirmed, not seen or contradicted.
+"""What the papers say of their systems, answered by a comparison of runs: confirmed, not seen, contradicted, or open.
 
 A statement is about two systems: the first translates better than the second, or (gain: no) it does not. What the
 papers print stands beside what the comparison has measured, and a rule answers, the same one for all statements:
@@ -10,6 +10,7 @@ papers print stands beside what the comparison has measured, and a rule answers,
 | better | anything else | not seen |
 | no better | better in every seed, corrected p < 0.05 | contradicted |
 | no better | anything else | not contradicted |
+| either | one seed alone | open |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
 
 DEV = ("val", "dev")
 SIGNIFICANT = 0.05
+OPEN, FEWEST_SEEDS = "open", 2
 BETTER, NO_BETTER = ("confirmed", "not seen", "contradicted"), ("not contradicted", "contradicted")
 
 
@@ -116,6 +118,8 @@ def claims_table(comparison: RunComparison) -> Table | None:
 
 def answer(claim: Claim, seeds: list[float], dev: float | None, p: float | None) -> str:
     """The rule above. seeds: the differences of each seed on the test set; dev: that of the means; p: corrected."""
+    if len(seeds) < FEWEST_SEEDS:
+        return OPEN
     significant = p is not None and p < SIGNIFICANT
     better = significant and min(seeds) > 0
     if not claim.gain:

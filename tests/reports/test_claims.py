@@ -12,6 +12,8 @@ BETTER, NO_BETTER = Claim("ms-1"), Claim("fertility", gain=False)
     ("claim", "seeds", "dev", "p", "expected"),
     [
         (BETTER, [0.5, 0.2], 0.1, 0.01, "confirmed"),
+        (BETTER, [0.5], 0.1, 0.01, "open"),  # one seed says nothing of the next
+        (NO_BETTER, [0.5], 0.1, 0.01, "open"),
         (BETTER, [0.5, -0.2], 0.1, 0.01, "not seen"),  # not in every seed
         (BETTER, [0.5, 0.2], -0.1, 0.01, "not seen"),  # not on the dev set
         (BETTER, [0.5, 0.2], 0.1, 0.05, "not seen"),
@@ -73,7 +75,11 @@ def test_the_table():
     # Three lines: p is three times as large (Holm).
     assert table.rows[0][1:] == ["+0.34 to +0.80 (4 tasks)", "+1.00", "+1.00", "2 of 2", "0.030", "confirmed"]
     assert table.rows[2][3:] == ["+1.00", "1 of 2", "0.030", "not seen"]
-    assert [row[-1] for row in claims_table(comparison({1: 31.0}, {1: 32.0}, 0.02)).rows] == ["not seen"] * 3
+    assert [row[-1] for row in claims_table(comparison({1: 31.0, 2: 30.5}, {1: 32.0}, 0.02)).rows] == [
+        "not seen",
+        "open",
+        "open",
+    ]
 
 
 def test_seeds_that_one_lacks_are_left_out():
