@@ -18,6 +18,7 @@ which goes on where it was stopped: so does this. Several can run side by side w
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,11 +30,12 @@ import yaml
 
 from hf_mlnmt.files import read_json, write_json, write_text
 from hf_mlnmt.table import Number, Table
+from hf_mlnmt.training.directions import trained_pairs
+from hf_mlnmt.training.recipe_keys import Directions
 
 LANGUAGES = ("cs", "de", "en", "fr")
 TEST = "test_2016_flickr"
 LEFT_OUT = ("de-fr", "fr-de")
-WITH_ENGLISH = [f"{a}-{b}" for a in LANGUAGES for b in LANGUAGES if a != b and "en" in (a, b)]
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,17 @@ class Row:
     record: str = "bridge-rnn"
     directions: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    """In the place of the record's model, at its shape."""
     times: int = 1
     """Updates, in units of --updates."""
 
     @property
     def trained(self) -> int:
         """How many directions are trained, copies among them."""
-        pairs, copies = self.directions.get("pairs"), len(LANGUAGES) if self.directions.get("copies", True) else 0
-        if isinstance(pairs, list):
-            return len(pairs) + copies
-        every = len(WITH_ENGLISH) if pairs == "with-en" else len(LANGUAGES) * (len(LANGUAGES) - 1)
-        return every - 2 * len(self.directions.get("leave_out", [])) + copies
+        given = Directions(list(LANGUAGES), "train.<language>.gz", **{"copies": True, **self.directions})
+        pairs = trained_pairs(given, self.name)
+        return len(pairs) + (len(set(itertools.chain(*pairs))) if given.copies else 0)
 
 
 def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
@@ -64,15 +66,15 @@ def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
 
 HEADLINE = [
     Row("copies", "bridge, many-to-many with A -> A"),
-    _pair("rnn-x4", "no bridge, x4", "de-en", settings={"system": "rnn"}, times=4),
+    _pair("rnn-x4", "no bridge, x4", "de-en", system="rnn", times=4),
     _pair("bridge-x4", "bridge, x4", "de-en", times=4),
-    *(_pair("rnn", "no bridge", pair, settings={"system": "rnn"}) for pair in ("de-en", "en-de")),
+    *(_pair("rnn", "no bridge", pair, system="rnn") for pair in ("de-en", "en-de")),
     *(_pair("bridge", "bridge", pair) for pair in ("de-en", "en-de")),
     Row("left-out-copies", "bridge, without de-fr, with A -> A", directions={"leave_out": ["de-fr"]}),
     Row("tagged", "tagged Transformer, many-to-many", "transformer", {"copies": False}),
     Row("many", "bridge, many-to-many", directions={"copies": False}),
     Row("left-out", "bridge, without de-fr", directions={"leave_out": ["de-fr"], "copies": False}),
-    _pair("rnn-x4", "no bridge, x4", "en-de", settings={"system": "rnn"}, times=4),
+    _pair("rnn-x4", "no bridge, x4", "en-de", system="rnn", times=4),
     _pair("bridge-x4", "bridge, x4", "en-de", times=4),
 ]
 MORE = [
@@ -102,8 +104,8 @@ class Study:
         """The keys of a row's recipe."""
         steps = self.options.updates * row.trained * row.times
         content: dict[str, Any] = {"extends": f"{row.record}.multi30k-many", "directions": row.directions}
-        if row.settings.get("system"):
-            content["model"] = {"system": row.settings["system"], "shape": "tiny"}
+        if row.system:
+            content["model"] = {"system": row.system, "shape": "tiny"}
         else:
             content["model"] = {"record": f"{row.record}.multi30k-many", "settings": row.settings}
         if row.record == "bridge-rnn":

@@ -75,7 +75,8 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
         raise UserError(
-            f"{name}: every language of the model has its own vocabulary, but {LANGUAGE_TOKENIZERS}/ lacks."
+            f"{name}: every language of the model has its own vocabulary, but there is no {LANGUAGE_TOKENIZERS}/ with "
+            "their tokenizers. Copy it there."
         )
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)

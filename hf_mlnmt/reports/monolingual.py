@@ -114,7 +114,7 @@ def study_tables(folder: str | Path) -> dict[str, Table]:
     comparisons = _comparisons(Path(folder))
     found = {name: _scores(comparisons, *layout[:2]) for name, layout in LAYOUTS.items()}
     found["lengths"] = _lengths(comparisons)
-    facts = read_json(path)["settings"] if (path := Path(folder) / STUDY).is_file() else {}
+    facts = read_json(Path(folder) / STUDY).get("settings", {})
     found["texts"], found["fused-losses"] = _texts(facts), _courses(facts)
     return {name: table for name, table in found.items() if table.rows}
 

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.int8 import Int8Linear
+from hf_mlnmt.search.int8 import PANEL, Int8Linear
 from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native_library import library, pointer
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
 RELU, SWISH = range(2)  # activations, likewise
-PANEL = 64  # outputs of a weight that lie together, as in search.c
 ROWS = 96  # of a task: what they need stays in the processor's cache
 LARGE_ROWS = 512  # where weights are large: each is read once for a task
 SMALL = 2**18  # numbers in a weight that compiled code multiplies as fast as a library

@@ -3,11 +3,17 @@
  * continuations (candidates.py). native_library.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
- *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 relu(W_1 x + b_1) + b_2
+ *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
  *
- * and in int8 `linear`, a product with a rounded weight (int8.py). All matrices are row-major. A row is one beam of one sentence. A weight is packed, in panels of 64 outputs,
- * (outputs / 64 rounded up, inputs, 64): a panel lies in one piece, which the processor's cache likes. The order in
- * which a row's numbers are added depends neither on the other rows nor on the threads.
+ * and `linear`, a product with a weight in int8 (int8.py), which `run` takes too. All matrices are row-major; a row is
+ * one beam of one sentence. There are three kinds of products:
+ *
+ *   a small weight    packed in panels of 64 outputs, (outputs / 64 rounded up, inputs, 64): a panel lies in one piece,
+ *                     which the processor's cache likes; `multiply_weight`
+ *   a large weight    the matrix product of PyTorch's own library, `gemm`
+ *   a weight in int8  `multiply_rounded`, by AVX-512 VNNI or AMX
+ *
+ * The order in which a row's numbers are added depends neither on the other rows nor on the threads, but in `gemm`.
  */
 #include <math.h>
 #include <string.h>
@@ -274,10 +280,8 @@ static void multiply_rounded(long n, long k, long m, const float *x, const Round
     long wide = padded(k, INPUTS), panels = (m + PANEL - 1) / PANEL;
     float *scales = memory;
     unsigned char *bytes = (unsigned char *)(scales + padded(n, ROWS));
-    for (long r = 0; r < n; r++) {
-        scales[r] = round_row(k, x + r * k, bytes + r * wide);
-        memset(bytes + r * wide + k, 0, wide - k);
-    }
+    /* What lies behind a row's last byte is multiplied by zeros of the weight. */
+    for (long r = 0; r < n; r++) scales[r] = round_row(k, x + r * k, bytes + r * wide);
     threads = n * k * m < 1 << 17 ? 1 : threads;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -287,19 +291,15 @@ static void multiply_rounded(long n, long k, long m, const float *x, const Round
         long own = 0, all = 1;
 #endif
 #ifdef __AMX_INT8__
-        Tiles tiles = {.palette = 1}, before;
+        Tiles tiles = {.palette = 1};
         if (n > 2 && int8_kind() == 2) {
             for (int t = 0; t < 8; t++) tiles.columns[t] = 64, tiles.rows[t] = 16;
-            _tile_storeconfig(&before);
             _tile_loadconfig(&tiles);
         }
 #endif
         multiply_panels(panels * own / all, panels * (own + 1) / all, n, wide, m, bytes, scales, w, y);
 #ifdef __AMX_INT8__
-        if (n > 2 && int8_kind() == 2) {
-            if (before.palette) _tile_loadconfig(&before);
-            else _tile_release();
-        }
+        if (n > 2 && int8_kind() == 2) _tile_release(); /* no caller may expect its tiles to outlive a call */
 #endif
     }
 }

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 if __name__ == "__main__":  # as a program it finds its neighbours by the folder above
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.toy_tasks import Changed, toy_trainer
+from helpers.toy_tasks import Changed, save_run, toy_trainer
 from helpers.training_helpers import VOCABULARY, Pairs
 
 from hf_mlnmt import config_for
@@ -52,10 +51,7 @@ def main(folder: Path) -> None:
     run.add_callback(changed := Changed(run.model))
     run.train()
     (folder / f"rank{PartialState().process_index}.json").write_text(json.dumps(changed.steps))
-    if run.is_world_process_zero():
-        state = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
-        save_file(state, folder / "weights.safetensors")
-        (folder / "log.json").write_text(json.dumps(run.state.log_history))
+    save_run(run, folder)
     PartialState().destroy_process_group()  # its threads could abort Python as it ends
 
 

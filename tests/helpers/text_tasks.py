@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
-from safetensors.torch import save_file
 from torch import nn
 
 if __name__ == "__main__":  # as a program it finds its neighbours by the folder above
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from helpers.fused import our_language_model
-from helpers.toy_tasks import SETTINGS, Text, toy_trainer
+from helpers.toy_tasks import SETTINGS, Text, save_run, toy_trainer
 from helpers.training_helpers import VOCABULARY, Pairs, tiny_model
 
 from hf_mlnmt import fuse
@@ -74,9 +73,7 @@ def main(folder: Path) -> None:
     for kind in STEPS:
         run = trainer_of(kind, folder)
         run.train()
-        if run.is_world_process_zero():
-            state = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
-            save_file(state, folder / f"{kind}.safetensors")
+        save_run(run, folder, kind)
     PartialState().destroy_process_group()  # its threads could abort Python as it ends
 
 

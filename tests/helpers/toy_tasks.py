@@ -166,6 +166,14 @@ def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
 SETTINGS: dict[str, Any] = {"max_steps": 12, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "logging_steps": 1}
 
 
+def save_run(run: Any, folder: Path, name: str = "weights") -> None:
+    """The first process's weights and log, for the test that started this program."""
+    if run.is_world_process_zero():
+        state = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
+        save_file(state, folder / f"{name}.safetensors")
+        (folder / "log.json").write_text(json.dumps(run.state.log_history))
+
+
 def main(folder: Path) -> None:
     tasks = toy_tasks()
     for task in tasks:
@@ -177,10 +185,7 @@ def main(folder: Path) -> None:
     rank = PartialState().process_index
     drawn = tasks[1].objective.drawn
     (folder / f"rank{rank}.json").write_text(json.dumps({"changed": changed.steps, "drawn": drawn}))
-    if run.is_world_process_zero():
-        state = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
-        save_file(state, folder / "weights.safetensors")
-        (folder / "log.json").write_text(json.dumps(run.state.log_history))
+    save_run(run, folder)
     PartialState().destroy_process_group()  # its threads could abort Python as it ends
 
 

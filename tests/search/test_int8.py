@@ -22,6 +22,14 @@ def way(request, monkeypatch):
         pytest.skip("no compiler, or no instructions for int8, here")
 
 
+@pytest.fixture
+def threads_restored():
+    """As many threads after the test as before it."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 40), (3, 40), (2, 24, 40)])
 def test_a_product(shape, bias, way):
@@ -44,9 +52,8 @@ def test_a_product(shape, bias, way):
 @pytest.mark.skipif(not has_instructions, reason="no compiler, or no instructions for int8, here")
 @pytest.mark.parametrize("sizes", [(512, 130), (64, 64), (7, 3), (100, 640)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_compiled_code_is_pytorchs_operations(sizes, threads):
+def test_compiled_code_is_pytorchs_operations(sizes, threads, threads_restored):
     """The sums are whole numbers: all that differs is the rounding of sum x scale x scale + bias, four roundings."""
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     linear = Int8Linear(nn.Linear(*sizes))
     for rows in ROWS:
@@ -56,7 +63,6 @@ def test_compiled_code_is_pytorchs_operations(sizes, threads):
         difference = (linear(states) - expected).abs()
         assert (difference <= 4 * 2.0**-23 * (expected.abs() + 2 * linear.bias.abs())).all()
         assert torch.equal(linear(states)[-1], linear.bias)
-    torch.set_num_threads(before)
 
 
 def test_a_row_is_computed_as_if_it_were_alone(way):
