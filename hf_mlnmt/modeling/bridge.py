@@ -120,15 +120,13 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
         super(TransformerModel, self).__init__(config)
         encoder_class, decoder_class = CODERS[config.coders]
         self._tied_weights_keys, self._keys_to_ignore_on_load_unexpected = {}, other_languages(config)
-        sizes = config.vocab_size, config.decoder_vocab_size
         encoders, decoders = {}, {}
-        for language in config.source_languages:  # one config for all, or what is changed in it would reach some only
-            config.vocab_size = config.vocabulary(language, "source")
-            encoders[module_name(language)] = encoder_class(config)
+        for language in config.source_languages:
+            with config.sized_for(language):
+                encoders[module_name(language)] = encoder_class(config)
         for language in config.target_languages:
-            config.decoder_vocab_size = config.vocabulary(language, "target")
-            decoders[module_name(language)] = decoder_class(config)
-        config.vocab_size, config.decoder_vocab_size = sizes
+            with config.sized_for(language):
+                decoders[module_name(language)] = decoder_class(config)
         self.encoders, self.decoders = nn.ModuleDict(encoders), nn.ModuleDict(decoders)
         self.bridge = AttentionBridge(config.d_model, config.bridge_width, config.bridge_heads, config.bridge_bias)
         self.post_init()
@@ -270,16 +268,17 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
             if wanted and language in (codes := getattr(config, f"{side}_languages")):
                 raise ValueError(f"{language} is a {side} language of this model already: {', '.join(codes)}")
         encoder_class, decoder_class = CODERS[config.coders]
-        device, dtype, sizes = self.device, self.dtype, (config.vocab_size, config.decoder_vocab_size)
+        device, dtype = self.device, self.dtype
         if vocab_size is not None:
             config.vocab_sizes = {**own, language: vocab_size}
-        config.vocab_size = config.decoder_vocab_size = vocab_size or config.vocab_size
         if source:
-            self.model.encoders[name] = encoder_class(config).to(device, dtype)
+            with config.sized_for(language):
+                self.model.encoders[name] = encoder_class(config).to(device, dtype)
             config.source_languages = [*config.source_languages, language]
         if target:
-            self.model.decoders[name] = decoder_class(config).to(device, dtype)
-            head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+            with config.sized_for(language):
+                self.model.decoders[name] = decoder_class(config).to(device, dtype)
+            head = nn.Linear(config.d_model, config.vocabulary(language, "target"), bias=config.output_bias)
             self._init_weights(head)
             self.lm_heads[name] = head.to(device, dtype)
             tied = {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight"}
@@ -288,7 +287,6 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
                 self.all_tied_weights_keys = {**self.all_tied_weights_keys, **tied}
                 self.lm_heads[name].weight = self.model.decoders[name].embed_tokens.weight
             config.target_languages = [*config.target_languages, language]
-        config.vocab_size, config.decoder_vocab_size = sizes
         self.train(self.training)
 
     def config_between(self, source: str, target: str) -> BridgeConfig:

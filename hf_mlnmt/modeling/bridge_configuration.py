@@ -1,6 +1,8 @@
 """The config of the attention bridge (bridge.py): its languages, what encoders and decoders are, and the bridge."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Literal
 
@@ -70,6 +72,19 @@ class BridgeConfig(RNNConfig):
             return self.vocab_sizes[language]
         assert self.decoder_vocab_size is not None
         return self.vocab_size if side == "source" else self.decoder_vocab_size
+
+    @contextmanager
+    def sized_for(self, language: str) -> Iterator[None]:
+        """While a language's encoder or decoder is made, the vocabulary is that language's.
+
+        All modules share this one config, or what is changed in it later would reach some of them only.
+        """
+        sizes = self.vocab_size, self.decoder_vocab_size
+        self.vocab_size, self.decoder_vocab_size = (self.vocabulary(language, side) for side in ("source", "target"))
+        try:
+            yield
+        finally:
+            self.vocab_size, self.decoder_vocab_size = sizes
 
     def choose(self, side: Literal["source", "target"], language: str | None) -> str:
         """The language that is meant; None: the only one. Raises: ValueError that lists those there are."""
