@@ -5,11 +5,18 @@ from helpers.foreign_translators import m2m100, marian, mbart, nllb, sentencepie
 from helpers.toy_translators import bpe, our_model
 from transformers import MBart50Tokenizer, MBartTokenizer
 
+from hf_mlnmt.generation import TranslationPipeline
+
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory):
     """Folder of one of our models, one language pair."""
     return _save(tmp_path_factory.mktemp("ours"), tokenizer := bpe(), our_model(len(tokenizer)))
+
+
+@pytest.fixture(scope="module")
+def pipeline(ours):
+    return TranslationPipeline.from_pretrained(str(ours), device="cpu")
 
 
 @pytest.fixture(scope="session")
