@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_mlnmt.evaluation.seed_tests import holm
-from hf_mlnmt.reports.comparison import RunComparison
-from hf_mlnmt.reports.tables import MISSING
+from hf_mlnmt.reports.comparison import TESTED, RunComparison
+from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
 from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
 
-DEV = ("val", "dev")
 SIGNIFICANT = 0.05
 OPEN, FEWEST_SEEDS = "open", 2
 BETTER, NO_BETTER = ("confirmed", "not seen", "contradicted"), ("not contradicted", "contradicted")
@@ -146,7 +145,7 @@ def _tested(comparison: RunComparison, claim: Claim, suffix: str) -> dict[str, A
         found = comparison.tests.get(claim.system + suffix, {})
     else:
         found = (comparison.claims or {}).get(f"{claim.system}{suffix} > {claim.against}{suffix}", {})
-    return dict(found.get("tested", {}))
+    return dict(found.get(TESTED, {}))
 
 
 def _at(found: dict[str, Any], test: str, protocol: str, metric: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _trained(config: Any, work: Work) -> tuple[Any, Any]:
 
 
 def decoding(config: Any, work: Work) -> Turn:
-    """One turn: one batch, exactly `length` tokens for every sentence; a new model has made three before."""
+    """One turn: one batch, exactly `length` tokens for every sentence; a new model decodes three tokens first."""
     ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
     inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
     exact = {"min_new_tokens": work.length, "max_new_tokens": work.length, "do_sample": False}

@@ -28,13 +28,12 @@ from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.monolingual import LEGEND, STUDY_FOLDER, STUDY_TABLES, study_tables
 from hf_mlnmt.reports.published import PRINTED, setup_tables
-from hf_mlnmt.reports.tables import MISSING
+from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md")
-DEV = ("val", "dev")
 
 
 def pages(root: Path) -> list[Path]:

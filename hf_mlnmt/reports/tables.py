@@ -10,6 +10,7 @@ from hf_mlnmt.evaluation.significance import TOO_FEW
 from hf_mlnmt.table import Number, Table
 
 MISSING = "not recorded"
+DEV = ("val", "dev")  # what development sets are called; other test sets are reported
 
 
 class Score(NamedTuple):
