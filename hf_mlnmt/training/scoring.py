@@ -103,8 +103,10 @@ class Scoring:
             if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
                 return outputs
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        options = {name: language for name, language in asked(test).items() if language}
         translate = TranslationPipeline.from_pretrained(str(model), engine="torch")  # scores are generate()'s
+        options = {name: language for name, language in asked(test).items() if language}
+        if translate.languages and not options:  # the recipe names no codes, but its tokenizer.path has them
+            options = {"target_language": test.language}
         outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
         write_text(kept, "".join(line + "\n" for line in outputs))
         self.made.note(f"translations/{kept.name}", digest(made_of, outputs))

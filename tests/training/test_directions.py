@@ -248,6 +248,20 @@ def test_a_run_with_language_codes(three, tmp_path):
     assert tokenizer.decode(written[0], skip_special_tokens=True).strip() == found
 
 
+def test_a_tokenizer_with_codes_for_one_pair(three, tmp_path):
+    """The sources begin with the target's code, in test sets too, though the recipe names no codes."""
+    short = {"budget": {"steps": 2}, "evaluation": {"every": 2, "best": "loss"}}
+    codes = {"vocab_size": 300, "languages": ["de", "en", "fr"]}
+    run(recipe_of(tmp_path / "a", {"pairs": ["en-fr"]}, tokenizer=codes, **short), three, tmp_path / "first")
+    given = {"path": str(tmp_path / "first" / "tokenizer")}
+    model = {"system": "rnn", "shape": "tiny", "settings": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}}
+    run(recipe_of(tmp_path / "b", {"pairs": ["de-en"]}, model, tokenizer=given, **short), three, tmp_path / "run")
+    (written,) = (tmp_path / "run" / "translations").glob("*.average.en")
+    translate = TranslationPipeline.from_pretrained(tmp_path / "run" / "average", engine="torch")
+    found = translate((three / "test.de").read_text().splitlines(), target_language="en")
+    assert written.read_text().splitlines() == found
+
+
 def test_a_vocabulary_for_each_language(three, tmp_path):
     """Trained, tested, translated, embedded, published, and grown by a language, each with its own tokenizer."""
     own = {"joint": False, "byte_fallback": False, "vocab_size": 60}
