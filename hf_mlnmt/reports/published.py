@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.papers import systems_scored
+from hf_mlnmt.zoo.entries import layers_read
+from hf_mlnmt.zoo.methods import METHODS
+from hf_mlnmt.zoo.papers import reported, systems_scored
 from hf_mlnmt.zoo.setups import SETUPS
-from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
+from hf_mlnmt.zoo.systems import SYSTEMS
 
 SCORES = {"BLEU": "bleu", "TER": "ter", "dev BLEU": "dev_bleu", "dev TER": "dev_ter"}
 COLUMNS = {**SCORES, "parameters (million)": "parameters", "training steps a second": "steps_per_second"}
@@ -37,21 +39,21 @@ def _cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
+def _layers_read() -> str:
+    """The numbers that the zoo's variants have, beside one another."""
+    head = [f"n = {layers}" for layers in range(layers_read.FIRST, layers_read.FIRST + 5)]
+    rows = [
+        [SYSTEMS[name].title, *(f"{size:.1f} {steps:.2f} {bleu:.2f}" for size, steps, bleu in row)]
+        for name, row in layers_read.PRINTED.items()
+    ]
+    return "\n".join("  ".join(row) for row in [["system", *head], *rows])
+
+
 PRINTED: dict[str, Printed] = {
     "layers-read": Printed(
         "Layers that are read: parameters (million), training steps a second, BLEU on newstest2014",
         "T1, table 3.4",
-        """
-system      n = 2             n = 3             n = 4             n = 5             n = 6
-S-Agg       61.8 3.64 28.57   62.1 3.63 28.13   62.3 3.63 28.02   62.6 3.59 28.37   62.8 3.57 28.24
-Iter-S-Agg  61.8 3.63 28.57   62.3 3.61 28.50   62.8 3.61 28.48   63.4 3.54 28.33   63.4 3.52 28.29
-C-Agg       64.4 3.56 28.60   65.5 3.53 28.80   66.5 3.49 28.76   67.6 3.46 28.49   68.6 3.41 28.15
-Iter-C-Agg  64.4 3.56 28.60   67.6 3.45 28.36   70.7 3.33 28.81   73.9 3.22 28.57   77.0 3.11 28.82
-M-00        67.5 3.41 28.43   73.8 3.18 28.53   80.2 3.03 28.72   86.4 2.77 28.66   92.7 2.65 28.80
-M-01        66.0 3.45 28.82   70.7 3.20 28.76   75.4 3.06 28.66   80.2 2.93 28.46   84.9 2.74 28.54
-M-10        67.5 3.39 28.42   73.8 3.15 28.41   80.2 3.01 28.59   86.4 2.76 29.12   92.7 2.59 29.08
-M-11        66.0 3.44 28.72   70.7 3.16 28.71   75.4 3.01 28.60   80.2 2.83 28.62   84.9 2.70 28.51
-""",
+        _layers_read(),
     ),
     "auxiliary-decoders": Printed(
         "What auxiliary decoders can do by themselves: BLEU",
@@ -264,13 +266,20 @@ def setup_tables(ours: Mapping[str, str]) -> dict[str, Table]:
     """{setup: published BLEU, parameters and speed of its systems, and ours beside them}, of setups that papers score.
 
     ours: {record: our score as text}; a column of its own, so that nobody takes the one for the other. What a paper
-    prints of no system of a setup has no column.
+    prints of no system of a setup has no column; how many layers are read has a table of its own.
     """
-    return {setup: _setup_table(setup, names, ours) for setup in SETUPS if (names := systems_scored(setup))}
+    elsewhere = {entry.name for entry in layers_read.VARIANTS}
+    tables = {}
+    for setup in SETUPS:
+        names = [name for name in systems_scored(setup) if name not in elsewhere]
+        names += [name for name, method in METHODS.get(setup, {}).items() if method.reported]
+        if names:
+            tables[setup] = _setup_table(setup, names, ours)
+    return tables
 
 
 def _setup_table(setup: str, names: Sequence[str], ours: Mapping[str, str]) -> Table:
-    printed = [(SYSTEMS.get(name) or VARIANTS[name]).reported[setup] for name in names]
+    printed = [row for name in names if (row := reported(f"{name}.{setup}"))]
     columns = {title: [getattr(row, field) for row in printed] for title, field in COLUMNS.items()}
     columns = {title: values for title, values in columns.items() if any(value is not None for value in values)}
     cells = [[f"`{name}`" for name in names], *map(numbers, columns.values())]

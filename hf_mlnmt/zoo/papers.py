@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.zoo.entry import Reported
+from hf_mlnmt.zoo.methods import METHODS
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, find_system
 
 BASELINE = "transformer"
@@ -20,8 +21,8 @@ def systems_scored(setup: str) -> tuple[str, ...]:
 def reported(record: str) -> Reported | None:
     """What the papers report for a record "<system>.<setup>"; None where they print no score of it."""
     system, _, setup = record.partition(".")
-    entry = SYSTEMS.get(system) or VARIANTS.get(system)
-    found = entry.reported.get(setup) if entry else None
+    entry, method = SYSTEMS.get(system) or VARIANTS.get(system), METHODS.get(setup, {}).get(system)
+    found = entry.reported.get(setup) if entry else method.reported if method else None
     return found if found and found.is_scored else None
 
 

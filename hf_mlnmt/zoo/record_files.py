@@ -15,34 +15,36 @@ from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.zoo.entries.bridge import BRIDGE
 from hf_mlnmt.zoo.entries.fusion import FUSION
 from hf_mlnmt.zoo.entry import System
+from hf_mlnmt.zoo.methods import METHODS, Method
 from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.setups import SETUPS
-from hf_mlnmt.zoo.systems import VARIANTS, config_for, find_system
+from hf_mlnmt.zoo.systems import VARIANTS, config_of_entry, find_system
 
 
 def _entry(system: str) -> System:
     return VARIANTS[system] if system in VARIANTS else find_system(system)
 
 
-def record_config_of(system: str, setup: str) -> Any:
-    """The config of modeling/<system>.<setup>.json."""
+def record_config_of(system: str, setup: str, **more: Any) -> Any:
+    """The config of modeling/<system>.<setup>.json; more: fields beyond the setup's and the system's."""
     entry, about = _entry(system), SETUPS[setup]
-    plain = BASELINE if system in VARIANTS else system
-    fields = {**about.fields, **entry.fields, **entry.setup_fields.get(setup, {})}
-    return config_for(plain, about.shape, **fields)
+    fields = {**about.fields, **entry.fields, **entry.setup_fields.get(setup, {}), **more}
+    if entry.architecture.kind == "language-model":  # it has the target's vocabulary and no other
+        fields["vocab_size"] = fields.pop("decoder_vocab_size", fields["vocab_size"])
+        fields.pop("share_encoder_decoder_embeddings", None)
+    return config_of_entry(entry, about.shape, **fields)
 
 
 def record_json(name: str, setup: str) -> dict[str, Any]:
     """The content of modeling/<name>.<setup>.json, of a system or a method: every field of our configs, its class."""
-    method = SETUPS[setup].methods.get(name)
-    if method is None or method.system is None:
-        config = _fused_config(setup) if method else record_config_of(name, setup)
-        model_class = (FUSION if method else _entry(name).architecture).head_class
-    else:
-        config, architecture = record_config_of(method.system, setup), find_system(method.system).architecture
-        model_class = architecture.heads[method.auto_class or architecture.auto_class]
-        config.is_encoder_decoder = architecture.kind == "translation" and method.auto_class is None
+    method = METHODS.get(setup, {}).get(name, Method(name))
+    config, architecture = record_config_of(method.system, setup, **method.fields), _entry(method.system).architecture
+    if method.fused:
+        config, architecture = _fused_config(config, setup), FUSION
+    elif method.auto_class is not None:
+        config.is_encoder_decoder = False
+    model_class = architecture.heads[method.auto_class or architecture.auto_class]
     return {**_own_fields(config), "architectures": [model_class.__name__]}
 
 
@@ -60,18 +62,19 @@ def _own_fields(config: Any) -> dict[str, Any]:
     return {name: content[name] for name in sorted(content)}
 
 
-def _fused_config(setup: str) -> Any:
-    """The baseline and a language model of its sizes, with the thesis's scales."""
+def _fused_config(translation: Any, setup: str) -> Any:
+    """A translation model and the setup's language model, with the thesis's scales."""
     from hf_mlnmt.modeling.fusion_config import FusionConfig
 
-    first, language_model = (record_config_of(system, setup) for system in (BASELINE, "lm"))
+    method = METHODS[setup].get("lm", Method("lm"))
+    language_model = record_config_of(method.system, setup, **method.fields)
     same = ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "decoder_start_token_id")
     ids = ("pad_token_id", "eos_token_id", "bos_token_id")
     return FusionConfig(
-        translation_models=[first],
+        translation_models=[translation],
         language_models=[language_model],
-        start_token_ids=[first.decoder_start_token_id, language_model.bos_token_id],
-        **{name: getattr(first, name) for name in (*same, *ids)},
+        start_token_ids=[translation.decoder_start_token_id, language_model.bos_token_id],
+        **{name: getattr(translation, name) for name in (*same, *ids)},
     )
 
 
@@ -93,7 +96,7 @@ def write_records(setups: list[str] | None = None, root: str | Path | None = Non
     """
     root, written = Path(root) if root is not None else records_root(), []
     for setup in setups or SETUPS:
-        for method in SETUPS[setup].methods:
+        for method in METHODS.get(setup, ()):
             written.append(write_json(root / "modeling" / f"{method}.{setup}.json", record_json(method, setup)))
         for system in SETUPS[setup].systems:
             stem = f"{system}.{setup}"

@@ -6,7 +6,7 @@ A record's name is <system>.<setup>, the setup's <corpus>-<source><target>.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hf_mlnmt.zoo.entries.bridge import BRIDGE, RNN
@@ -15,23 +15,10 @@ from hf_mlnmt.zoo.systems import find_system, list_systems
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way of training that has a record of its own beside the systems'; its recipe is written by hand.
-
-    `system`: whose config it has; None: it is fused of the baseline and a language model of these sizes.
-    `auto_class`: which of the system's models; None: the whole one.
-    """
-
-    system: str | None = BASELINE
-    auto_class: str | None = None
-
-
-@dataclass(frozen=True)
 class Setup:
     """`corpus` and `direction` as the recipes' first lines say them; `fields`: config fields beyond the shape's.
 
-    `systems`: those that have a record, by their names in the zoo. `methods`: other records, by what
-    stands in the place of a system's name.
+    `systems`: those that have a record, by their names in the zoo. Other records are of methods.py.
     """
 
     corpus: str
@@ -39,7 +26,6 @@ class Setup:
     shape: str
     fields: Mapping[str, Any]
     systems: tuple[str, ...]
-    methods: Mapping[str, Method] = field(default_factory=dict)
 
 
 _SIZED = ("transformer-wide", "transformer-deep")
@@ -78,7 +64,6 @@ SETUPS: dict[str, Setup] = {
         "tiny",
         {"vocab_size": 10000, "norm_position": "pre"},
         (BASELINE,),
-        {"pretrained": Method(), "multi-task": Method(), "fusion": Method(None)},
     ),
     "multi30k-de": Setup(
         "Multi30k",
@@ -86,7 +71,6 @@ SETUPS: dict[str, Setup] = {
         "tiny",
         {"vocab_size": 10000, "norm_position": "pre"},
         (),
-        {"encoder-cloze": Method(auto_class="AutoModelForMaskedLM")},
     ),
     "multi30k-en": Setup(
         "Multi30k",
@@ -94,7 +78,6 @@ SETUPS: dict[str, Setup] = {
         "tiny",
         {"vocab_size": 10000, "norm_position": "pre"},
         (),
-        {"lm": Method("lm"), "pseudo-encoder": Method()},
     ),
     # Twelve directions and four copies, by a token before the source or by modules of each language.
     "multi30k-many": Setup(

@@ -15,6 +15,7 @@ from hf_mlnmt.zoo.entries import (
     extended_cross_attention,
     fusion,
     language_model,
+    layers_read,
     multi_layer_attention,
     multi_level_supervision,
     transformer,
@@ -41,7 +42,7 @@ _ENTRIES = (
     *language_model.SYSTEMS,
 )
 SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
-VARIANTS: dict[str, System] = {entry.name: entry for entry in transformer.VARIANTS}
+VARIANTS: dict[str, System] = {entry.name: entry for entry in (*transformer.VARIANTS, *layers_read.VARIANTS)}
 """Entries that only records have: no names for `config_for`."""
 
 
@@ -108,7 +109,11 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
 
     Raises: UserError for an unknown system, shape or field.
     """
-    entry = find_system(system)
+    return config_of_entry(find_system(system), shape, **overrides)
+
+
+def config_of_entry(entry: System, shape: str, **overrides: Any) -> StackConfig:
+    """The same of an entry, which may be a variant. Raises: UserError for an unknown shape or field."""
     if shape not in SHAPES:
         raise UserError(f"shape '{shape}' is unknown{suggest(shape, SHAPES)}; known: {', '.join(SHAPES)}")
     config_class = entry.architecture.config_class

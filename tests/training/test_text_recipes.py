@@ -16,7 +16,6 @@ from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-ROOT = Path(__file__).resolve().parents[2]
 PAIRS = {"files": {"source": "train.en", "target": "train.de"}}
 ENGLISH = {"train": {"path": "train.en"}, "dev": {"path": "val.en"}, "test": {"made_up": {"path": "test.en"}}}
 GERMAN = {"train": {"path": "train.de"}, "dev": {"path": "val.de"}, "test": {"made_up": {"path": "test.de"}}}
@@ -220,11 +219,3 @@ def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(da
         with pytest.raises(UserError, match=message):
             run(recipe_of(tmp_path / str(number), **changes), data, tmp_path / str(number) / "run")
         assert not (tmp_path / str(number) / "run" / "data").exists()
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "training" / "monolingual").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_recipes_for_text_read(path):
-    recipe = read_recipe(path)
-    assert recipe.model.system in ("lm", "transformer")
-    named = recipe.tokenizer.path or ""
-    assert named in ("", "runs/transformer.multi30k-deen/tokenizer"), "one tokenizer for all of them"
