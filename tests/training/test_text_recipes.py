@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
+from hf_mlnmt.training.corpora import RecipeCorpora
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = {"files": {"source": "train.en", "target": "train.de"}}
@@ -219,3 +220,23 @@ def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(da
         with pytest.raises(UserError, match=message):
             run(recipe_of(tmp_path / str(number), **changes), data, tmp_path / str(number) / "run")
         assert not (tmp_path / str(number) / "run" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "side", "language"),
+    [
+        ("encoder-lm", "source", "de"),
+        ("encoder-cloze", "source", "de"),
+        ("decoder-lm", "target", "en"),
+        ("pseudo-encoder", "target", "en"),
+    ],
+)
+def test_whose_vocabulary_a_text_gets(tmp_path, objective, side, language):
+    """Text that names neither language nor side is of the side whose words the objective predicts."""
+    tasks = {"translation": {"data": PAIRS}, "text": {"data": {"path": "text"}, "objective": objective}}
+    languages = {"source": "de", "target": "en"}
+    data = {"train": None, "dev": PAIRS}
+    keys = {"evaluation": {"every": 4, "best": "loss"}, "tasks": tasks, "languages": languages}
+    recipe = read_recipe(recipe_of(tmp_path, data=data, **keys))
+    (text,) = RecipeCorpora(recipe, tmp_path, tmp_path / "run", print).tasks[-1].texts
+    assert (text.side, text.language) == (side, language)
