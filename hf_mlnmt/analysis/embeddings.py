@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.languages import Direction, has_modules
+from hf_mlnmt.generation.languages import Direction, direction, has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder
+from hf_mlnmt.modeling.sentence_embedding import pooled_states
 
 
 @torch.inference_mode()
@@ -31,13 +33,16 @@ def embed_texts(
     pooling: str | int = "flat",
     batch_tokens: int = 4096,
     progress: Any = None,
+    target_language: str | None = None,
 ) -> np.ndarray:
     """Embeddings of the texts, float32 (texts, width); an empty text is zeros.
 
     Args:
-        language: of the texts, for a model with several encoders.
+        language: of the texts, for a model with several encoders, or whose tokenizer is told it (NLLB, mBART).
         pooling: "flat", "mean" or the number of a row, from 0 (`model.embed`).
         progress: called with the number of texts done.
+        target_language: for a model that is told it by a token before the source, which then stands before every text;
+            None: no such token, though the encoder has always seen one.
 
     Raises: UserError for an unknown language, or a pooling that the model has not.
     """
@@ -49,7 +54,8 @@ def embed_texts(
         except ValueError as error:
             raise UserError(str(error)) from error
         parts = parts.of(options["source_language"])
-    encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
+    told = _told(parts, language, target_language)
+    encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
     found: np.ndarray | None = None
@@ -57,7 +63,7 @@ def embed_texts(
         chosen = [real[i] for i in batch]
         input_ids, mask = pad([ids[i] for i in chosen], parts.source.pad_token_id or 0, model.device)
         try:
-            vectors = model.embed(input_ids=input_ids, attention_mask=mask, **options).float().cpu().numpy()
+            vectors = _embed(model, input_ids, mask, options).float().cpu().numpy()
         except ValueError as error:
             raise UserError(str(error)) from error
         found = np.zeros((len(texts), vectors.shape[1]), np.float32) if found is None else found
@@ -67,6 +73,26 @@ def embed_texts(
     if found is None:
         raise UserError("there is no text to embed: every line is empty.")
     return found
+
+
+def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
+    """What stands before a text, or is set in the tokenizer."""
+    if has_modules(parts.model):
+        if target is not None:
+            raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")
+        return Direction()
+    if target is None and not hasattr(parts.source, "src_lang"):
+        return Direction()
+    return direction(parts.model, parts.source, language, target or language)
+
+
+def _embed(model: Any, input_ids: Tensor, mask: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """`model.embed`, or what it is of a model of another package."""
+    inputs = {"input_ids": input_ids, "attention_mask": mask}
+    if hasattr(model, "embed"):
+        embedded: Tensor = model.embed(**inputs, **options)
+        return embedded
+    return pooled_states(model.get_encoder()(**inputs).last_hidden_state, mask, options["pooling"])
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import typer
 POOLING = (
     "flat (the bridge's rows side by side), mean, or a row's number from 0. Default: flat with a bridge, else mean."
 )
+TARGET = "Of a model that is told the target by a token before the source (tagged): put this one's before every text."
 
 
 def embed(
@@ -20,6 +21,7 @@ def embed(
     language: Annotated[
         str | None, typer.Option("--language", "-l", help="Of the text, for a model of several languages.")
     ] = None,
+    target: Annotated[str | None, typer.Option("--target-language", "-t", help=TARGET)] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ... Default: a GPU where there is one.")] = None,
 ) -> None:
@@ -38,7 +40,7 @@ def embed(
         raise UserError(f"--output {output}: expected a name that ends in .npy.")
     check_file(output)
     parts = load_parts(model, device)
-    vectors = vectors_of(parts, file, language, pooling)
+    vectors = vectors_of(parts, file, language, pooling, target)
     with atomic_path(output) as path, path.open("wb") as handle:
         np.save(handle, vectors, allow_pickle=False)
     typer.echo(f"{output}: {vectors.shape[0]} sentences, {vectors.shape[1]} numbers each", err=True)
@@ -54,7 +56,7 @@ def load_parts(model: str, device: str | None) -> Any:
     return load(model, device)
 
 
-def vectors_of(parts: Any, file: Path, language: str | None, pooling: str | None) -> Any:
+def vectors_of(parts: Any, file: Path, language: str | None, pooling: str | None, target: str | None = None) -> Any:
     """The embeddings of a file's lines, with a bar on stderr where that is a terminal."""
     from tqdm import tqdm
 
@@ -62,9 +64,8 @@ def vectors_of(parts: Any, file: Path, language: str | None, pooling: str | None
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.generation.languages import has_modules
 
-    several = has_modules(parts.model)
-    chosen: str | int = pooling or ("flat" if several else "mean")
+    chosen: str | int = pooling or ("flat" if has_modules(parts.model) else "mean")
     chosen = int(chosen) if str(chosen).isdigit() else chosen
     texts = list(read_lines(file))
     with tqdm(total=len(texts), unit=" texts", file=sys.stderr, disable=None, leave=False) as bar:
-        return embed_texts(parts, texts, language if several else None, chosen, progress=bar.update)
+        return embed_texts(parts, texts, language, chosen, progress=bar.update, target_language=target)

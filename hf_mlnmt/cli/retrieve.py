@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.embed import POOLING, load_parts, vectors_of
+from hf_mlnmt.cli.embed import POOLING, TARGET, load_parts, vectors_of
 
 
 def retrieve(
@@ -20,6 +20,7 @@ def retrieve(
         typer.Option("--also", "-a", help="Another model, FOLDER or NAME=FOLDER, to stand beside it; may be repeated."),
     ] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING)] = None,
+    target: Annotated[str | None, typer.Option("--target-language", "-t", help=TARGET)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the numbers here, as JSON.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ... Default: a GPU where there is one.")] = None,
 ) -> None:
@@ -46,7 +47,8 @@ def retrieve(
     found = {}
     for name, folder in models.items():
         parts = load_parts(folder, device)
-        found[name] = retrieval({code: vectors_of(parts, Path(file), code, pooling) for code, file in named.items()})
+        vectors = {code: vectors_of(parts, Path(file), code, pooling, target) for code, file in named.items()}
+        found[name] = retrieval(vectors)
     console = Console()
     if also:
         console.print(_side_by_side(found))
@@ -54,7 +56,8 @@ def retrieve(
         console.print(_from_into(found[model], list(named)))
     if output is not None:
         content = {"accuracy": found[next(iter(found))]} if not also else {"models": found}
-        write_json(output, {"schema": "hf_mlnmt.retrieval/1", "pooling": pooling, **content})
+        settings = {"pooling": pooling, "target_language": target}
+        write_json(output, {"schema": "hf_mlnmt.retrieval/1", **settings, **content})
 
 
 def _named_models(given: list[str]) -> dict[str, str]:

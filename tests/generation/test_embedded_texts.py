@@ -1,0 +1,45 @@
+"""Embeddings of texts by models that are told their languages in other ways than by modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers.toy_translators import SENTENCES
+
+from hf_mlnmt import UserError
+from hf_mlnmt.analysis.embeddings import embed_texts
+from hf_mlnmt.generation.loading import load
+
+
+def test_a_token_says_the_target(ours_multilingual):
+    """It stands before every text and is a position like the others; without it there is none."""
+    parts = load(str(ours_multilingual), "cpu")
+    for text, options in ((f"<2fr>{SENTENCES[0]}", {"target_language": "fr"}), (SENTENCES[0], {})):
+        expected = parts.model.embed(**parts.source([text], return_tensors="pt")).detach().numpy()
+        found = embed_texts(parts, [SENTENCES[0], SENTENCES[1]], "en", "mean", **options)
+        np.testing.assert_allclose(found[:1], expected, rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match=r"unknown code 'xx'.*knows: de, fr"):
+        embed_texts(parts, SENTENCES[:1], pooling="mean", target_language="xx")
+
+
+@pytest.mark.parametrize(("family", "language"), [("marian", None), ("nllb", "fra_Latn"), ("m2m100", "fr")])
+def test_models_of_other_packages(foreign, family, language):
+    """The mean of the encoder's states over a text's own positions, its language told to the tokenizer."""
+    parts = load(str(foreign[family]), "cpu")
+    found = embed_texts(parts, SENTENCES[:2], language, "mean")
+    if language is not None:
+        parts.source.src_lang = language
+    inputs = parts.source([SENTENCES[0]], return_tensors="pt")
+    with torch.no_grad():
+        states = parts.model.get_encoder()(**inputs).last_hidden_state
+    np.testing.assert_allclose(found[0], states[0].mean(0).numpy(), rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match="without an attention bridge"):
+        embed_texts(parts, SENTENCES[:1], language, "flat")
+
+
+def test_a_language_that_is_needed(foreign, ours):
+    with pytest.raises(UserError, match="source_language: needed"):
+        embed_texts(load(str(foreign["m2m100"]), "cpu"), SENTENCES[:1], pooling="mean")
+    with pytest.raises(UserError, match="no language codes"):
+        embed_texts(load(str(ours), "cpu"), SENTENCES[:1], pooling="mean", target_language="de")
