@@ -12,7 +12,7 @@ which goes on where it was stopped: so does this. Several can run side by side w
    each encoder and decoder of the model of sixteen directions has. Recipes differ from training/*.multi30k-many.yaml
    in directions and steps, and in the learning rate of the LSTMs, which was chosen on val.
 3. `hf-mlnmt matrix` and `hf-mlnmt retrieve` for each model of many languages.
-4. A table, and everything as JSON in --results.
+4. Tables, and everything as JSON in --results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.reports.multilingual import MANY, many_tables
 from hf_mlnmt.training.directions import trained_pairs
 from hf_mlnmt.training.recipe_keys import Directions
 
@@ -141,9 +141,8 @@ class Study:
                 tagged = ["--target-language", "en"] if row.record == "transformer" else []
                 yield ["retrieve", str(run / "average"), *files, *tagged, "-o", str(run / "retrieval.json")]
 
-    def keep(self) -> dict[str, dict[str, Any]]:
-        """What is kept of every finished run, by row; one file each in --results."""
-        found = {}
+    def keep(self) -> None:
+        """What is kept of every finished run, in --results: a file each, and the names of all rows."""
         for row in ROWS.values():
             run = self.run(row)
             if (run / "results.json").is_file():
@@ -151,36 +150,15 @@ class Study:
                 for name in ("matrix", "retrieval"):
                     if (run / f"{name}.json").is_file():
                         content[name] = read_json(run / f"{name}.json")
-                found[row.name] = content
                 write_json(Path(self.options.results) / f"{row.name}.seed{self.options.seed}.json", content)
-        return found
+        write_json(Path(self.options.results) / MANY, {"rows": {row.name: row.what for row in ROWS.values()}})
 
 
-def table(found: dict[str, dict[str, Any]]) -> Table:
-    """Classic BLEU of the test set: two directions, the means of trained and of zero-shot ones; retrieval."""
-    columns = ["model", "steps", "de-en", "en-de", "de-fr", "fr-de", "mean of 12", "wrong language %", "retrieval %"]
-    lines = []
-    for name in (row.name for row in ROWS.values() if row.name in found):
-        content = found[name]
-        classic = {test: score["classic"]["BLEU"]["score"] for test, score in content["scores"].items()}
-        scores = {test.rpartition(".")[2]: score for test, score in classic.items()}
-        zero = content.get("matrix", {}).get("zero_shot", [])
-        cells = [
-            f"{scores[pair]:.2f}{'*' if pair in zero else ''}" if pair in scores else ""
-            for pair in ("de-en", "en-de", *LEFT_OUT)
-        ]
-        mean = f"{sum(scores.values()) / len(scores):.2f}" if len(scores) == 12 else ""
-        wrong = content.get("matrix", {}).get("off_target", {}).values()
-        found_by = content.get("retrieval", {}).get("accuracy", {}).values()
-        shares = [f"{100 * sum(values) / len(values):.1f}" if values else "" for values in (wrong, found_by)]
-        lines.append([ROWS[name].what, f"{content['budget']['steps']:,}", *cells, mean, *shares])
-    return Table([columns[0], *map(Number, columns[1:])], lines, f"{TEST}, classic BLEU; * never trained together")
-
-
-def page(found: dict[str, dict[str, Any]], options: Any) -> str:
+def page(options: Any) -> str:
     """The page beside the results, of all rows that there are."""
     command = f"python studies/multilingual.py --data DIR --output runs/many --updates {options.updates}"
-    wanted = [row.what for row in HEADLINE if row.name not in found]
+    tables = many_tables(options.results)
+    wanted = [row.what for row in HEADLINE if not list(Path(options.results).glob(f"{row.name}.seed*.json"))]
     return (
         "# Many languages on Multi30k\n\n"
         f"Made by `{command} --seed {options.seed}` from the files beside this page: results of the runs with their "
@@ -192,7 +170,8 @@ def page(found: dict[str, dict[str, Any]], options: Any) -> str:
         "of the model of sixteen directions. The LSTMs' learning rate was chosen on val (a pair of languages, 800 "
         "updates: 1e-3, 2e-3, 4e-3, 8e-3 gave a loss of 4.26, 3.83, 3.35, 3.35). One seed: what differs little need "
         "not differ with another one.\n\n"
-        f"{table(found).markdown()}\n\n" + (f"Not run yet: {'; '.join(wanted)}.\n" if wanted else "")
+        + "".join(f"{table.title}\n\n{table.markdown()}\n\n" for table in tables.values())
+        + (f"Not run yet: {'; '.join(wanted)}.\n" if wanted else "")
     )
 
 
@@ -214,9 +193,10 @@ def main() -> None:
             sys.exit(code)
     if options.dry_run:
         return
-    found = study.keep()
-    print(table(found).markdown())
-    write_text(Path(options.results) / "README.md", page(found, options))
+    study.keep()
+    for table in many_tables(options.results).values():
+        print(table.markdown())
+    write_text(Path(options.results) / "README.md", page(options))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 | published | what the papers print, by setup, ours beside it; then their other tables |
 | published:SETUP | of one setup |
 | printed:NAME | one of the papers' other tables (published.py) |
-| study:NAME | a table of the study of text of one language (monolingual.py), as far as it is run |
+| study:NAME | a table of a study (monolingual.py, multilingual.py), as far as it is run |
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.monolingual import LEGEND, STUDY_FOLDER, STUDY_TABLES, study_tables
+from hf_mlnmt.reports.multilingual import MANY_FOLDER, MANY_TABLES, many_tables
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
@@ -34,6 +35,7 @@ from hf_mlnmt.zoo.records import records_root
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md")
+NOT_RUN = "Not run yet."
 
 
 def pages(root: Path) -> list[Path]:
@@ -70,8 +72,11 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return PRINTED[rest].table().markdown()
     if kind == "study" and rest in STUDY_TABLES:
         return _study(rest, root, link)
+    if kind == "study" and rest in MANY_TABLES:
+        table = many_tables(root / "results" / MANY_FOLDER).get(rest)
+        return table.markdown() if table else NOT_RUN
     known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
-    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDY_TABLES)]
+    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in (*STUDY_TABLES, *MANY_TABLES))]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
@@ -150,7 +155,7 @@ def _study(name: str, root: Path, link: str) -> str:
     folder = root / "results" / STUDY_FOLDER
     tables = study_tables(folder)
     if name not in tables:
-        return "Not run yet."
+        return NOT_RUN
     return f"{tables[name].markdown()}\n\nOf [results/{STUDY_FOLDER}]({link}results/{STUDY_FOLDER}/README.md). {LEGEND}"
 
 

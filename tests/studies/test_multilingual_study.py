@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_mlnmt.files import write_json
+from hf_mlnmt.reports.multilingual import many_tables
 from hf_mlnmt.training.recipe import read_recipe
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
@@ -59,18 +60,38 @@ def test_what_is_done_is_not_done_again(study, tmp_path):
     assert left[0][0] == "train"
 
 
-def test_the_table(study, study_module, tmp_path):
-    scores = {f"test_2016_flickr.{pair}": {"classic": {"BLEU": {"score": 10.0}}} for pair in ("de-en", "de-fr")}
-    content = {"budget": {"steps": 100}, "scores": scores}
-    run = tmp_path / "runs" / "left-out.seed1"
-    run.mkdir(parents=True)
-    write_json(run / "results.json", content)
-    write_json(run / "matrix.json", {"zero_shot": ["de-fr"], "off_target": {"de-en": 0.0, "de-fr": 0.5}})
-    write_json(run / "retrieval.json", {"accuracy": {"de-en": 0.25}})
-    found = study.keep()
-    assert (tmp_path / "results" / "left-out.seed1.json").is_file()
-    (line,) = study_module.table(found).rows
-    assert line == ["bridge, without de-fr", "100", "10.00", "", "10.00*", "", "", "25.0", "25.0"]
-    page = study_module.page(found, study.options)
+def test_what_is_kept_and_its_tables(study, study_module, tmp_path):
+    languages = ("cs", "de", "en", "fr")
+    pairs = [f"{source}-{target}" for source in languages for target in languages if source != target]
+    for name, tested in (("copies", pairs), ("left-out", ["de-en", "de-fr"]), ("rnn.de-en", ["de-en"])):
+        (run := tmp_path / "runs" / f"{name}.seed1").mkdir(parents=True)
+        scores = {"classic": {"BLEU": {"score": 10.0}}, "cased": {"BLEU": {"score": 9.0}}}
+        tests = {f"test_2016_flickr.{pair}": scores for pair in tested}
+        write_json(run / "results.json", {"budget": {"steps": 1000}, "scores": tests})
+        if name == "rnn.de-en":
+            continue
+        zero = ["de-fr"] if name == "left-out" else []
+        write_json(run / "matrix.json", {"zero_shot": zero, "off_target": {"de-en": 0.0, "de-fr": 0.5}})
+        write_json(run / "retrieval.json", {"accuracy": dict.fromkeys(pairs, 0.25)})
+    study.keep()
+    results = tmp_path / "results"
+    assert sorted(path.name for path in results.glob("*.seed1.json")) == [
+        "copies.seed1.json",
+        "left-out.seed1.json",
+        "rnn.de-en.seed1.json",
+    ]
+    tables = many_tables(results)
+    assert tables["many-overview"].rows == [
+        ["bridge, many-to-many with A -> A", "1,000", *["10.00"] * 5, "9.00", "25.0", "25.0", "1"],
+        ["no bridge, de-en", "1,000", "10.00", *[""] * 7, "1"],
+        ["bridge, without de-fr", "1,000", "10.00", "", "10.00*", "", "", "", "25.0", "25.0", "1"],
+    ]
+    assert tables["many-matrix"].rows[1] == ["de", "10.0 (25)", "", "10.0 (25)", "10.0 (25)"]
+    page = study_module.page(study.options)
     assert "--updates 10" in page
-    assert "Not run yet: bridge, many-to-many with A -> A;" in page
+    assert tables["many-overview"].markdown() in page
+    assert "Not run yet: no bridge, x4, de-en;" in page
+
+
+def test_nothing_is_kept_yet(tmp_path):
+    assert many_tables(tmp_path) == {}
