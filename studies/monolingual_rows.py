@@ -5,6 +5,7 @@
 | parallel, parallel-long | the baseline; the baseline with twice the steps |
 | bt-METHOD-RATIO | back-translation: beam, sampled or tagged; 1 : 0.5, 1, 2 or 4 |
 | pretrain-OBJECTIVE, pretrain-both | begins as trained on text; both: encoder of cloze, the rest of pseudo-encoder |
+| pretrain-together | begins as trained on both in turns: its one table of embeddings is of both languages |
 | pretrain-...-biling | the same on the parallel data's own side: the effect of the added loss alone |
 | multitask-OBJECTIVE, multitask-cloze-and-lm | the baseline's steps of translation, and as many of each other task |
 | fusion-LEVEL, fusion-LEVEL-biling | a language model in the search alone: of all text, of the parallel target side |
@@ -49,7 +50,7 @@ def _rest() -> Iterator[str]:
     yield from (f"trained-symbol-{one}-{other}" for one in TEXTS for other in TEXTS)
     yield from (f"trained-n-best-{text}-mono" for text in TEXTS)
     yield "trained-trellis-mono-mono"
-    yield from (f"pretrain-{name}" for name in (*SOURCE, *TARGET))
+    yield from (f"pretrain-{name}" for name in ("together", *SOURCE, *TARGET))
     yield from (f"bt-{method}-{_written(ratio)}" for ratio in RATIOS for method in BT_METHODS)
     yield "parallel-long"
     yield from (f"multitask-{name}" for name in (*SOURCE, *TARGET, "cloze-and-lm"))
@@ -216,15 +217,36 @@ class Rows:
         """init_from: part -> the pre-training."""
         text = "biling" if what.endswith("-biling") else "mono"
         what = what.removesuffix("-biling")
+        if what == "together":
+            return {"all": self.together(setting)}
         parts = {"encoder": "encoder-cloze", "all": "pseudo-encoder"} if what == "both" else {"all": what}
         return {part: self.text_training(setting, objective, text) for part, objective in parts.items()}
+
+    def together(self, setting: Setting) -> Work:
+        """One model trained on cloze and pseudo-encoder in turns, as often as each alone."""
+        objectives = ("encoder-cloze", "pseudo-encoder")
+        content = {
+            "languages": {"source": setting.source, "target": setting.target},
+            "data": {"train": None, "dev": None, "test": {}},
+            "tasks": {objective: self._task(setting, objective) for objective in objectives},
+            "model": {"record": BASE},
+            "tokenizer": {"path": self._tokenizer(setting)},
+            "label_smoothing": 0.0,
+            "evaluation": {"metrics": [], "best": "pseudo-encoder_loss"},
+        }
+        needs = (self.row(setting, "parallel", self.first_seed),)
+        steps, share = len(objectives) * self.steps, sum(SHARES[name] for name in objectives) / len(objectives)
+        return self._training(f"together.{setting}", self.first_seed, content, needs, steps, share)
+
+    def _task(self, setting: Setting, objective: str) -> dict[str, Any]:
+        language = setting.side(objective)
+        dev = {"path": f"{DEV}.{language}.gz", "language": language}
+        return {"data": setting.text(objective), "objective": objective, "dev": dev}
 
     def _multitask(self, setting: Setting, name: str, seed: int, what: str) -> Work:
         tasks: dict[str, Any] = {"translation": {"data": setting.parallel()}}
         for objective in ["encoder-cloze", "decoder-lm"] if what == "cloze-and-lm" else [what]:
-            language = setting.side(objective)
-            dev = {"path": f"{DEV}.{language}.gz", "language": language}
-            tasks[objective] = {"data": setting.text(objective), "objective": objective, "dev": dev}
+            tasks[objective] = self._task(setting, objective)
         change = {"data": {**self._corpora(setting), "train": None}, "tasks": tasks}
         return self._translation(setting, name, seed, change, (), len(tasks))
 

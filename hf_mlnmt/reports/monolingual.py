@@ -36,6 +36,7 @@ LAYOUTS: dict[str, tuple[str, list[tuple[str, str]], tuple[str, ...]]] = {
             ("twice the steps", "parallel-long"),
             ("back-translation 1:1", "bt-beam-1"),
             ("pre-training, encoder and the rest", "pretrain-both"),
+            ("pre-training, both in turns", "pretrain-together"),
             ("multi-task, decoder", "multitask-decoder-lm"),
             ("fusion in the search, sequence level", "fusion-sequence"),
             ("fusion in the search, symbol level", "fusion-symbol"),
