@@ -105,7 +105,7 @@ class Scoring:
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
         translate = TranslationPipeline.from_pretrained(str(model), engine="torch")  # scores are generate()'s
         options = {name: language for name, language in asked(test).items() if language}
-        if translate.languages and not options:  # the recipe names no codes, but its tokenizer.path has them
+        if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
             options = {"target_language": test.language}
         outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
         write_text(kept, "".join(line + "\n" for line in outputs))
