@@ -84,7 +84,7 @@ HEADLINE = [
     _pair("bridge-x4", "bridge, x4", "en-de", times=4),
 ]
 MORE = [
-    Row("tagged-post", "the same as its record: post-norm, Adam, peak 2e-3", "transformer", {"copies": False}),
+    Row("tagged-post", "tagged Transformer as its record: post-norm, Adam, 2e-3", "transformer", {"copies": False}),
     Row("with-english", "bridge, six directions", directions={"pairs": "with-en", "copies": False}),
     Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
     Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),
