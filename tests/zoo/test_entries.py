@@ -165,7 +165,7 @@ def test_variants_are_records_and_no_systems():
 
 @pytest.mark.parametrize("system", layers_read.PRINTED)
 def test_parameters_by_the_number_of_layers_read(system: str):
-    """Table 3.4, to its last digit, with biases in the projections.
+    """Table 3.4, to one unit of its last digit, with biases in the projections.
 
     Iter-S-Agg of six layers is 63.4 there, as of five, and 63.9 in table 3.2, which is what its equations give.
     """
