@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.reports.multilingual import MANY, many_tables
+from hf_mlnmt.reports.multilingual import STUDY, study_tables
 from hf_mlnmt.training.directions import trained_pairs
 from hf_mlnmt.training.recipe_keys import Directions
 
@@ -158,13 +158,13 @@ class Study:
                     if (run / f"{name}.json").is_file():
                         content[name] = read_json(run / f"{name}.json")
                 write_json(Path(self.options.results) / f"{row.name}.seed{self.options.seed}.json", content)
-        write_json(Path(self.options.results) / MANY, {"rows": {row.name: row.what for row in ROWS.values()}})
+        write_json(Path(self.options.results) / STUDY, {"rows": {row.name: row.what for row in ROWS.values()}})
 
 
 def page(options: Any) -> str:
     """The page beside the results, of all rows that there are."""
     command = f"python studies/multilingual.py --data DIR --output runs/many --updates {options.updates}"
-    tables = many_tables(options.results)
+    tables = study_tables(options.results)
     wanted = [row.what for row in HEADLINE if not list(Path(options.results).glob(f"{row.name}.seed*.json"))]
     return (
         "# Many languages on Multi30k\n\n"
@@ -202,7 +202,7 @@ def main() -> None:
     if options.dry_run:
         return
     study.keep()
-    for table in many_tables(options.results).values():
+    for table in study_tables(options.results).values():
         print(table.markdown())
     write_text(Path(options.results) / "README.md", page(options))
 

@@ -56,7 +56,7 @@ def load_parts(model: str, device: str | None) -> Any:
     return load(model, device)
 
 
-def vectors_of(parts: Any, file: Path, language: str | None, pooling: str | None, target: str | None = None) -> Any:
+def vectors_of(parts: Any, file: Path, language: str | None, pooling: str | None, target: str | None) -> Any:
     """The embeddings of a file's lines, with a bar on stderr where that is a terminal."""
     from tqdm import tqdm
 

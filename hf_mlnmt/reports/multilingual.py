@@ -13,18 +13,19 @@ from typing import Any
 from hf_mlnmt.files import read_json
 from hf_mlnmt.table import Number, Table
 
-MANY = "study.json"
-MANY_FOLDER = "multi30k-many"  # in results/
-MANY_TABLES = ("many-overview", "many-matrix")
+STUDY = "study.json"
+STUDY_FOLDER = "multi30k-many"  # in results/
+STUDY_TABLES = ("many-overview", "many-matrix")
+LEGEND = "Classic BLEU on test_2016_flickr; * never trained together."
 WHOLE = "copies"
 """The row whose directions have a table of their own."""
 PAIRS = ("de-en", "en-de", "de-fr", "fr-de")
 
 
-def many_tables(folder: str | Path) -> dict[str, Table]:
-    """Those of MANY_TABLES that something is there for. Means over seeds."""
+def study_tables(folder: str | Path) -> dict[str, Table]:
+    """Those of STUDY_TABLES that something is there for. Means over seeds."""
     folder = Path(folder)
-    named = read_json(folder / MANY)["rows"] if (folder / MANY).is_file() else {}
+    named = read_json(folder / STUDY)["rows"] if (folder / STUDY).is_file() else {}
     kept = {name: [read_json(path) for path in sorted(folder.glob(f"{name}.seed*.json"))] for name in named}
     kept = {name: runs for name, runs in kept.items() if runs}
     found = {"many-overview": _overview(kept, named)} if kept else {}
@@ -44,7 +45,7 @@ def _overview(kept: Mapping[str, Sequence[Any]], named: Mapping[str, str]) -> Ta
         cells += [f"{fmean(scores.values()):.2f}" if len(scores) == 12 else "" for scores in (classic, cased)]
         cells += [_share(runs, "matrix", "off_target"), _share(runs, "retrieval", "accuracy")]
         rows.append([named[name], f"{runs[0]['budget']['steps']:,}", *cells, str(len(runs))])
-    return Table(["model", *map(Number, columns)], rows, "Classic BLEU; * never trained together")
+    return Table(["model", *map(Number, columns)], rows, LEGEND)
 
 
 def _matrix(runs: Sequence[Any]) -> Table:

@@ -41,7 +41,7 @@ def _cells(line: str) -> list[str]:
 
 def _layers_read() -> str:
     """The numbers that the zoo's variants have, beside one another."""
-    head = [f"n = {layers}" for layers in range(layers_read.FIRST, layers_read.FIRST + 5)]
+    head = [f"n = {layers}" for layers in layers_read.LAYERS]
     rows = [
         [SYSTEMS[name].title, *(f"{size:.1f} {steps:.2f} {bleu:.2f}" for size, steps, bleu in row)]
         for name, row in layers_read.PRINTED.items()

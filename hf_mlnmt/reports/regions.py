@@ -25,9 +25,8 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_text
+from hf_mlnmt.reports import monolingual, multilingual
 from hf_mlnmt.reports.facts import load_results
-from hf_mlnmt.reports.monolingual import LEGEND, STUDY_FOLDER, STUDY_TABLES, study_tables
-from hf_mlnmt.reports.multilingual import MANY_FOLDER, MANY_TABLES, many_tables
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
@@ -35,7 +34,7 @@ from hf_mlnmt.zoo.records import records_root
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md")
-NOT_RUN = "Not run yet."
+STUDIES = {table: study for study in (monolingual, multilingual) for table in study.STUDY_TABLES}
 
 
 def pages(root: Path) -> list[Path]:
@@ -70,13 +69,10 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return tables[rest].markdown()
     if kind == "printed" and rest in PRINTED:
         return PRINTED[rest].table().markdown()
-    if kind == "study" and rest in STUDY_TABLES:
+    if kind == "study" and rest in STUDIES:
         return _study(rest, root, link)
-    if kind == "study" and rest in MANY_TABLES:
-        table = many_tables(root / "results" / MANY_FOLDER).get(rest)
-        return table.markdown() if table else NOT_RUN
     known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
-    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in (*STUDY_TABLES, *MANY_TABLES))]
+    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDIES)]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
@@ -151,12 +147,13 @@ def _ours(root: Path, link: str) -> dict[str, str]:
 
 
 def _study(name: str, root: Path, link: str) -> str:
-    """A table of the study, and where it is from; a sentence where nothing is there yet."""
-    folder = root / "results" / STUDY_FOLDER
-    tables = study_tables(folder)
+    """A table of a study, and where it is from; a sentence where nothing is there yet."""
+    study = STUDIES[name]
+    folder = f"results/{study.STUDY_FOLDER}"
+    tables = study.study_tables(root / folder)
     if name not in tables:
-        return NOT_RUN
-    return f"{tables[name].markdown()}\n\nOf [results/{STUDY_FOLDER}]({link}results/{STUDY_FOLDER}/README.md). {LEGEND}"
+        return "Not run yet."
+    return f"{tables[name].markdown()}\n\nOf [{folder}]({link}{folder}/README.md). {study.LEGEND}"
 
 
 def _published(ours: Mapping[str, str]) -> str:

@@ -19,10 +19,13 @@ def systems_scored(setup: str) -> tuple[str, ...]:
 
 
 def reported(record: str) -> Reported | None:
-    """What the papers report for a record "<system>.<setup>"; None where they print no score of it."""
+    """What the papers report for a record "<system or method>.<setup>"; None where they print no score of it."""
     system, _, setup = record.partition(".")
-    entry, method = SYSTEMS.get(system) or VARIANTS.get(system), METHODS.get(setup, {}).get(system)
-    found = entry.reported.get(setup) if entry else method.reported if method else None
+    if method := METHODS.get(setup, {}).get(system):
+        found = method.reported
+    else:
+        entry = SYSTEMS.get(system) or VARIANTS.get(system)
+        found = entry.reported.get(setup) if entry else None
     return found if found and found.is_scored else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,7 @@ from hf_mlnmt.files import write_json
 from hf_mlnmt.reports.comparison import COMPARISON
 from hf_mlnmt.reports.monolingual import LAYOUTS, study_page, study_tables
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
-
-
-@pytest.fixture(scope="module")
-def study_module():
-    sys.path.insert(0, str(STUDIES))
-    try:
-        import monolingual
-
-        yield monolingual
-    finally:
-        sys.path.remove(str(STUDIES))
+STUDY = "monolingual"
 
 
 @pytest.fixture

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import pytest
 
 from hf_mlnmt.files import write_json
-from hf_mlnmt.reports.multilingual import many_tables
+from hf_mlnmt.reports.multilingual import study_tables
 from hf_mlnmt.training.recipe import read_recipe
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
-
-
-@pytest.fixture(scope="module")
-def study_module():
-    sys.path.insert(0, str(STUDIES))
-    try:
-        import multilingual
-
-        yield multilingual
-    finally:
-        sys.path.remove(str(STUDIES))
+STUDY = "multilingual"
 
 
 @pytest.fixture
@@ -80,7 +67,7 @@ def test_what_is_kept_and_its_tables(study, study_module, tmp_path):
         "left-out.seed1.json",
         "rnn.de-en.seed1.json",
     ]
-    tables = many_tables(results)
+    tables = study_tables(results)
     assert tables["many-overview"].rows == [
         ["bridge, many-to-many with A -> A", "1,000", *["10.00"] * 5, "9.00", "25.0", "25.0", "1"],
         ["no bridge, de-en", "1,000", "10.00", *[""] * 7, "1"],
@@ -94,4 +81,4 @@ def test_what_is_kept_and_its_tables(study, study_module, tmp_path):
 
 
 def test_nothing_is_kept_yet(tmp_path):
-    assert many_tables(tmp_path) == {}
+    assert study_tables(tmp_path) == {}

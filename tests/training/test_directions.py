@@ -280,6 +280,8 @@ def test_a_vocabulary_for_each_language(three, tmp_path):
     named = {"source_language": "de", "target_language": "en", "max_new_tokens": 6}
     assert translate([text], **named) == [tokenizers["en"].batch_decode(found, skip_special_tokens=True)[0].strip()]
     vectors = embed_texts(translate.parts, [text], "de")
+    with pytest.raises(UserError, match="the encoders of this model see no target"):
+        embed_texts(translate.parts, [text], "de", target_language="en")
     expected = translate.model.embed(**batch, source_language="de")
     torch.testing.assert_close(torch.from_numpy(vectors), expected)
     second = recipe_of(

@@ -9,7 +9,9 @@ from hf_mlnmt.zoo.entries import aggregation, multi_layer_attention
 from hf_mlnmt.zoo.entry import Reported, System
 
 _ENTRIES = {entry.name: entry for entry in (*aggregation.SYSTEMS, *multi_layer_attention.SYSTEMS)}
-# (parameters in millions, steps/s, BLEU) for n = 2, 3, 4, 5, 6.
+LAYERS = (2, 3, 4, 5, 6)
+"""The printed n."""
+# (parameters in millions, steps/s, BLEU), for each n.
 PRINTED: dict[str, tuple[tuple[float, float, float], ...]] = {
     "s-agg": ((61.8, 3.64, 28.57), (62.1, 3.63, 28.13), (62.3, 3.63, 28.02), (62.6, 3.59, 28.37), (62.8, 3.57, 28.24)),
     "iter-s-agg": (
@@ -32,8 +34,6 @@ PRINTED: dict[str, tuple[tuple[float, float, float], ...]] = {
     "m-10": ((67.5, 3.39, 28.42), (73.8, 3.15, 28.41), (80.2, 3.01, 28.59), (86.4, 2.76, 29.12), (92.7, 2.59, 29.08)),
     "m-11": ((66.0, 3.44, 28.72), (70.7, 3.16, 28.71), (75.4, 3.01, 28.60), (80.2, 2.83, 28.62), (84.9, 2.70, 28.51)),
 }
-FIRST = 2
-"""The n of the first column."""
 
 
 def _variant(system: str, layers: int, printed: tuple[float, float, float]) -> System:
@@ -53,5 +53,5 @@ def _variant(system: str, layers: int, printed: tuple[float, float, float]) -> S
 VARIANTS = tuple(
     _variant(system, layers, printed)
     for system, row in PRINTED.items()
-    for layers, printed in enumerate(row[:-1], FIRST)
+    for layers, printed in zip(LAYERS[:-1], row[:-1], strict=True)
 )
