@@ -167,7 +167,7 @@ def test_all_are_trained_and_never_again(jobs, tmp_path):
     assert trainings.most == 2
     assert progress.count("finished") == 4
     assert "1/4 tiny.seed1: started" in said
-    assert "4/4 tiny.seed4: finished after 0 s" in said
+    assert any(line.startswith("4/4 tiny.seed4: finished after ") for line in said)
     assert len(progress.seconds) == 4
     again = Trainings(tmp_path / "out")
     Queue(tmp_path / "out", again, 2, said.append).run(jobs)
