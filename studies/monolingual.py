@@ -187,8 +187,14 @@ class Study:
     # What is found
 
     def write(self) -> None:
-        """study.json, with what no comparison has, and the page of tables."""
-        write_json(self.results / STUDY, self.facts())
+        """study.json, with what no comparison has, and the page of tables.
+
+        What an earlier queue put there, from folders that this one does not have, stays.
+        """
+        facts = self.facts()
+        if (self.results / STUDY).is_file():
+            facts = with_earlier(facts, _read(self.results / STUDY))
+        write_json(self.results / STUDY, facts)
         write_text(self.results / "README.md", study_page(self.results))
 
     def facts(self) -> dict[str, Any]:
@@ -239,6 +245,16 @@ class Study:
         print(
             f"\n{len(lines)} rows to see; left: {total}; about {left:.0f} CPU minutes on one core ({left / 60:.1f} h)"
         )
+
+
+def with_earlier(facts: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """The facts, and of the earlier ones what they do not have."""
+    settings = {name: dict(kinds) for name, kinds in facts["settings"].items()}
+    for name, kinds in earlier["settings"].items():
+        own = settings.setdefault(name, {})
+        for kind, found in kinds.items():
+            own[kind] = {**found, **own.get(kind, {})}
+    return {**facts, "seeds": sorted({*facts["seeds"], *earlier["seeds"]}), "settings": settings}
 
 
 def finish(work: Work) -> None:

@@ -114,6 +114,20 @@ def test_set_reaches_every_recipe(make):
         assert yaml.safe_load(path.read_text())["batch"]["tokens"] == 99
 
 
+def test_what_an_earlier_queue_found_stays(make, study_module, monkeypatch):
+    """A new queue begins without the folders of the one before: its facts are added to those in --results."""
+    study = make("--results", "results")
+    old = {"texts": {"old": 1, "both": 1}, "grids": {"old": [1]}}
+    write_json(study.results / "study.json", {"base": "x", "seeds": [2], "settings": {"deen-10": old, "ende-10": {}}})
+    new = {"base": "x", "seeds": [1], "settings": {"deen-10": {"texts": {"both": 2}}}}
+    monkeypatch.setattr(study, "facts", lambda: new)
+    monkeypatch.setattr(study_module, "study_page", lambda results: "")
+    study.write()
+    written = json.loads((study.results / "study.json").read_text())
+    assert written["seeds"] == [1, 2]
+    assert written["settings"] == {"deen-10": {"texts": {"old": 1, "both": 2}, "grids": {"old": [1]}}, "ende-10": {}}
+
+
 def write_results(folder: Path, system: str, bleu: float) -> None:
     entry = {"BLEU": {"score": bleu}, "TER": {"score": 50.0}}
     content = {
