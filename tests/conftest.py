@@ -12,14 +12,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_MLNMT_ENGINE"] = "torch"  # the engine's own tests name it; nothing is converted into the user's cache
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["helpers.fixtures"]
 
 
 def pytest_configure(config: pytest.Config):
     # No test is timed: another processor, or another load, would fail it.
-    settings.register_profile("suite", deadline=None)
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
     config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
 

@@ -117,7 +117,7 @@ def test_a_pipe_is_written_through_and_stays_a_pipe(tmp_path: Path, linked: bool
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
     write_text(name, "through")
-    reader.join(timeout=10)
+    reader.join(timeout=200)
     assert read == ["through"]
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     assert name.is_symlink() == linked

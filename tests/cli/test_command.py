@@ -65,7 +65,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 
 def test_versions_are_told_without_importing_what_they_are_of():
-    output, errors = bare("sys.argv = ['hf-mlnmt', '--version']; cli.main()").communicate(timeout=60)
+    output, errors = bare("sys.argv = ['hf-mlnmt', '--version']; cli.main()").communicate(timeout=200)
     lines = output.splitlines()
     assert lines[0] == "hf-mlnmt 9.8.7", errors
     assert [line.split()[0] for line in lines] == ["hf-mlnmt", "torch", "transformers", "Python"]
@@ -128,7 +128,7 @@ def test_the_shell_s_completion_knows_the_verbs():
         "COMP_CWORD": "1",
     }
     code = "sys.argv = ['hf-mlnmt']; cli.main()"
-    output, errors = bare(code, env=environment).communicate(timeout=60)
+    output, errors = bare(code, env=environment).communicate(timeout=200)
     assert output.split() == ["compare", "compare-runs"], errors
     assert "--install-completion" in run("--help").output
 
@@ -158,7 +158,7 @@ def test_a_signal_leaves_nothing_half_written(tmp_path: Path, number):
     assert process.stdout.readline() == "ready\n"
     assert len(list(tmp_path.iterdir())) == 2
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 128 + number
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in errors
@@ -173,7 +173,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path):
     time.sleep(0.5)
     assert process.poll() is None
     process.terminate()
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=200) == 143
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_a_pipe_as_output_stays_a_pipe(ours, expected, tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
     run(ours, tmp_path / "in.txt", "-o", pipe)
-    reader.join(timeout=20)
+    reader.join(timeout=200)
     assert read[0].split("\n") == [*expected, ""]
     assert pipe.is_fifo()
 
@@ -203,7 +203,7 @@ def test_a_conversation_through_the_command(ours):
         process.stdin.flush()
         assert process.stdout.readline() == pipeline(text) + "\n"
     process.stdin.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=200) == 0
 
 
 def test_two_tokenizers_and_text_processing(tmp_path):

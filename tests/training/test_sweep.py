@@ -226,7 +226,7 @@ def test_trainings_end_with_an_error_of_ours(jobs, tmp_path):
 
     with pytest.raises(ValueError, match="full"):
         Queue(tmp_path / "out", trainings, 2, lambda text: None, watch).run(jobs)
-    codes = [process.wait(timeout=20) for process in trainings.processes]
+    codes = [process.wait(timeout=200) for process in trainings.processes]
     assert len(codes) == 2
     assert set(codes) <= {143, -signal.SIGTERM}  # the latter before it could say what it does then
 
