@@ -29,6 +29,7 @@ from hf_mlnmt import config_for, fuse
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode, load_tokenizers
 from hf_mlnmt.files import write_json
+from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.model_folder import load_model
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
@@ -112,6 +113,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(1)
+    keep_memory()
     translation = load_model(given.model)
     some = batches(given.model, given.source, given.target, given.lines, given.tokens, translation.config.pad_token_id)
     found = contestants(given, translation, language_model(translation, given.language_model))

@@ -42,7 +42,7 @@ SPARE = 1.2  # lines of text for each pair that is needed: some are dropped
 # Processor minutes of the tiny shape on one core, for the estimate alone.
 STEP, SCORING, LINES = 10 / 2606, 0.5, 150 * 60  # of a training step; of two test sets; lines translated in a minute
 SHARES = {"decoder-lm": 0.5, "encoder-lm": 0.6, "encoder-cloze": 0.6, "pseudo-encoder": 1.0}  # of STEP
-FUSED_SHARES = {"symbol": 0.4, "n-best": 6.0, "trellis": 38.0}  # of STEP, with a quarter of its batch
+FUSED_SHARES = {"symbol": 0.5, "n-best": 5.5, "trellis": 34.0}  # of STEP, with a quarter of its batch
 
 
 def _rest() -> Iterator[str]:

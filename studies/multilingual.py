@@ -70,6 +70,7 @@ def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
 # Those of training/transformer.multi30k-ende-short.yaml, found best on val for short runs of the Transformer.
 PRE_NORM = {"norm_position": "pre"}
 SHORT = {"optimizer": {"name": "adamw", "learning_rate": 5e-3, "weight_decay": 0.2}, "schedule": {"warmup": 300}}
+FREE = {"penalty_weight": 0.0}
 HEADLINE = [
     Row("copies", "bridge, many-to-many with A -> A"),
     _pair("rnn-x4", "no bridge, x4", "de-en", system="rnn", times=4),
@@ -89,6 +90,16 @@ MORE = [
     Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
     Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),
     *(Row(f"copies-k{k}", f"the same with k = {k}", settings={"bridge_heads": k}) for k in (1, 25, 50)),
+    *(_pair(f"bridge-k{k}", f"bridge, k = {k}", "de-en", settings={"bridge_heads": k}) for k in (1, 25, 50)),
+    *(
+        _pair(f"bridge-k{k}-free", f"bridge, k = {k}, no penalty", "de-en", settings={**FREE, "bridge_heads": k})
+        for k in (10, 50)
+    ),
+    *(
+        _pair(f"bridge-penalty-{weight}", f"bridge, penalty {weight}", "de-en", settings={"penalty_weight": weight})
+        for weight in (0.1, 0.01)
+    ),
+    _pair("bridge-x4-free", "bridge, x4, no penalty", "de-en", settings=FREE, times=4),
 ]
 ROWS = {row.name: row for row in [*HEADLINE, *MORE]}
 
