@@ -99,6 +99,7 @@ MORE = [
         _pair(f"bridge-penalty-{weight}", f"bridge, penalty {weight}", "de-en", settings={"penalty_weight": weight})
         for weight in (0.1, 0.01)
     ),
+    Row("copies-free", "bridge, many-to-many with A -> A, no penalty", settings=FREE),
     _pair("bridge-x4-free", "bridge, x4, no penalty", "de-en", settings=FREE, times=4),
 ]
 ROWS = {row.name: row for row in [*HEADLINE, *MORE]}
