@@ -118,6 +118,9 @@ class NativeUnits:
                 keys, values, unit.slots = cache.keys, cache.values, mask.shape[-1]
             else:
                 continue
+            if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten
+                found = ", ".join(str(tensor.dtype) for tensor in (keys, values, mask))
+                raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {found}")
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]
             unit.mask, unit.mask_rows = mask.data_ptr(), mask.shape[2]
         sentences, threads = len(states) // context.width, torch.get_num_threads()

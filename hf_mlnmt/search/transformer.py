@@ -5,6 +5,7 @@ the sentence. It is written out where steps/ knows the model and a CPU computes 
 modules are called: with the beams as positions, a mask of four dimensions and `decoder_position_ids`.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,6 +110,9 @@ class TransformerDecoder:
         if model.device.type == "cpu":
             self.written_out = None if self.arguments else write_out(self.step_class, model)
             self.arguments["attention_function"] = attend
+        # Steps that are written out are in the weights' own precision. So is the prompt then, also where Accelerate has
+        # put autocast around this model's forward: a cache in two precisions would be read as one.
+        self.forward = model if self.written_out is None else partial(type(model).forward, model)
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
@@ -155,7 +159,7 @@ class TransformerDecoder:
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs) -> Tensor:
         """tokens (sentences, prompt or width) -> logits (sentences, 1 or width, vocabulary), float32."""
-        outputs = self.model(
+        outputs = self.forward(
             encoder_outputs=state.source.outputs,
             attention_mask=state.source_mask.tensor,
             decoder_attention_mask=state.history_mask,

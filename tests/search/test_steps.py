@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from types import MethodType
+
 import pytest
 import torch
+from accelerate.utils import convert_outputs_to_fp32
+from helpers.contract import FIELDS, TINY, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
+from transformers.cache_utils import DynamicLayer
 
 from hf_mlnmt.search.batch import SearchBatch
+from hf_mlnmt.search.native import NativeUnits
+from hf_mlnmt.search.products import AdditiveMask
 from hf_mlnmt.search.source_keys import RealPositions
-from hf_mlnmt.search.steps.baseline import DecoderStep
+from hf_mlnmt.search.state_layers import BeamCache
+from hf_mlnmt.search.steps.baseline import DecoderStep, StepContext
+from hf_mlnmt.zoo.systems import list_systems
 
 
 @torch.no_grad()
@@ -60,6 +69,35 @@ def test_under_autocast(beams):
     else:
         scores = logits.log_softmax(-1).gather(2, chosen)[..., 0].mean(1)
         assert ((scores - found.sequences_scores).abs() <= 8 * rounding).all()
+
+
+@pytest.mark.parametrize("system", list_systems("translation"))
+def test_autocast_around_the_models_own_forward(system):
+    """As Accelerate wraps a model that is trained in bf16: the prompt has the precision of the steps behind it, and
+    what is found is what the model finds by itself."""
+    member = Member(system, "default", {**TINY, **FIELDS.get(system, {})})
+    model, inputs = member.model(dtype=torch.float32), sources((6, 1, 4), vocabulary=29)
+    arguments = {**inputs, "num_beams": 3, "eos_token_id": None, "max_new_tokens": 6}
+    alone = decode(model, **arguments)
+    wrapped = torch.autocast("cpu", dtype=torch.bfloat16)(type(model).forward)
+    model.forward = MethodType(convert_outputs_to_fp32(wrapped), model)
+    found = decode(model, **arguments)
+    assert found.sequences.tolist() == alone.sequences.tolist()
+    assert torch.equal(found.sequences_scores, alone.sequences_scores)
+
+
+def test_compiled_code_refuses_another_precision():
+    """A cache of bfloat16 would be written over its end."""
+    step = written_out(toy().float().eval())
+    part = next(iter(step.plans.values()))[0]
+    units = getattr(part, "native", part)
+    if not isinstance(units, NativeUnits):
+        pytest.skip("no C compiler")
+    cache, mask = BeamCache([DynamicLayer] * 2), torch.zeros(2, 1, 1, 16)
+    cache.target_layers[0].lazy_initialization(*torch.zeros(2, 2, 2, 0, 8, dtype=torch.bfloat16))
+    context = StepContext(1, cache, AdditiveMask(mask), {}, AdditiveMask(mask), None, {})
+    with pytest.raises(TypeError, match=r"wants torch.float32, not .*bfloat16"):
+        units(torch.zeros(2, 16), context)
 
 
 def test_only_real_positions_of_the_source_are_projected():
