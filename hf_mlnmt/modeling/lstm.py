@@ -32,39 +32,49 @@ class Packing:
 
     def __init__(self, real: Tensor):
         """`real` (batch, time): False at padding. A sentence that is all padding counts as its first position."""
-        real = torch.cat([real[:, :1] | ~real.any(1, keepdim=True), real[:, 1:]], dim=1)
-        self.real, self.shape = real, real.shape
-        lengths = real.sum(1)
-        self.order = lengths.argsort(descending=True, stable=True)
-        self.inverse = self.order.argsort()
-        places = real.to(torch.int8).argsort(dim=1, descending=True, stable=True)  # of the i-th real position
-        longest = int(lengths.max())
-        there = torch.arange(longest, device=real.device).unsqueeze(1) < lengths[self.order]  # (longest, batch)
-        self.index = (self.order * real.shape[1] + places[self.order, :longest].t())[there]
-        self.batch_sizes = there.sum(1).cpu()
+        self.real = torch.cat([real[:, :1] | ~real.any(1, keepdim=True), real[:, 1:]], dim=1)
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """None where nothing is padding: there is nothing to pack."""
-        return None if real is None or bool(real.all()) else cls(real)
+        """None where nothing is padding: there is nothing to pack. A graph (torch.export) is for any padding."""
+        if real is None or (not torch.compiler.is_exporting() and bool(real.all())):
+            return None
+        return cls(real)
 
     @cached_property
-    def sides(self) -> tuple[Tensor, Tensor] | None:
-        """Where the first and the last real position of each sentence is, (batch,), or None if some have holes."""
-        places = torch.arange(self.shape[1], device=self.real.device)
-        first = places.masked_fill(~self.real, self.shape[1]).amin(1)
-        last = places.masked_fill(~self.real, -1).amax(1)
-        return (first, last) if bool((last - first + 1 == self.real.sum(1)).all()) else None
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Where the first and the last real position of each sentence is, (batch,)."""
+        places = torch.arange(self.real.shape[1], device=self.real.device)
+        first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
+        return first, places.masked_fill(~self.real, -1).amax(1)
+
+    @cached_property
+    def has_holes(self) -> bool:
+        """Whether some sentence has padding between real positions."""
+        first, last = self.sides
+        return not bool((last - first + 1 == self.real.sum(1)).all())
+
+    @cached_property
+    def order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The places of the real positions among all, how many sentences go on at each step of the recurrence, the
+        sentences from the longest to the shortest, and the inverse of that."""
+        lengths = self.real.sum(1)
+        order = lengths.argsort(descending=True, stable=True)
+        places = self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)  # of the i-th real position
+        longest = int(lengths.max())
+        there = torch.arange(longest, device=self.real.device).unsqueeze(1) < lengths[order]  # (longest, batch)
+        index = (order * self.real.shape[1] + places[order, :longest].t())[there]
+        return index, there.sum(1).cpu(), order, order.argsort()
 
     def pack(self, states: Tensor) -> PackedSequence:
         """(batch, time, width) -> its real positions."""
-        data = states.flatten(0, 1).index_select(0, self.index)
-        return PackedSequence(data, self.batch_sizes, self.order, self.inverse)
+        index, *others = self.order
+        return PackedSequence(states.flatten(0, 1).index_select(0, index), *others)
 
     def unpack(self, data: Tensor) -> Tensor:
         """(real positions, width) -> (batch, time, width), zeros where nothing was."""
-        found = data.new_zeros(self.shape.numel(), data.shape[1])
-        return found.index_copy(0, self.index, data).view(*self.shape, -1)
+        found = data.new_zeros(self.real.numel(), data.shape[1])
+        return found.index_copy(0, self.order[0], data).view(*self.real.shape, -1)
 
 
 class LSTM(nn.LSTM):
@@ -102,7 +112,9 @@ class LSTM(nn.LSTM):
 
     def can_close(self, states: Tensor, packing: Packing, begin: Any) -> bool:
         """Whether equation 4 will do: a first state is not seen through padding before the first word."""
-        if states.device.type != "cpu" or torch.compiler.is_compiling() or packing.sides is None:
+        if torch.compiler.is_exporting():  # it cannot ask; no mask that a tokenizer makes has holes
+            return True
+        if states.device.type != "cpu" or torch.compiler.is_compiling() or packing.has_holes:
             return False
         return begin is None or not bool(packing.sides[0].any())
 
@@ -122,7 +134,6 @@ class LSTM(nn.LSTM):
             inputs, begin or (nothing, nothing), weights, True, 1, 0.0, self.training, self.bidirectional, True
         )
         found = torch.where(packing.real.unsqueeze(-1), found, 0.0)
-        assert packing.sides is not None
         rows, (first, last) = torch.arange(states.shape[0]), packing.sides
         ahead, back = found[rows, last, : self.hidden_size], found[rows, first, self.hidden_size :]
         return found, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)

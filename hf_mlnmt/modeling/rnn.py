@@ -201,13 +201,14 @@ class RNNDecoder(RNNStack):
             raise ValueError("encoder_hidden_states: the decoder of an rnn begins with what the encoder says")
         if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        past = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        past = past if torch.compiler.is_exporting() else int(past)
         embeds = self.look_up(input_ids, inputs_embeds) * self.embed_scale
         keys, values = cached_source(
             past_key_values, 0, self.recurrence.attention.project_source, encoder_hidden_states
         )
         slot: Any = None if past_key_values is None else past_key_values.self_attention_cache.layers[0]
-        start = slot.last_state() if past else self.begin(encoder_hidden_states, encoder_features)
+        start = self.start(slot, past, encoder_hidden_states, encoder_features)
         attentional, weights, ends, *outputs = self.recurrence(
             embeds,
             start,
@@ -224,6 +225,13 @@ class RNNDecoder(RNNStack):
         for place, inputs, states in zip(self.layer_states, [embeds, *outputs], outputs):
             place(inputs, states)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, past_key_values=past_key_values)
+
+    def start(self, slot: Any, past: Any, memory: Tensor, features: Tensor | None) -> Tensor:
+        """The state before these positions: behind the `past` ones, or `begin`."""
+        if torch.compiler.is_exporting() and slot is not None:  # one graph for the first word and for all others
+            first = torch.arange(1, device=memory.device) == past
+            return torch.where(first[:, None, None], self.begin(memory, features), slot.last_state())
+        return slot.last_state() if past else self.begin(memory, features)
 
     def begin(self, memory: Tensor, features: Tensor | None) -> Tensor:
         """The state before the first word, (batch, rows, d_model); no attentional state has been yet: zeros."""

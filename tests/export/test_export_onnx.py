@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from helpers.contract import RECURRENT
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt import TransformerConfig, config_for
@@ -20,10 +19,15 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
 
 # A family's systems are traced alike: the last of each stands for it, and the fusion of auxiliary decoders for itself.
-# What packs the real positions of a batch (nn.LSTM over padded sentences) has no shape that a trace could name.
-TRACEABLE = [name for name in list_systems("translation") if name not in RECURRENT]
-FAMILIES = sorted({SYSTEMS[name].architecture: name for name in TRACEABLE}.values())
-OVERRIDES = {"ms-123-aif": {"auxiliary_layers": [1]}, "bridge-transformer": {"share_encoder_decoder_embeddings": False}}
+TRACED = list_systems("translation")
+FAMILIES = sorted({SYSTEMS[name].architecture: name for name in TRACED}.values())
+SEPARATE = {"share_encoder_decoder_embeddings": False}
+OVERRIDES = {
+    "ms-123-aif": {"auxiliary_layers": [1]},
+    "rnn": {"decoder_layers": 2},
+    "bridge-rnn": {"decoder_layers": 2, **SEPARATE},
+    "bridge-transformer": SEPARATE,
+}
 
 
 @pytest.mark.parametrize("system", FAMILIES)
@@ -43,6 +47,14 @@ def test_outputs_are_generates(system, tmp_path):
             model.model.decoder.layers[0].source_attn.kv_proj.weight[-1] += 0.5
         with pytest.raises(UserError, match="Nothing was exported"):
             export_onnx.check(exported.folder, model, tokenizers)
+
+
+@pytest.mark.parametrize("feeding", [True, False])
+def test_a_recurrent_decoder_begins_with_the_encoders_states(feeding, tmp_path):
+    """Its states before the first word are no zeros, and its encoder reads both ways whatever the padding is."""
+    model = toy_model(joint_tokenizer(), "rnn", decoder_layers=2, input_feeding=feeding)
+    export_onnx.write(model, tmp_path)
+    check_sizes(model, tmp_path)
 
 
 def check_sizes(model, folder):
@@ -73,7 +85,7 @@ def check_folder(folder, root):
 
 
 def test_every_config_class_is_tried():
-    classes = {SYSTEMS[name].architecture.config_class for name in TRACEABLE}
+    classes = {SYSTEMS[name].architecture.config_class for name in TRACED}
     assert {type(config_for(name)) for name in FAMILIES} == classes
     assert TransformerConfig in {type(config_for(name)) for name in FAMILIES}
 

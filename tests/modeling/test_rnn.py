@@ -90,7 +90,7 @@ def test_packing_is_undone():
     assert packed.batch_sizes.tolist() == [3, 2, 2, 1]
     assert torch.equal(packing.unpack(packed.data), states * real.unsqueeze(-1))
     assert Packing.of(torch.ones(2, 3).bool()) is None
-    assert Packing(torch.zeros(2, 3).bool()).batch_sizes.tolist() == [2]
+    assert Packing(torch.zeros(2, 3).bool()).order[1].tolist() == [2]
 
 
 @pytest.mark.parametrize("feeding", [True, False])
