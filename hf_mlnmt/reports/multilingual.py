@@ -15,11 +15,12 @@ from hf_mlnmt.table import Number, Table
 
 STUDY = "study.json"
 STUDY_FOLDER = "multi30k-many"  # in results/
-STUDY_TABLES = ("many-overview", "many-matrix")
+STUDY_TABLES = ("many-overview", "many-matrix", "many-pairs")
 LEGEND = "Classic BLEU on test_2016_flickr; * never trained together."
 WHOLE = "copies"
 """The row whose directions have a table of their own."""
 PAIRS = ("de-en", "en-de", "de-fr", "fr-de")
+MATRIX = "matrix"  # what a run has that translates between several languages
 
 
 def study_tables(folder: str | Path) -> dict[str, Table]:
@@ -28,9 +29,12 @@ def study_tables(folder: str | Path) -> dict[str, Table]:
     named = read_json(folder / STUDY)["rows"] if (folder / STUDY).is_file() else {}
     kept = {name: [read_json(path) for path in sorted(folder.glob(f"{name}.seed*.json"))] for name in named}
     kept = {name: runs for name, runs in kept.items() if runs}
-    found = {"many-overview": _overview(kept, named)} if kept else {}
+    several = {name: runs for name, runs in kept.items() if MATRIX in runs[0]}
+    found = {"many-overview": _overview(several, named)} if several else {}
     if kept.get(WHOLE):
         found["many-matrix"] = _matrix(kept[WHOLE])
+    if pairs := {name: runs for name, runs in kept.items() if name not in several}:
+        found["many-pairs"] = _pairs(pairs, named)
     return found
 
 
@@ -40,10 +44,10 @@ def _overview(kept: Mapping[str, Sequence[Any]], named: Mapping[str, str]) -> Ta
     rows = []
     for name, runs in kept.items():
         classic, cased = (_bleu(runs, protocol) for protocol in ("classic", "cased"))
-        zero = runs[0].get("matrix", {}).get("zero_shot", [])
+        zero = runs[0][MATRIX].get("zero_shot", [])
         cells = [f"{classic[pair]:.2f}{'*' if pair in zero else ''}" if pair in classic else "" for pair in PAIRS]
         cells += [f"{fmean(scores.values()):.2f}" if len(scores) == 12 else "" for scores in (classic, cased)]
-        cells += [_share(runs, "matrix", "off_target"), _share(runs, "retrieval", "accuracy")]
+        cells += [_share(runs, MATRIX, "off_target"), _share(runs, "retrieval", "accuracy")]
         rows.append([named[name], f"{runs[0]['budget']['steps']:,}", *cells, str(len(runs))])
     return Table(["model", *map(Number, columns)], rows, LEGEND)
 
@@ -58,6 +62,19 @@ def _matrix(runs: Sequence[Any]) -> Table:
         cells = [f"{scores[pair]:.1f} ({100 * found[pair]:.0f})" if pair in scores else "" for pair in pairs]
         rows.append([source, *cells])
     return Table(["from / to", *map(Number, targets)], rows, "Classic BLEU (accuracy@1 of retrieval in %)")
+
+
+def _pairs(kept: Mapping[str, Sequence[Any]], named: Mapping[str, str]) -> Table:
+    """BLEU of the models of one pair."""
+    rows = []
+    for name, runs in kept.items():
+        scores = {protocol: _bleu(runs, protocol) for protocol in ("classic", "cased")}
+        for pair in scores["classic"]:
+            cells = [f"{scores[protocol][pair]:.2f}" for protocol in ("classic", "cased")]
+            what = named[name].removesuffix(f", {pair}")
+            rows.append([what, pair, f"{runs[0]['budget']['steps']:,}", *cells, str(len(runs))])
+    columns = ["steps", "BLEU classic", "BLEU cased", "seeds"]
+    return Table(["model", "pair", *map(Number, columns)], rows, "One pair of languages: BLEU on test_2016_flickr")
 
 
 def _bleu(runs: Sequence[Any], protocol: str) -> dict[str, float]:

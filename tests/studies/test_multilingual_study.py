@@ -70,9 +70,9 @@ def test_what_is_kept_and_its_tables(study, study_module, tmp_path):
     tables = study_tables(results)
     assert tables["many-overview"].rows == [
         ["bridge, many-to-many with A -> A", "1,000", *["10.00"] * 5, "9.00", "25.0", "25.0", "1"],
-        ["no bridge, de-en", "1,000", "10.00", *[""] * 7, "1"],
         ["bridge, without de-fr", "1,000", "10.00", "", "10.00*", "", "", "", "25.0", "25.0", "1"],
     ]
+    assert tables["many-pairs"].rows == [["no bridge", "de-en", "1,000", "10.00", "9.00", "1"]]
     assert tables["many-matrix"].rows[1] == ["de", "10.0 (25)", "", "10.0 (25)", "10.0 (25)"]
     page = study_module.page(study.options)
     assert "--updates 10" in page
