@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.seed_tests import holm
@@ -113,6 +114,29 @@ def overview(comparison: RunComparison) -> Table:
         parameters = show(next(iter(runs.values())).get("parameters"))
         rows.append([f"`{system}`", parameters, time, str(len(runs)), *cells])
     return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
+
+
+def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
+    """`overview` for a page that is about more: classic BLEU alone, and the systems without their setup's name.
+
+    wanted: these systems and the baseline; none: all. UserError for one that there is not.
+    """
+    names = {name.partition(".")[0]: name for name in comparison.runs}
+    if gone := [name for name in wanted if name not in names]:
+        raise UserError(f"no runs of {gone[0]!r}{suggest(gone[0], names)}")
+    tests = [(test, protocol) for test, protocol in _tests(comparison) if protocol == "classic"]
+    rows = []
+    for short, name in names.items():
+        if wanted and name != comparison.baseline and short not in wanted:
+            continue
+        runs = comparison.runs[name]
+        minutes = [run["budget"]["cpu_minutes"] for run in runs.values() if run["budget"].get("cpu_minutes")]
+        size = next(iter(runs.values())).get("parameters")
+        cells = [f"{size / 1e6:.1f}" if size else MISSING, f"{statistics.fmean(minutes):.1f}" if minutes else MISSING]
+        scores = [_with_difference(comparison, name, *test) for test in tests]
+        rows.append([f"`{short}`", *cells, str(len(runs)), *scores])
+    columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
+    return Table(["system", *map(Number, columns)], rows)
 
 
 def _with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:

@@ -12,6 +12,8 @@
 | published | what the papers print, by setup, ours beside it; then their other tables |
 | published:SETUP | of one setup |
 | printed:NAME | one of the papers' other tables (published.py) |
+| systems:FOLDER | the systems of a comparison of runs, results/FOLDER; systems:FOLDER:NAME,NAME of these alone |
+| claims:FOLDER | what the papers say of them, answered |
 | study:NAME | a table of a study (monolingual.py, multilingual.py), as far as it is run |
 """
 
@@ -26,6 +28,9 @@ from typing import Any
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports import monolingual, multilingual
+from hf_mlnmt.reports.claims import claims_table
+from hf_mlnmt.reports.comparison import comparisons, read_comparison
+from hf_mlnmt.reports.comparison_page import brief
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import DEV, MISSING
@@ -71,8 +76,12 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return PRINTED[rest].table().markdown()
     if kind == "study" and rest in STUDIES:
         return _study(rest, root, link)
+    compared = {path.name: path for path in comparisons(root)}
+    if kind in ("systems", "claims") and rest.partition(":")[0] in compared:
+        return _compared(kind, rest, compared, root, link, where)
     known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
     known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDIES)]
+    known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
@@ -154,6 +163,25 @@ def _study(name: str, root: Path, link: str) -> str:
     if name not in tables:
         return "Not run yet."
     return f"{tables[name].markdown()}\n\nOf [{folder}]({link}{folder}/README.md). {study.LEGEND}"
+
+
+def _compared(kind: str, rest: str, compared: Mapping[str, Path], root: Path, link: str, where: str) -> str:
+    """A table of a comparison of runs, and where it is from."""
+    name, _, systems = rest.partition(":")
+    comparison = read_comparison(compared[name])
+    place = f"{link}{compared[name].relative_to(root).as_posix()}/README.md"
+    if kind == "claims":
+        table = claims_table(comparison)
+        return "Nothing to say yet." if table is None else f"{table.markdown()}\n\nBy the rule of [its page]({place})."
+    try:
+        table = brief(comparison, systems.split(",") if systems else ())
+    except UserError as error:
+        raise UserError(f"{where}: {error}.") from error
+    return (
+        f"{table.markdown()}\n\nOf [results/{name}]({place}): means over seeds ± standard deviation, in brackets the "
+        "difference to the first row over the seeds that both have; † p < 0.05, ‡ p < 0.01 (approximate randomisation, "
+        f"corrected for {len(comparison.tests)} systems)."
+    )
 
 
 def _published(ours: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.reports.index_page import index_page
 from hf_mlnmt.reports.published import PRINTED, setup_tables
-from hf_mlnmt.reports.regions import filled, stale_pages, write_pages
+from hf_mlnmt.reports.regions import filled, region, stale_pages, write_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,3 +136,24 @@ def test_the_command(project):
     (project / "alone" / "results").mkdir(parents=True)
     nothing = CliRunner().invoke(app, ["report", str(project / "alone" / "results")])
     assert "neither README.md nor docs" in str(nothing.exception)
+
+
+def test_the_systems_of_a_comparison():
+    """Of the folder's own page the classic BLEU, for all systems or for some; what the papers say, answered there."""
+    text = region("systems:multi30k-ende-1500-steps", ROOT, ROOT / "docs")
+    page = (ROOT / "results/multi30k-ende-1500-steps/README.md").read_text()
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")}
+    for name, line in lines.items():
+        (whole,) = [row for row in page.splitlines() if row.startswith(f"| {name[:-1]}.multi30k-ende` | ")][:1]
+        assert {cell.strip() for cell in line.split("|")[5:-1]} <= {cell.strip() for cell in whole.split("|")}
+    assert len(lines) == 17
+    assert "(../results/multi30k-ende-1500-steps/README.md)" in text
+    some = region("systems:multi30k-ende-1500-steps:m-10,ms-1", ROOT, ROOT)
+    assert [line for line in some.splitlines() if line.startswith("| `")] == [
+        lines[name] for name in ("`transformer`", "`m-10`", "`ms-1`")
+    ]
+    assert "| `iter-c-agg` better than `transformer` |" in region("claims:multi30k-ende-short", ROOT, ROOT)
+    with pytest.raises(UserError, match=r"^a.md: no runs of 'm-12' \(did you mean 'm-1[01]'"):
+        region("systems:multi30k-ende-1500-steps:m-12", ROOT, ROOT, "a.md")
+    with pytest.raises(UserError, match="did you mean 'systems:multi30k-ende-1500-steps'"):
+        region("systems:multi30k-ende-1500-step", ROOT, ROOT)
