@@ -153,7 +153,7 @@ def test_the_systems_of_a_comparison():
         lines[name] for name in ("`transformer`", "`m-10`", "`ms-1`")
     ]
     assert "| `iter-c-agg` better than `transformer` |" in region("claims:multi30k-ende-short", ROOT, ROOT)
-    with pytest.raises(UserError, match=r"^a.md: no runs of 'm-12' \(did you mean 'm-1[01]'"):
+    with pytest.raises(UserError, match=r"^a.md: no runs of 'm-12' \(did you mean 'm"):
         region("systems:multi30k-ende-1500-steps:m-12", ROOT, ROOT, "a.md")
     with pytest.raises(UserError, match="did you mean 'systems:multi30k-ende-1500-steps'"):
         region("systems:multi30k-ende-1500-step", ROOT, ROOT)
