@@ -70,7 +70,8 @@ def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
 # Those of training/transformer.multi30k-ende-short.yaml, found best on val for short runs of the Transformer.
 PRE_NORM = {"norm_position": "pre"}
 SHORT = {"optimizer": {"name": "adamw", "learning_rate": 5e-3, "weight_decay": 0.2}, "schedule": {"warmup": 300}}
-FREE = {"penalty_weight": 0.0}
+PRINTED, FREE = ({"penalty_weight": weight} for weight in (1.0, 0.0))  # the paper's lambda; the record has none
+FROM_AND_TO_ENGLISH = {"pairs": "with-en", "copies": False}
 HEADLINE = [
     Row("copies", "bridge, many-to-many with A -> A"),
     _pair("rnn-x4", "no bridge, x4", "de-en", system="rnn", times=4),
@@ -86,21 +87,35 @@ HEADLINE = [
 ]
 MORE = [
     Row("tagged-post", "tagged Transformer as its record: post-norm, Adam, 2e-3", "transformer", {"copies": False}),
-    Row("with-english", "bridge, six directions", directions={"pairs": "with-en", "copies": False}),
+    Row("with-english", "bridge, six directions", directions=FROM_AND_TO_ENGLISH),
     Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
     Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),
     *(Row(f"copies-k{k}", f"the same with k = {k}", settings={"bridge_heads": k}) for k in (1, 25, 50)),
     *(_pair(f"bridge-k{k}", f"bridge, k = {k}", "de-en", settings={"bridge_heads": k}) for k in (1, 25, 50)),
-    *(
-        _pair(f"bridge-k{k}-free", f"bridge, k = {k}, no penalty", "de-en", settings={**FREE, "bridge_heads": k})
-        for k in (10, 50)
-    ),
+    *(_pair("bridge-k10-free", "bridge, k = 10, no penalty", pair, settings=FREE) for pair in ("de-en", "en-de")),
+    _pair("bridge-k50-free", "bridge, k = 50, no penalty", "de-en", settings={**FREE, "bridge_heads": 50}),
     *(
         _pair(f"bridge-penalty-{weight}", f"bridge, penalty {weight}", "de-en", settings={"penalty_weight": weight})
         for weight in (0.1, 0.01)
     ),
     Row("copies-free", "bridge, many-to-many with A -> A, no penalty", settings=FREE),
-    _pair("bridge-x4-free", "bridge, x4, no penalty", "de-en", settings=FREE, times=4),
+    Row("many-free", "bridge, many-to-many, no penalty", "bridge-rnn", {"copies": False}, FREE),
+    Row(
+        "left-out-copies-free",
+        "bridge, without de-fr, with A -> A, no penalty",
+        "bridge-rnn",
+        {"leave_out": ["de-fr"]},
+        FREE,
+    ),
+    Row(
+        "left-out-free",
+        "bridge, without de-fr, no penalty",
+        "bridge-rnn",
+        {"leave_out": ["de-fr"], "copies": False},
+        FREE,
+    ),
+    Row("with-english-free", "bridge, six directions, no penalty", "bridge-rnn", FROM_AND_TO_ENGLISH, FREE),
+    *(_pair("bridge-x4-free", "bridge, x4, no penalty", pair, settings=FREE, times=4) for pair in ("de-en", "en-de")),
 ]
 ROWS = {row.name: row for row in [*HEADLINE, *MORE]}
 
@@ -126,7 +141,8 @@ class Study:
         if row.system:
             content["model"] = {"system": row.system, "shape": "tiny"}
         else:
-            content["model"] = {"record": f"{row.record}.multi30k-many", "settings": row.settings}
+            printed = PRINTED if row.record.startswith("bridge") else {}
+            content["model"] = {"record": f"{row.record}.multi30k-many", "settings": {**printed, **row.settings}}
         if row.record == "bridge-rnn":
             content["optimizer"] = {"learning_rate": self.options.learning_rate}
         content |= {"tokenizer": {"path": str(self.output / "tokenizer")}, "budget": {"steps": steps}}
