@@ -68,8 +68,9 @@ def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
 
 
 # Those of training/transformer.multi30k-ende-short.yaml, found best on val for short runs of the Transformer.
-PRE_NORM = {"norm_position": "pre"}
+PRE_NORM, POST_NORM = {"norm_position": "pre"}, {"norm_position": "post"}
 SHORT = {"optimizer": {"name": "adamw", "learning_rate": 5e-3, "weight_decay": 0.2}, "schedule": {"warmup": 300}}
+ADAM = {"optimizer": {"name": "adam", "learning_rate": 2e-3, "weight_decay": 0.0}}
 PRINTED, FREE = ({"penalty_weight": weight} for weight in (1.0, 0.0))  # the paper's lambda; the record has none
 FROM_AND_TO_ENGLISH = {"pairs": "with-en", "copies": False}
 HEADLINE = [
@@ -86,7 +87,7 @@ HEADLINE = [
     _pair("bridge-x4", "bridge, x4", "en-de", times=4),
 ]
 MORE = [
-    Row("tagged-post", "tagged Transformer as its record: post-norm, Adam, 2e-3", "transformer", {"copies": False}),
+    Row("tagged-post", "tagged Transformer, post-norm, Adam, 2e-3", "transformer", {"copies": False}, POST_NORM, ADAM),
     Row("with-english", "bridge, six directions", directions=FROM_AND_TO_ENGLISH),
     Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
     Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),

@@ -84,9 +84,17 @@ def recipe_text(system: str, setup: str) -> str:
     return (
         f"# {entry.title} for {about.direction}: {entry.clause}.\n"
         f"# Trained on {about.corpus} like the baseline; the model itself is modeling/{stem}.json.\n"
-        f"extends: {BASELINE}.{setup}.yaml\n" + ("tokenizer: {languages: []}\n" if entry.architecture is BRIDGE else "")
-        # Modules are chosen by the languages' names: no token before the source says them.
+        f"extends: {BASELINE}.{setup}.yaml\n" + (_bridge_text(entry) if entry.architecture is BRIDGE else "")
     )
+
+
+def _bridge_text(entry: System) -> str:
+    """What a model of many encoders and decoders is trained with: modules are chosen by the languages' names, so that
+    no token before the source says them; A -> A ties the languages together; LSTMs have a learning rate of their own.
+    """
+    text = "tokenizer: {languages: []}\ndirections: {copies: true}\n"
+    recurrent = entry.fields["coders"] == "rnn"
+    return text + ("optimizer: {name: adam, learning_rate: 4.0e-3, weight_decay: 0.0}\n" if recurrent else "")
 
 
 def write_records(setups: list[str] | None = None, root: str | Path | None = None) -> list[Path]:

@@ -81,7 +81,11 @@ SETUPS: dict[str, Setup] = {
     ),
     # Twelve directions and four copies, by a token before the source or by modules of each language.
     "multi30k-many": Setup(
-        "Multi30k", "four languages", "tiny", {"vocab_size": 10000}, (BASELINE, "bridge-rnn", "bridge-transformer")
+        "Multi30k",
+        "four languages",
+        "tiny",
+        {"vocab_size": 10000, "norm_position": "pre"},
+        (BASELINE, "bridge-rnn", "bridge-transformer"),
     ),
     # 32k merges; 33.4k entries is what the papers' parameter counts fit.
     "wmt14-ende": Setup("WMT'14", "English-German", "base", {"vocab_size": 33400}, systems_scored("wmt14-ende")),
