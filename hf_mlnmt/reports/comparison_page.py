@@ -107,12 +107,9 @@ def overview(comparison: RunComparison) -> Table:
     columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in _tests(comparison)]
     rows = []
     for system, runs in comparison.runs.items():
-        minutes = [run["budget"].get("cpu_minutes") for run in runs.values()]
-        known = [value for value in minutes if value]
         cells = [_with_difference(comparison, system, *test) for test in _tests(comparison)]
-        time = f"{statistics.fmean(known):.1f}" if known else MISSING
         parameters = show(next(iter(runs.values())).get("parameters"))
-        rows.append([f"`{system}`", parameters, time, str(len(runs)), *cells])
+        rows.append([f"`{system}`", parameters, _minutes(runs), str(len(runs)), *cells])
     return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
 
 
@@ -130,13 +127,18 @@ def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
         if wanted and name != comparison.baseline and short not in wanted:
             continue
         runs = comparison.runs[name]
-        minutes = [run["budget"]["cpu_minutes"] for run in runs.values() if run["budget"].get("cpu_minutes")]
         size = next(iter(runs.values())).get("parameters")
-        cells = [f"{size / 1e6:.1f}" if size else MISSING, f"{statistics.fmean(minutes):.1f}" if minutes else MISSING]
+        millions = f"{size / 1e6:.1f}" if size else MISSING
         scores = [_with_difference(comparison, name, *test) for test in tests]
-        rows.append([f"`{short}`", *cells, str(len(runs)), *scores])
+        rows.append([f"`{short}`", millions, _minutes(runs), str(len(runs)), *scores])
     columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
     return Table(["system", *map(Number, columns)], rows)
+
+
+def _minutes(runs: Mapping[int, Mapping[str, Any]]) -> str:
+    """Processor time of a training, the mean of those that say it."""
+    known = [run["budget"]["cpu_minutes"] for run in runs.values() if run["budget"].get("cpu_minutes")]
+    return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
 def _with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:

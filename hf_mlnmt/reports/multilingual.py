@@ -17,8 +17,8 @@ STUDY = "study.json"
 STUDY_FOLDER = "multi30k-many"  # in results/
 STUDY_TABLES = ("many-overview", "many-matrix", "many-pairs")
 LEGEND = "Classic BLEU on test_2016_flickr; * never trained together."
-WHOLE = "copies"
-"""The row whose directions have a table of their own."""
+WHOLE = ("copies-free", "copies")
+"""The row whose directions have a table of their own: the first that there is."""
 PAIRS = ("de-en", "en-de", "de-fr", "fr-de")
 MATRIX = "matrix"  # what a run has that translates between several languages
 
@@ -31,8 +31,8 @@ def study_tables(folder: str | Path) -> dict[str, Table]:
     kept = {name: runs for name, runs in kept.items() if runs}
     several = {name: runs for name, runs in kept.items() if MATRIX in runs[0]}
     found = {"many-overview": _overview(several, named)} if several else {}
-    if kept.get(WHOLE):
-        found["many-matrix"] = _matrix(kept[WHOLE])
+    if whole := next((name for name in WHOLE if name in kept), None):
+        found["many-matrix"] = _matrix(kept[whole])
     if pairs := {name: runs for name, runs in kept.items() if name not in several}:
         found["many-pairs"] = _pairs(pairs, named)
     return found
