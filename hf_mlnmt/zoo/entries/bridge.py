@@ -8,7 +8,7 @@ BRIDGE = Architecture(
 )
 
 _FOUR = ["cs", "de", "en", "fr"]
-# The penalty costs half of BLEU and a quarter of retrieval at this size (docs/multilingual.md, chosen on val).
+# The penalty costs nearly half of BLEU and a quarter of retrieval at this size (docs/multilingual.md, chosen on val).
 SETUP_FIELDS = {
     "multi30k-many": {
         "source_languages": _FOUR,
