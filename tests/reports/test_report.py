@@ -144,7 +144,7 @@ def test_the_systems_of_a_comparison():
     page = (ROOT / "results/multi30k-ende-1500-steps/README.md").read_text()
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")}
     for name, line in lines.items():
-        (whole,) = [row for row in page.splitlines() if row.startswith(f"| {name[:-1]}.multi30k-ende` | ")][:1]
+        whole = next(row for row in page.splitlines() if row.startswith(f"| {name[:-1]}.multi30k-ende` | "))
         assert {cell.strip() for cell in line.split("|")[5:-1]} <= {cell.strip() for cell in whole.split("|")}
     assert len(lines) == 17
     assert "(../results/multi30k-ende-1500-steps/README.md)" in text
