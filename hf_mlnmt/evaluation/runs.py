@@ -1,15 +1,16 @@
 """Finished training runs side by side: what they are, and whether they are comparable.
 
 A run is the folder that `hf-mlnmt train` leaves: results.json, translations/, average/config.json. Runs are comparable
-if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too. Runs of
-several methods (of training, of using data) differ in all of this but in languages, test sets, decoding and seed.
+if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too, but for its
+sizes: baselines as large as the larger systems stand beside them. Runs of several methods (of training, of using data)
+differ in all of this but in languages, test sets, decoding and seed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ MODEL = "average"  # the model that a run's results.json is of
 FREE_RECIPE = ("model", "logging")
 BUDGET = ("steps", "processes", "target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
+SIZES = (
+    "d_model",
+    *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
+)
 TOLERANCE = 0.01  # points between a recorded score and the same from the files: more is another text
 
 
@@ -83,12 +88,12 @@ def check_comparable(
     """UserError naming every field in which a run differs from the baseline, beyond the model.
 
     Args:
-        other_seed: these are two runs of one system, whose seeds may differ, and with them the tokens of a number of
-            steps.
+        other_seed: seeds may differ, and with them the tokens of a number of steps.
         defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
     free = ("seed", "target_tokens") if other_seed else ()
-    found = [*_recipe_differences(run, baseline, free, defaults or {}), *_config_differences(run, baseline)]
+    found = [*_recipe_differences(run, baseline, free, defaults or {})]
+    found += _config_differences(run, baseline, lambda name: name not in SIZES)
     for key in ("seed", "data", "languages"):
         if key not in free:
             found += _differences(key, run.results.get(key), baseline.results.get(key))
@@ -118,6 +123,25 @@ def check_methods(run: FinishedRun, baseline: FinishedRun, other_seed: bool = Fa
         raise UserError(f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}")
 
 
+def check_one_model(run: FinishedRun, first: FinishedRun, defaults: Mapping[str, Any] | None = None) -> None:
+    """UserError naming every field in which the models of two seeds of one system differ.
+
+    defaults: as of `check_comparable`.
+    """
+    models = [_filled(each.results["recipe"], defaults or {}).get("model") for each in (run, first)]
+    found = [
+        *_differences("parameters", run.results.get("parameters"), first.results.get("parameters")),
+        *_differences("recipe.model", *models),
+        *_config_differences(run, first, lambda name: True),
+    ]
+    if found:
+        listed = "\n  ".join(found).replace("; baseline ", "; there ")
+        raise UserError(
+            f"{run.folder} and {first.folder} are two seeds of {run.name}, but not of one model; these differ:\n"
+            f"  {listed}\nGive one of the two recipes a name of its own."
+        )
+
+
 def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """What is other in a run's recipe than in the baseline's, of two results: "budget.steps (20; baseline 10)" ...
 
@@ -132,9 +156,10 @@ def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: 
     ]
 
 
-def version_notes(run: FinishedRun, baseline: FinishedRun) -> list[str]:
-    """Differences that need not change a number, but may: versions of packages, and the device."""
-    found = _differences("versions", run.results.get("versions"), baseline.results.get("versions"))
+def notes_of(run: FinishedRun, baseline: FinishedRun) -> list[str]:
+    """Differences that are told, not refused: the model's sizes, versions of packages, and the device."""
+    found = [*_config_differences(run, baseline, lambda name: name in SIZES)]
+    found += _differences("versions", run.results.get("versions"), baseline.results.get("versions"))
     devices = [(each.results.get("budget") or {}).get("device") for each in (run, baseline)]
     return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
 
@@ -157,9 +182,9 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def _config_differences(run: FinishedRun, baseline: FinishedRun) -> Iterator[str]:
+def _config_differences(run: FinishedRun, baseline: FinishedRun, counts: Callable[[str], bool]) -> Iterator[str]:
     for key in sorted(run.config.keys() & baseline.config.keys()):
-        if key not in FREE_CONFIG:
+        if key not in FREE_CONFIG and counts(key):
             yield from _differences(f"config.{key}", run.config[key], baseline.config[key])
 
 

@@ -13,10 +13,11 @@ from hf_mlnmt.evaluation.runs import (
     FinishedRun,
     check_comparable,
     check_methods,
+    check_one_model,
     counts_of,
+    notes_of,
     read_run,
     references_of,
-    version_notes,
 )
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.seed_tests import compare_seeds
@@ -112,9 +113,13 @@ def _check(runs: Mapping[tuple[str, int], FinishedRun], comparison: RunCompariso
     from hf_mlnmt.training.recipe_keys import default_keys
 
     baseline = comparison.baseline
-    check = check_methods if comparison.methods else partial(check_comparable, defaults=default_keys())
+    defaults = default_keys()
+    check = check_methods if comparison.methods else partial(check_comparable, defaults=defaults)
     first = next(run for (system, _), run in runs.items() if system == baseline)
+    firsts: dict[str, FinishedRun] = {}
     for (system, seed), run in runs.items():
+        if not comparison.methods:
+            check_one_model(run, firsts.setdefault(system, run), defaults)
         beside = runs.get((baseline, seed))
         if system == baseline:
             check(run, first, other_seed=True)
@@ -123,7 +128,7 @@ def _check(runs: Mapping[tuple[str, int], FinishedRun], comparison: RunCompariso
             check(run, first, other_seed=True)
         else:
             check(run, beside)
-        for note in version_notes(run, beside or first):
+        for note in notes_of(run, beside or first):
             tell(f"note: {note}")
 
 

@@ -99,12 +99,21 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
 
 
 def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
-    """The baseline first, the others in the zoo's order, then by name; seeds by number."""
-    from hf_mlnmt.zoo.systems import list_systems
-
-    order = {system: number for number, system in enumerate(list_systems("translation"))}
-    names = sorted(runs, key=lambda name: (name != baseline, order.get(name.split(".")[0], len(order)), name))
+    """The baseline first, the others in the zoo's order, each beside those of its classes; seeds by number."""
+    names = sorted(runs, key=lambda name: (name != baseline, _place(name.split(".")[0]), name))
     return {name: dict(sorted(runs[name].items())) for name in names}
+
+
+def _place(system: str) -> tuple[int, int, str]:
+    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know."""
+    from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architectures, find_system
+
+    known, classes = [*SYSTEMS, *VARIANTS], list(architectures())
+    try:
+        entry = VARIANTS[system] if system in VARIANTS else find_system(system)
+    except UserError:
+        return len(classes), 0, system
+    return classes.index(entry.architecture), known.index(system) if system in known else len(known), system
 
 
 def comparisons_of_record(stem: str, root: str | Path) -> dict[str, RunComparison]:

@@ -23,7 +23,7 @@ from hf_mlnmt.evaluation.sentence_counts import count_sentences
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparing import add_runs
-from hf_mlnmt.reports.comparison import read_comparison
+from hf_mlnmt.reports.comparison import in_order, read_comparison
 from hf_mlnmt.reports.comparison_page import corrected, page_of, stale_comparisons
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
@@ -242,14 +242,54 @@ def test_what_is_not_comparable_is_refused_and_named(runs, tmp_path, change, fie
     assert not (tmp_path / "out").exists()
 
 
-def test_another_shape_is_refused_and_versions_are_told(runs, tmp_path):
+def config_of(folder: Path, **fields: Any) -> Path:
+    (folder / "average" / "config.json").write_text(json.dumps({"d_model": 16, "model_type": "b", **fields}))
+    return folder
+
+
+def test_versions_and_sizes_are_told(runs, tmp_path):
     other = write_run(tmp_path / "b", "b", versions={"torch": "3"}, recipe__model={"settings": {"kernel_size": 3}})
+    config_of(other, d_model=32, kernel_size=3)
     said: list[str] = []
     add_runs([runs / "base", other], tmp_path / "out", runs / "data", said.append, **FEW)
-    assert "versions.torch (3; baseline 2)" in said[0]
-    (other / "average" / "config.json").write_text(json.dumps({"d_model": 32, "model_type": "b", "kernel_size": 3}))
-    with pytest.raises(UserError, match=r"config.d_model \(32; baseline 16\)"):
-        add_runs([runs / "base", other], tmp_path / "out", runs / "data", said.append, **FEW)
+    assert "versions.torch (3; baseline 2)" in said[1]
+    assert said[0] == f"note: {NAMES['b']}: config.d_model (32; baseline 16)"
+
+
+def test_what_else_the_baselines_model_has_is_the_same(runs, tmp_path):
+    base = config_of(write_run(tmp_path / "base", "base"), dropout=0.1)
+    other = config_of(write_run(tmp_path / "b", "b"), dropout=0.3)
+    with pytest.raises(UserError, match=r"config.dropout \(0.3; baseline 0.1\)"):
+        add_runs([base, other], tmp_path / "out", runs / "data", **FEW)
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "named"),
+    [
+        ({"parameters": 7}, {}, r"parameters \(7; there 1234567\)"),
+        ({"recipe__model": {"settings": {"kernel_size": 3}}}, {}, r"recipe.model.settings.kernel_size \(3; there None"),
+        ({}, {"d_model": 32}, r"config.d_model \(32; there 16\)"),
+    ],
+)
+def test_the_seeds_of_a_system_are_of_one_model(runs, tmp_path, change, fields, named):
+    one = config_of(write_run(tmp_path / "b", "b"))
+    two = config_of(write_run(tmp_path / "b2", "b", seed=2, **change), **fields)
+    with pytest.raises(UserError, match=named):
+        add_runs([runs / "base", one, two], tmp_path / "out", runs / "data", **FEW)
+
+
+def test_systems_stand_beside_those_of_their_classes():
+    names = [
+        "unknown.toy",
+        "ms-123.toy",
+        "m-10.toy",
+        "enc-dc.toy",
+        "ms-1.toy",
+        "transformer-wide.toy",
+        "transformer.toy",
+    ]
+    expected = ["m-10", "transformer", "transformer-wide", "ms-1", "ms-123", "enc-dc", "unknown"]
+    assert [name.split(".")[0] for name in in_order({name: {} for name in names}, "m-10.toy")] == expected
 
 
 def test_other_mistakes_are_named(runs, compared, tmp_path):
