@@ -46,12 +46,14 @@ class Account:
 
     sources: part -> folder or Hub name, as the recipe has it.
     loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
+    notes: sides that read embeddings they were not trained with.
     """
 
     sources: dict[str, str]
     loaded: Shapes = field(default_factory=dict)
     initialised: Shapes = field(default_factory=dict)
     dropped: Shapes = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The account as JSON writes it."""
@@ -68,6 +70,7 @@ class Account:
             if kind != "loaded":
                 lines += [f"  {name} {shape}" for name, shape in list(shapes.items())[:SHOWN]]
                 lines += [f"  and {len(shapes) - SHOWN} more"] * (len(shapes) > SHOWN)
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -145,7 +148,27 @@ def initialise(
             for key in sorted(tensors.keys() - used[name]):
                 account.dropped[prefix + key] = list(tensors[key].get_slice(key).get_shape())
     account.initialised = {key: list(state[key].shape) for key in _own_names(model) if key not in account.loaded}
+    account.notes = list(_notes(model, wanted, sources))
     return account
+
+
+def _notes(model: PreTrainedModel, wanted: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each side whose layers and token embeddings are not of one folder."""
+    tensors = model.state_dict(keep_vars=True)
+    for side in ("encoder", "decoder"):
+        part: Any = getattr(model, f"get_{side}", lambda: None)()
+        if side not in sources or not hasattr(part, "get_input_embeddings"):
+            continue
+        table = getattr(part.get_input_embeddings(), "weight", None)
+        keys = [key for key in _own_names(model) if tensors[key] is table]
+        folder = sources.get(wanted.get(keys[0], "")) if keys else sources[side]
+        if folder != sources[side]:
+            read = f"are of {folder}" if folder else "begin anew"
+            yield (
+                f"the {side} is of {sources[side]}, but the token embeddings that it reads {read}: it was trained with "
+                "others. Take both from one folder (init_from.embeddings), or pre-train both sides in one run, as "
+                "docs/monolingual.md says."
+            )
 
 
 def _copy(
