@@ -130,12 +130,12 @@ def check_one_model(run: FinishedRun, first: FinishedRun, defaults: Mapping[str,
     """
     models = [_filled(each.results["recipe"], defaults or {}).get("model") for each in (run, first)]
     found = [
-        *_differences("parameters", run.results.get("parameters"), first.results.get("parameters")),
-        *_differences("recipe.model", *models),
-        *_config_differences(run, first, lambda name: True),
+        *_differences("parameters", run.results.get("parameters"), first.results.get("parameters"), other="there"),
+        *_differences("recipe.model", *models, other="there"),
+        *_config_differences(run, first, lambda name: True, other="there"),
     ]
     if found:
-        listed = "\n  ".join(found).replace("; baseline ", "; there ")
+        listed = "\n  ".join(found)
         raise UserError(
             f"{run.folder} and {first.folder} are two seeds of {run.name}, but not of one model; these differ:\n"
             f"  {listed}\nGive one of the two recipes a name of its own."
@@ -182,19 +182,21 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def _config_differences(run: FinishedRun, baseline: FinishedRun, counts: Callable[[str], bool]) -> Iterator[str]:
+def _config_differences(
+    run: FinishedRun, baseline: FinishedRun, counts: Callable[[str], bool], other: str = "baseline"
+) -> Iterator[str]:
     for key in sorted(run.config.keys() & baseline.config.keys()):
         if key not in FREE_CONFIG and counts(key):
-            yield from _differences(f"config.{key}", run.config[key], baseline.config[key])
+            yield from _differences(f"config.{key}", run.config[key], baseline.config[key], other=other)
 
 
-def _differences(name: str, here: Any, there: Any) -> Iterator[str]:
-    """ "budget.steps (20; baseline 10)", one for each value that differs at any depth."""
+def _differences(name: str, here: Any, there: Any, *, other: str = "baseline") -> Iterator[str]:
+    """ "budget.steps (20; baseline 10)", one for each value that differs at any depth; other: what `there` is of."""
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for key in sorted(here.keys() | there.keys()):
-            yield from _differences(f"{name}.{key}", here.get(key), there.get(key))
+            yield from _differences(f"{name}.{key}", here.get(key), there.get(key), other=other)
     elif here != there:
-        yield f"{name} ({here}; baseline {there})"
+        yield f"{name} ({here}; {other} {there})"
 
 
 def references_of(run: FinishedRun, root: str | Path) -> dict[str, list[str]]:
