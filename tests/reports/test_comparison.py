@@ -154,6 +154,17 @@ def test_methods_may_differ_in_all_but_what_they_are_tested_on(runs, tmp_path):
             add_runs([write_run(tmp_path / key, "b", **{key: value})], tmp_path / "toy", runs / "data", **FEW)
 
 
+def test_the_seeds_of_a_method_may_be_made_of_other_folders(runs, tmp_path):
+    """A fused model of each seed's translation model."""
+    folders = [runs / "base", write_run(tmp_path / "base2", "base", SECOND["base"], seed=2, recipe__seed=2)]
+    for seed in (1, 2):
+        made_of = {"fuse": {"translation": f"runs/base.seed{seed}"}}
+        changes = {"seed": seed, "recipe__seed": seed, "recipe__model": made_of}
+        folders.append(write_run(tmp_path / f"a{seed}", "a", SECOND["a"], **changes))
+    add_runs(folders, tmp_path / "toy", runs / "data", methods=True, **FEW)
+    assert sorted(read_comparison(tmp_path / "toy").runs[NAMES["a"]]) == [1, 2]
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
