@@ -160,7 +160,7 @@ def test_the_seeds_of_a_method_may_be_made_of_other_folders(runs, tmp_path):
     for seed in (1, 2):
         made_of = {"fuse": {"translation": f"runs/base.seed{seed}"}}
         changes = {"seed": seed, "recipe__seed": seed, "recipe__model": made_of}
-        folders.append(write_run(tmp_path / f"a{seed}", "a", SECOND["a"], **changes))
+        folders.append(write_run(tmp_path / f"a{seed}", "a", (OUTPUTS, SECOND)[seed - 1]["a"], **changes))
     add_runs(folders, tmp_path / "toy", runs / "data", methods=True, **FEW)
     assert sorted(read_comparison(tmp_path / "toy").runs[NAMES["a"]]) == [1, 2]
 
