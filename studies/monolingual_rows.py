@@ -6,6 +6,7 @@
 | bt-METHOD-RATIO | back-translation: beam, sampled or tagged; 1 : 0.5, 1, 2 or 4 |
 | pretrain-OBJECTIVE, pretrain-both | begins as trained on text; both: encoder of cloze, the rest of pseudo-encoder |
 | pretrain-together | begins as trained on both in turns: its one table of embeddings is of both languages |
+| pretrain-together-long | the same with four times the steps before |
 | pretrain-...-biling | the same on the parallel data's own side: the effect of the added loss alone |
 | multitask-OBJECTIVE, multitask-cloze-and-lm | the baseline's steps of translation, and as many of each other task |
 | fusion-LEVEL, fusion-LEVEL-biling | a language model in the search alone: of all text, of the parallel target side |
@@ -37,6 +38,7 @@ HEADLINE = (
     "parallel", "bt-beam-1", "multitask-decoder-lm", "pretrain-both", "fusion-sequence", "fusion-symbol",
     "bt-fusion", "bt-pretrain", "bt-pretrain-fusion",
 )  # fmt: skip
+LONG = 4  # times the steps of a pre-training that is to be long
 SPARE = 1.2  # lines of text for each pair that is needed: some are dropped
 
 # Processor minutes of the tiny shape on one core, for the estimate alone.
@@ -50,7 +52,7 @@ def _rest() -> Iterator[str]:
     yield from (f"trained-symbol-{one}-{other}" for one in TEXTS for other in TEXTS)
     yield from (f"trained-n-best-{text}-mono" for text in TEXTS)
     yield "trained-trellis-mono-mono"
-    yield from (f"pretrain-{name}" for name in ("together", *SOURCE, *TARGET))
+    yield from (f"pretrain-{name}" for name in ("together", "together-long", *SOURCE, *TARGET))
     yield from (f"bt-{method}-{_written(ratio)}" for ratio in RATIOS for method in BT_METHODS)
     yield "parallel-long"
     yield from (f"multitask-{name}" for name in (*SOURCE, *TARGET, "cloze-and-lm"))
@@ -217,13 +219,13 @@ class Rows:
         """init_from: part -> the pre-training."""
         text = "biling" if what.endswith("-biling") else "mono"
         what = what.removesuffix("-biling")
-        if what == "together":
-            return {"all": self.together(setting)}
+        if what in ("together", "together-long"):
+            return {"all": self.together(setting, what, LONG if what == "together-long" else 1)}
         parts = {"encoder": "encoder-cloze", "all": "pseudo-encoder"} if what == "both" else {"all": what}
         return {part: self.text_training(setting, objective, text) for part, objective in parts.items()}
 
-    def together(self, setting: Setting) -> Work:
-        """One model trained on cloze and pseudo-encoder in turns, as often as each alone."""
+    def together(self, setting: Setting, name: str, times: int) -> Work:
+        """One model trained on cloze and pseudo-encoder in turns, as often as each alone, or more `times`."""
         objectives = ("encoder-cloze", "pseudo-encoder")
         content = {
             "languages": {"source": setting.source, "target": setting.target},
@@ -235,8 +237,8 @@ class Rows:
             "evaluation": {"metrics": [], "best": "pseudo-encoder_loss"},
         }
         needs = (self.row(setting, "parallel", self.first_seed),)
-        steps, share = len(objectives) * self.steps, sum(SHARES[name] for name in objectives) / len(objectives)
-        return self._training(f"together.{setting}", self.first_seed, content, needs, steps, share)
+        steps, share = times * len(objectives) * self.steps, sum(SHARES[name] for name in objectives) / len(objectives)
+        return self._training(f"{name}.{setting}", self.first_seed, content, needs, steps, share)
 
     def _task(self, setting: Setting, objective: str) -> dict[str, Any]:
         language = setting.side(objective)

@@ -37,6 +37,7 @@ LAYOUTS: dict[str, tuple[str, list[tuple[str, str]], tuple[str, ...]]] = {
             ("back-translation 1:1", "bt-beam-1"),
             ("pre-training, encoder and the rest", "pretrain-both"),
             ("pre-training, both in turns", "pretrain-together"),
+            ("pre-training, both in turns, four times as long", "pretrain-together-long"),
             ("multi-task, decoder", "multitask-decoder-lm"),
             ("fusion in the search, sequence level", "fusion-sequence"),
             ("fusion in the search, symbol level", "fusion-symbol"),
