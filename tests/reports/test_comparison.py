@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, sentences, write_lines, write_run
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import METRICS, PairedResult, paired_tests, score_protocols
+from hf_mlnmt.evaluation import METRICS, PairedResult, paired_tests
 from hf_mlnmt.evaluation.report import p_values
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import read_run
@@ -29,71 +28,6 @@ from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ["ein", "Hund", "läuft", "über", "das", "Gras", "und", "die", "Frau", "sieht", "den", "roten", "Ball"]
-NAMES = {"base": "transformer.multi30k-ende", "a": "m-10.multi30k-ende", "b": "s-agg.multi30k-ende"}
-FEW = {"bootstrap": 50, "trials": 100}
-
-
-def sentences(seed: int, wrong: float) -> list[str]:
-    """104 sentences, the references when wrong is 0."""
-    rng, noise = random.Random(1), random.Random(seed)
-    rows = [[rng.choice(WORDS) for _ in range(8)] for _ in range(104)]
-    return [" ".join(noise.choice(WORDS) if noise.random() < wrong else word for word in row) + "." for row in rows]
-
-
-OUTPUTS = {"base": sentences(2, 0.3), "a": sentences(3, 0.1), "b": sentences(4, 0.32)}
-SECOND = {"base": sentences(5, 0.33), "a": sentences(6, 0.12)}  # of another seed
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
-def write_run(folder: Path, key: str, outputs: list[str] | None = None, **changes: Any) -> Path:
-    """What `hf-mlnmt train` leaves of a run."""
-    outputs = outputs or OUTPUTS[key]
-    scores = score_protocols(outputs, sentences(0, 0), language="de", bootstrap=20)
-    files = {"source": "test.en", "target": "test.de"}
-    results: dict[str, Any] = {
-        "schema": "hf_mlnmt.results/1", "system": NAMES[key], "seed": 1, "data": {"name": "toy"},
-        "budget": {"steps": 10, "epochs": 1.0, "target_tokens": 99, "processes": 1, "device": "cpu",
-                   "seconds": 9.0, "cpu_minutes": 2.5},
-        "command": "hf-mlnmt train", "versions": {"torch": "2"}, "parameters": 1234567, "steps_per_second": 1.0,
-        "decoding": {"beams": 2}, "scores": {"test": {name: value.to_dict() for name, value in scores.items()}},
-        "outputs": {}, "significance": {}, "languages": {"source": "en", "target": "de"},
-        "recipe": {"model": {"settings": {}}, "data": {"test": {"test": {"files": files}}}, "batch": {"tokens": 7},
-                   "seed": 1},
-    }  # fmt: skip
-    for name, value in changes.items():
-        inner = results
-        *outer, last = name.split("__")
-        for part in outer:
-            inner = inner[part]
-        inner[last] = value
-    write_lines(folder / "translations" / "test.average.de", outputs)
-    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    (folder / "recipe.yaml").write_text("seed: 1\n")
-    (folder / "average").mkdir(exist_ok=True)
-    (folder / "average" / "config.json").write_text(json.dumps({"d_model": 16, "model_type": key}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    for key in NAMES:
-        write_run(folder / key, key)
-    write_lines(folder / "data" / "test.en", sentences(0, 0))
-    write_lines(folder / "data" / "test.de", sentences(0, 0))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def compared(runs, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("results") / "toy"
-    add_runs([runs / "base", runs / "a", runs / "b"], output, runs / "data", **FEW)
-    return output
 
 
 def test_a_run_says_each_test_sets_own_language(tmp_path):
@@ -133,36 +67,6 @@ def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
     assert contents(compared) == contents(tmp_path / "toy")
     # other settings of the tests, or other translations, are tested anew
     assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, bootstrap=51, trials=100)
-
-
-def test_methods_may_differ_in_all_but_what_they_are_tested_on(runs, tmp_path):
-    other = {"recipe__batch__tokens": 8, "budget__steps": 20, "data__name": "more", "recipe__init_from": "text/best"}
-    other |= {"made_by": ["searched with hf-mlnmt fuse"]}
-    folders = [runs / "base", write_run(tmp_path / "a", "a", **other)]
-    with pytest.raises(UserError, match="not comparable"):
-        add_runs(folders, tmp_path / "toy", runs / "data", **FEW)
-    add_runs(folders, tmp_path / "toy", runs / "data", methods=True, **FEW)
-    later = write_run(tmp_path / "b", "b", budget__steps=30)
-    add_runs([later], tmp_path / "toy", runs / "data", **FEW)  # the folder knows what it compares
-    page = (tmp_path / "toy" / "README.md").read_text()
-    row = f"- `{NAMES['a']}` (20 steps): batch.tokens (8; baseline 7); init_from (text/best; baseline None); searched"
-    assert row in page
-    assert "same recipe" not in page
-    assert page == page_of(tmp_path / "toy")
-    for key, value in {"decoding__beams": 3, "recipe__data__test__test__files__source": "other.en"}.items():
-        with pytest.raises(UserError, match=key.split("__")[-1]):
-            add_runs([write_run(tmp_path / key, "b", **{key: value})], tmp_path / "toy", runs / "data", **FEW)
-
-
-def test_the_seeds_of_a_method_may_be_made_of_other_folders(runs, tmp_path):
-    """A fused model of each seed's translation model."""
-    folders = [runs / "base", write_run(tmp_path / "base2", "base", SECOND["base"], seed=2, recipe__seed=2)]
-    for seed in (1, 2):
-        made_of = {"fuse": {"translation": f"runs/base.seed{seed}"}}
-        changes = {"seed": seed, "recipe__seed": seed, "recipe__model": made_of}
-        folders.append(write_run(tmp_path / f"a{seed}", "a", (OUTPUTS, SECOND)[seed - 1]["a"], **changes))
-    add_runs(folders, tmp_path / "toy", runs / "data", methods=True, **FEW)
-    assert sorted(read_comparison(tmp_path / "toy").runs[NAMES["a"]]) == [1, 2]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -234,59 +138,6 @@ def test_the_page_says_what_the_files_say(compared):
     assert "†" in rows[1]
     assert "the recipe's own is 4,000 steps" in page
     assert "99 target tokens" in page
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"recipe__seed": 2}, r"recipe.seed \(2; baseline 1\)"),
-        ({"budget__steps": 20}, r"budget.steps \(20; baseline 10\)"),
-        ({"budget__target_tokens": 98}, "budget.target_tokens"),
-        ({"data": {"name": "other"}}, "data.name"),
-        ({"recipe__batch": {"tokens": 8}}, r"recipe.batch.tokens \(8; baseline 7\)"),
-    ],
-)
-def test_what_is_not_comparable_is_refused_and_named(runs, tmp_path, change, field):
-    other = write_run(tmp_path / "b", "b", **change)
-    with pytest.raises(UserError, match=field):
-        add_runs([runs / "base", other], tmp_path / "out", runs / "data", **FEW)
-    assert not (tmp_path / "out").exists()
-
-
-def config_of(folder: Path, **fields: Any) -> Path:
-    (folder / "average" / "config.json").write_text(json.dumps({"d_model": 16, "model_type": "b", **fields}))
-    return folder
-
-
-def test_versions_and_sizes_are_told(runs, tmp_path):
-    other = write_run(tmp_path / "b", "b", versions={"torch": "3"}, recipe__model={"settings": {"kernel_size": 3}})
-    config_of(other, d_model=32, kernel_size=3)
-    said: list[str] = []
-    add_runs([runs / "base", other], tmp_path / "out", runs / "data", said.append, **FEW)
-    assert "versions.torch (3; baseline 2)" in said[1]
-    assert said[0] == f"note: {NAMES['b']}: config.d_model (32; baseline 16)"
-
-
-def test_what_else_the_baselines_model_has_is_the_same(runs, tmp_path):
-    base = config_of(write_run(tmp_path / "base", "base"), dropout=0.1)
-    other = config_of(write_run(tmp_path / "b", "b"), dropout=0.3)
-    with pytest.raises(UserError, match=r"config.dropout \(0.3; baseline 0.1\)"):
-        add_runs([base, other], tmp_path / "out", runs / "data", **FEW)
-
-
-@pytest.mark.parametrize(
-    ("change", "fields", "named"),
-    [
-        ({"parameters": 7}, {}, r"parameters \(7; there 1234567\)"),
-        ({"recipe__model": {"settings": {"kernel_size": 3}}}, {}, r"recipe.model.settings.kernel_size \(3; there None"),
-        ({}, {"d_model": 32}, r"config.d_model \(32; there 16\)"),
-    ],
-)
-def test_the_seeds_of_a_system_are_of_one_model(runs, tmp_path, change, fields, named):
-    one = config_of(write_run(tmp_path / "b", "b"))
-    two = config_of(write_run(tmp_path / "b2", "b", seed=2, **change), **fields)
-    with pytest.raises(UserError, match=named):
-        add_runs([runs / "base", one, two], tmp_path / "out", runs / "data", **FEW)
 
 
 def test_systems_stand_beside_those_of_their_classes():
@@ -400,16 +251,3 @@ def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp
     card = table.markdown()
     assert f"| new | BLEU | +1.00 | {TOO_FEW} | {TOO_FEW} |" in card
     assert f"| new | TER | +1.00 | 0.5000 | {TOO_FEW} |" in card
-
-
-def test_a_key_that_came_later_has_its_default(runs, tmp_path):
-    """Runs of an older version lack it; another value than the default is a difference still."""
-    for folder, reverse in (("a", False), ("b", True)):
-        content = json.loads((runs / folder / "results.json").read_text())
-        changed = tmp_path / folder
-        shutil.copytree(runs / folder, changed)
-        content["recipe"]["reverse"] = reverse
-        (changed / "results.json").write_text(json.dumps(content))
-    add_runs([runs / "base", tmp_path / "a"], tmp_path / "out", runs / "data", **FEW)
-    with pytest.raises(UserError, match=r"recipe\.reverse \(True; baseline False\)"):
-        add_runs([runs / "base", tmp_path / "b"], tmp_path / "out2", runs / "data", **FEW)
