@@ -15,7 +15,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
-from hf_mlnmt.model_folder import CONFIG, copy_text_files, fetch_small_files, load_model
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    auto_class_of,
+    auto_class_of_config,
+    copy_text_files,
+    fetch_small_files,
+    load_model,
+)
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration, check_vocabulary, start_token
 from hf_mlnmt.modeling.fusion_config import FusionConfig, check_scales
 
@@ -163,9 +170,21 @@ def _check(alpha: float, beta: float, normalization: str) -> None:
 
 def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
     if isinstance(given, PreTrainedModel):
-        return Member(type(given).__name__, copy.deepcopy(given), None)  # language models will be frozen
-    model = load_model(given, head, **options)
-    return Member(str(given), model, load_tokenizers(fetch_small_files(given, **options)))
+        name = type(given).__name__
+        _refuse_masked(name, auto_class_of_config({"architectures": [name]}))
+        return Member(name, copy.deepcopy(given), None)  # language models will be frozen
+    small = fetch_small_files(given, **options)
+    if (small / CONFIG).is_file():
+        _refuse_masked(str(given), auto_class_of(small))
+    return Member(str(given), load_model(given, head, **options), load_tokenizers(small))
+
+
+def _refuse_masked(name: str, auto_class: str) -> None:
+    if auto_class == "AutoModelForMaskedLM":
+        raise UserError(
+            f"{name}: a masked language model, which reads what follows a token too: it cannot predict the next one. "
+            "Give a causal language model (objective: decoder-lm)."
+        )
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:

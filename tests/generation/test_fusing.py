@@ -9,7 +9,7 @@ import pytest
 from helpers.fused_folders import gpt2
 from helpers.model_folders import SENTENCES, small_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
 import hf_mlnmt
@@ -35,6 +35,7 @@ def folders(tmp_path_factory):
         ("lm", gpt2(len(tokenizer)), tokenizer),
         ("other-lm", gpt2(len(other)), other),
         ("small-lm", gpt2(len(tokenizer) - 1), tokenizer),
+        ("masked", AutoModelForMaskedLM.from_config(small_model(len(tokenizer)).config), tokenizer),
     ):
         if name == "tm2":
             model.model.decoder.layers[0].feed_forward.fc1.weight.data *= 2
@@ -99,9 +100,11 @@ def test_another_tokenizer_is_refused_naming_entries(folders):
     assert "tokenizer.path" in str(error.value)
     with pytest.raises(UserError, match="predicts 299 tokens, the translation model 300"):
         hf_mlnmt.fuse(folders / "tm", folders / "small-lm")
-    models = [AutoModelForSeq2SeqLM.from_pretrained(folders / "tm"), gpt2(299)]
+    translation = AutoModelForSeq2SeqLM.from_pretrained(folders / "tm")
     with pytest.raises(UserError, match="predicts 299 tokens"):
-        hf_mlnmt.fuse(*models)
+        hf_mlnmt.fuse(translation, gpt2(299))
+    with pytest.raises(UserError, match="TransformerForMaskedLM: a masked language model"):
+        hf_mlnmt.fuse(translation, AutoModelForMaskedLM.from_pretrained(folders / "masked"))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +116,7 @@ def test_another_tokenizer_is_refused_naming_entries(folders):
         (["tm", "lm"], {"normalization": "word"}, "choose symbol or sequence"),
         (["tm", "lm"], {"weights": [1.0, -2.0]}, "must be a number of at least 0"),
         (["lm"], {}, "no translation model"),
+        (["tm", "masked"], {}, "masked: a masked language model"),
         (["tm", "ml"], {}, "no such folder"),
     ],
 )
