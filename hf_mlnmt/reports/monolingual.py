@@ -1,7 +1,7 @@
 """The tables of the study of text of one language (studies/monolingual.py), in the forms of the thesis's chapter 4.
 
 Made of a folder with a comparison for each setting (`hf-mlnmt compare-runs --methods`), named as deen-10000, and
-study.json. A row that is not there yet is left empty; a setting without its baseline is no column.
+study.json. A row that is not there yet is left empty; a setting that has nothing but its baseline is no column.
 """
 
 from __future__ import annotations
@@ -156,19 +156,24 @@ def _order(setting: str) -> tuple[int, str]:
 
 
 def _scores(comparisons: Mapping[str, RunComparison], title: str, rows: Sequence[tuple[str, str]]) -> Table:
-    """A line for each row that any setting has: val and test of every setting, and how many seeds."""
-    columns = [Number(f"{setting} {test}") for setting in comparisons for test in ("val", "test")]
-    lines, alone = [], []
+    """A line for each row that any setting has: val and test of every setting that has more than its baseline."""
+    methods = [row for _, row in rows if row != NONE[1]]
+    shown = {
+        setting: comparison
+        for setting, comparison in comparisons.items()
+        if any(f"{row}.{setting}" in comparison.runs for row in methods)
+    }
+    lines = []
     for label, row in rows:
         cells, seeds = [], []
-        for setting, comparison in comparisons.items():
+        for setting, comparison in shown.items():
             system = f"{row}.{setting}"
             seeds.append(str(len(comparison.runs.get(system, ()))))
             cells += [_cell(comparison, system, test) for test in (DEV, TEST)]
         if any(cells):
             lines.append([label, *cells, ", ".join(seeds)])
-            alone.append(row == NONE[1])
-    return Table(["", *columns, Number("seeds")], lines if not all(alone) else [], title)
+    columns = [Number(f"{setting} {test}") for setting in shown for test in ("val", "test")]
+    return Table(["", *columns, Number("seeds")], lines, title)
 
 
 def _cell(comparison: RunComparison, system: str, test: str) -> str:
