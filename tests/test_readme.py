@@ -59,7 +59,7 @@ def results_rows(page: str) -> list[str]:
 _RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)?results/([^/)]+\.json)\)")
 
 
-@pytest.mark.parametrize("row", results_rows("README.md") + results_rows("docs/results.md"))
+@pytest.mark.parametrize("row", results_rows("docs/results.md"))
 def test_the_tables_of_results_say_what_the_results_say(row: str):
     results = json.loads((ROOT / "results" / _RESULTS_FILE.match(row)[1]).read_text(encoding="utf-8"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]

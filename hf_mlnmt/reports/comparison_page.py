@@ -107,9 +107,9 @@ def overview(comparison: RunComparison) -> Table:
     columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in _tests(comparison)]
     rows = []
     for system, runs in comparison.runs.items():
-        cells = [_with_difference(comparison, system, *test) for test in _tests(comparison)]
+        cells = [with_difference(comparison, system, *test) for test in _tests(comparison)]
         parameters = show(next(iter(runs.values())).get("parameters"))
-        rows.append([f"`{system}`", parameters, _minutes(runs), str(len(runs)), *cells])
+        rows.append([f"`{system}`", parameters, minutes_of(runs), str(len(runs)), *cells])
     return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
 
 
@@ -129,27 +129,28 @@ def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
         runs = comparison.runs[name]
         size = next(iter(runs.values())).get("parameters")
         millions = f"{size / 1e6:.1f}" if size else MISSING
-        scores = [_with_difference(comparison, name, *test) for test in tests]
-        rows.append([f"`{short}`", millions, _minutes(runs), str(len(runs)), *scores])
+        scores = [with_difference(comparison, name, *test) for test in tests]
+        rows.append([f"`{short}`", millions, minutes_of(runs), str(len(runs)), *scores])
     columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
     return Table(["system", *map(Number, columns)], rows)
 
 
-def _minutes(runs: Mapping[int, Mapping[str, Any]]) -> str:
+def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
     """Processor time of a training, the mean of those that say it."""
     known = [run["budget"]["cpu_minutes"] for run in runs.values() if run["budget"].get("cpu_minutes")]
     return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
-def _with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:
+def with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:
+    """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
     scores = comparison.scores(system, test_set, protocol, "BLEU")
     tested = comparison.tested(system, test_set, protocol, "BLEU")
     if tested is None:
-        return _mean(scores)
-    return f"{_mean(scores)} ({tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, 'BLEU')})"
+        return mean_text(scores)
+    return f"{mean_text(scores)} ({tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, 'BLEU')})"
 
 
-def _mean(scores: Sequence[float]) -> str:
+def mean_text(scores: Sequence[float]) -> str:
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 
@@ -198,7 +199,7 @@ def narrow_tables(comparison: RunComparison) -> list[Table]:
 
 def detail(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
     """Mean score, difference and p-values of one system; the baseline has the score alone."""
-    scores = _mean(comparison.scores(system, test_set, protocol, metric))
+    scores = mean_text(comparison.scores(system, test_set, protocol, metric))
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return scores, "", ""

@@ -14,6 +14,7 @@
 | printed:NAME | one of the papers' other tables (published.py) |
 | systems:FOLDER | the systems of a comparison of runs, results/FOLDER; systems:FOLDER:NAME,NAME of these alone |
 | claims:FOLDER | what the papers say of them, answered |
+| front | rows of our comparisons that a reader wants first (front.py) |
 | study:NAME | a table of a study (monolingual.py, multilingual.py), as far as it is run |
 """
 
@@ -32,6 +33,7 @@ from hf_mlnmt.reports.claims import claims_table
 from hf_mlnmt.reports.comparison import comparisons, read_comparison
 from hf_mlnmt.reports.comparison_page import brief
 from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.reports.front import LEGEND, front_table
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
@@ -67,6 +69,8 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     link = "../" * len(folder.resolve().relative_to(root.resolve()).parts)
     if kind in ("results", "first"):
         return results_table(root, link, rest.split(",") if rest else None, where, kind == "first").markdown()
+    if name == "front":
+        return f"{front_table(root).markdown()}\n\n{LEGEND}"
     ours = _ours(root, link)
     if name == "published":
         return _published(ours)
@@ -79,7 +83,7 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     compared = {path.name: path for path in comparisons(root)}
     if kind in ("systems", "claims") and rest.partition(":")[0] in compared:
         return _compared(kind, rest, compared, root, link, where)
-    known = ["results", "first", "published", *(f"published:{one}" for one in setup_tables(ours))]
+    known = ["results", "first", "front", "published", *(f"published:{one}" for one in setup_tables(ours))]
     known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDIES)]
     known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")

@@ -1,0 +1,73 @@
+"""The one table of results on the README: the rows that a reader wants first, of results/.
+
+First trainings by themselves, then parts of comparisons of runs, each with its baseline on its first line.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from hf_mlnmt.reports.comparison import COMPARISON, read_comparison
+from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
+from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.table import Number, Table
+
+TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
+LEGEND = (
+    "Cased BLEU, means over seeds ± standard deviation; in brackets the difference to the baseline above, † p < 0.05, "
+    "‡ p < 0.01 of approximate randomisation, corrected for all that the baseline was compared with. CPU minutes are "
+    "of the training alone; settings were chosen on val."
+)
+# record -> what it is called here; all of its seeds
+RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: the baseline, best settings found"}
+# folder in results/ -> {system without its setup: what it is called here}, the baseline first
+PARTS: dict[str, dict[str, str]] = {
+    "multi30k-monolingual/deen-10000": {
+        "parallel": "German to English, 10,000 pairs: the baseline, short training",
+        "bt-beam-1": "back-translated captions, 1:1",
+        "bt-beam-4": "back-translated captions, 1:4",
+        "multitask-decoder-lm": "multi-task with a language model, twice the steps",
+        "fusion-sequence": "fusion with a language model in the search",
+        "pretrain-together": "pre-training of both sides in one run",
+    },
+    "multi30k-monolingual/deen-29000": {
+        "parallel": "German to English, 29,000 pairs: the baseline, short training",
+        "bt-beam-1": "back-translated captions, 1:1",
+        "multitask-decoder-lm": "multi-task with a language model, twice the steps",
+        "fusion-sequence": "fusion with a language model in the search",
+    },
+}
+
+
+def front_table(root: str | Path) -> Table:
+    """The rows that are there; `root` is the folder that results/ lies in."""
+    results = Path(root) / "results"
+    lines = [*_of_records(results), *_of_comparisons(results)]
+    return Table(["Multi30k", *map(Number, ("CPU minutes", "seeds", *TESTS))], lines)
+
+
+def _of_records(results: Path) -> Iterator[list[str]]:
+    for stem, label in RECORDS.items():
+        files = [
+            path for path in (results / f"{stem}.json", *sorted(results.glob(f"{stem}.seed*.json"))) if path.is_file()
+        ]
+        runs = [load_results(path) for path in files]
+        if runs:
+            minutes = statistics.fmean(run["budget"]["cpu_minutes"] for run in runs)
+            scores = [[run["scores"][test][PROTOCOL]["BLEU"]["score"] for run in runs] for test in TESTS]
+            yield [label, f"{minutes:.1f}", str(len(runs)), *map(mean_text, scores)]
+
+
+def _of_comparisons(results: Path) -> Iterator[list[str]]:
+    for part, names in PARTS.items():
+        if not (results / part / COMPARISON).is_file():
+            continue
+        comparison = read_comparison(results / part)
+        by_name = {system.partition(".")[0]: system for system in comparison.runs}
+        for name, label in names.items():
+            if (system := by_name.get(name)) is not None:
+                runs = comparison.runs[system]
+                scores = [with_difference(comparison, system, test, PROTOCOL) for test in TESTS]
+                yield [label, minutes_of(runs), str(len(runs)), *scores]

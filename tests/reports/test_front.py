@@ -1,0 +1,45 @@
+"""The README's table of results: what stands in its cells is what the comparisons' own pages say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.finished_runs import NAMES
+
+from hf_mlnmt.reports import front
+from hf_mlnmt.reports.regions import region
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_rows_are_those_of_the_comparisons_that_are_there(compared, tmp_path, monkeypatch):
+    shutil.copytree(compared, tmp_path / "results" / "toy")
+    names = {"transformer": "the baseline", "s-agg": "one system", "m-00": "not run"}
+    monkeypatch.setattr(front, "PARTS", {"toy": names, "nothing": names})
+    monkeypatch.setattr(front, "TESTS", ("test",))
+    lines = region("front", tmp_path, tmp_path).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+    assert [row[0] for row in rows] == ["the baseline", "one system"]
+    page = (compared / "README.md").read_text()
+    for row, key in zip(rows, ("base", "b")):
+        whole = next(line for line in page.splitlines() if line.startswith(f"| `{NAMES[key]}` | "))
+        assert set(row[1:]) <= {cell.strip() for cell in whole.split("|")}
+    assert lines[-1] == front.LEGEND
+
+
+def test_a_record_is_the_mean_of_its_seeds():
+    (stem,) = front.RECORDS
+    (row,) = (row for row in front.front_table(ROOT).rows if row[0] == front.RECORDS[stem])
+    runs = [json.loads(path.read_text()) for path in (ROOT / "results").glob(f"{stem}*.json")]
+    found = [run["scores"]["test_2016_flickr"]["cased"]["BLEU"]["score"] for run in runs]
+    assert (row[2], float(row[-1].split()[0])) == (str(len(runs)), pytest.approx(sum(found) / len(found), abs=0.005))
+
+
+def test_every_part_has_its_baseline_first():
+    for part, names in front.PARTS.items():
+        kept = ROOT / "results" / part / "comparison.json"
+        if kept.is_file():
+            assert json.loads(kept.read_text())["baseline"].partition(".")[0] == next(iter(names)), part
