@@ -12,6 +12,7 @@
 | fusion-LEVEL, fusion-LEVEL-biling | a language model in the search alone: of all text, of the parallel target side |
 | trained-CRITERION-TEXT-TEXT | the fused loss, a language model of the first text; the search with that of the second |
 | bt-fusion, bt-pretrain, bt-pretrain-fusion | back-translation with beams at 1:1, and the others upon it |
+| bt-pretrain-long | back-translation with beams at 1:1, beginning as pretrain-together-long |
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _rest() -> Iterator[str]:
     yield from (f"trained-symbol-{one}-{other}" for one in TEXTS for other in TEXTS)
     yield from (f"trained-n-best-{text}-mono" for text in TEXTS)
     yield "trained-trellis-mono-mono"
-    yield from (f"pretrain-{name}" for name in ("together", "together-long", *SOURCE, *TARGET))
+    yield from ("pretrain-together", "pretrain-together-long", "bt-pretrain-long")
+    yield from (f"pretrain-{name}" for name in (*SOURCE, *TARGET))
     yield from (f"bt-{method}-{_written(ratio)}" for ratio in RATIOS for method in BT_METHODS)
     yield "parallel-long"
     yield from (f"multitask-{name}" for name in (*SOURCE, *TARGET, "cloze-and-lm"))
@@ -146,13 +148,14 @@ class Rows:
             return self._trained(setting, name, seed, *rest.rsplit("-", 2))
         if kind == "multitask":
             return self._multitask(setting, name, seed, rest)
-        begin = self._beginning(setting, "both" if name == "bt-pretrain" else rest) if "pretrain" in name else {}
+        beginning = {"bt-pretrain": "both", "bt-pretrain-long": "together-long"}.get(name, rest)
+        begin = self._beginning(setting, beginning) if "pretrain" in name else {}
         change: dict[str, Any] = {}
         if begin:
             change["init_from"] = {part: f"{work.folder}/best" for part, work in begin.items()}
         needs = tuple(begin.values())
         if kind == "bt":
-            method, _, ratio = ("beam-1" if rest == "pretrain" else rest).partition("-")
+            method, _, ratio = ("beam-1" if begin else rest).partition("-")
             synthetic = self._synthetic(setting, BT_METHODS[method])
             corpus = {"synthetic": str(synthetic.folder), "ratio": float(ratio.replace("_", "."))}
             corpus["tag"] = TAG if method == "tagged" else ""

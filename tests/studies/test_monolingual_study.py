@@ -40,7 +40,7 @@ def test_every_row_is_of_recipes_that_can_be_read_and_of_relative_paths(make, tm
             if steps or work.name.startswith(("parallel.", "pretrain", "bt", "text")):
                 assert work.recipe["budget"] == {"steps": steps or 7}
         assert str(tmp_path) not in json.dumps(work.recipe)
-    assert kinds["train"] == 2 + 1 + 12 + 10 + 4 + 5 + 1 + 8 + 5
+    assert kinds["train"] == 2 + 1 + 12 + 10 + 5 + 5 + 1 + 8 + 5
     assert kinds["translate"] == 2
 
 
