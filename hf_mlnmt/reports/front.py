@@ -26,17 +26,18 @@ RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: t
 PARTS: dict[str, dict[str, str]] = {
     "multi30k-monolingual/deen-10000": {
         "parallel": "German to English, 10,000 pairs: the baseline, short training",
+        "parallel-long": "twice the steps",
         "bt-beam-1": "back-translated captions, 1:1",
         "bt-beam-4": "back-translated captions, 1:4",
         "multitask-decoder-lm": "multi-task with a language model, twice the steps",
         "fusion-sequence": "fusion with a language model in the search",
-        "pretrain-together": "pre-training of both sides in one run",
+        "pretrain-together-long": "long pre-training of both sides in one run",
     },
     "multi30k-monolingual/deen-29000": {
         "parallel": "German to English, 29,000 pairs: the baseline, short training",
+        "parallel-long": "twice the steps",
         "bt-beam-1": "back-translated captions, 1:1",
         "multitask-decoder-lm": "multi-task with a language model, twice the steps",
-        "fusion-sequence": "fusion with a language model in the search",
     },
 }
 
