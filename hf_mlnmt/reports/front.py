@@ -32,6 +32,7 @@ PARTS: dict[str, dict[str, str]] = {
         "multitask-decoder-lm": "multi-task with a language model, twice the steps",
         "fusion-sequence": "fusion with a language model in the search",
         "pretrain-together-long": "long pre-training of both sides in one run",
+        "bt-pretrain-long": "the same and back-translated captions, 1:1",
     },
     "multi30k-monolingual/deen-29000": {
         "parallel": "German to English, 29,000 pairs: the baseline, short training",
