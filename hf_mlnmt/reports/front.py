@@ -17,8 +17,8 @@ from hf_mlnmt.table import Number, Table
 TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
 LEGEND = (
     "Cased BLEU, means over seeds ± standard deviation; in brackets the difference to the baseline above over the "
-    "seeds that both have, † p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for all that the baseline was compared with. CPU minutes are "
-    "of the training alone; settings were chosen on val."
+    "seeds that both have, † p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for all that the baseline "
+    "was compared with. CPU minutes are of the training alone; settings were chosen on val."
 )
 # record -> what it is called here; all of its seeds
 RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: the baseline, best settings found"}
