@@ -151,6 +151,7 @@ def with_difference(comparison: RunComparison, system: str, test_set: str, proto
 
 
 def mean_text(scores: Sequence[float]) -> str:
+    """The mean of one score a seed, and of several the standard deviation."""
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 

@@ -5,7 +5,6 @@ First trainings by themselves, then parts of comparisons of runs, each with its 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,27 +17,31 @@ TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
 LEGEND = (
     "Cased BLEU, means over seeds ± standard deviation; in brackets the difference to the baseline above over the "
     "seeds that both have, † p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for all that the baseline "
-    "was compared with. CPU minutes are of the training alone; settings were chosen on val."
+    "was compared with. CPU minutes are of the training alone, without what it begins with or learns from; settings "
+    "were chosen on val."
 )
 # record -> what it is called here; all of its seeds
 RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: the baseline, best settings found"}
+# row of the study of text of one language -> what it is called here
+METHODS = {
+    "parallel-long": "twice the steps",
+    "bt-beam-1": "back-translated captions, 1:1",
+    "bt-beam-4": "back-translated captions, 1:4",
+    "multitask-decoder-lm": "multi-task with a language model, twice the steps",
+    "fusion-sequence": "fusion with a language model in the search",
+    "pretrain-together-long": "long pre-training of both sides in one run",
+    "bt-pretrain-long": "long pre-training, and back-translated captions, 1:1",
+}
+FEWER = ("parallel-long", "bt-beam-1", "multitask-decoder-lm")
 # folder in results/ -> {system without its setup: what it is called here}, the baseline first
 PARTS: dict[str, dict[str, str]] = {
     "multi30k-monolingual/deen-10000": {
         "parallel": "German to English, 10,000 pairs: the baseline, short training",
-        "parallel-long": "twice the steps",
-        "bt-beam-1": "back-translated captions, 1:1",
-        "bt-beam-4": "back-translated captions, 1:4",
-        "multitask-decoder-lm": "multi-task with a language model, twice the steps",
-        "fusion-sequence": "fusion with a language model in the search",
-        "pretrain-together-long": "long pre-training of both sides in one run",
-        "bt-pretrain-long": "the same and back-translated captions, 1:1",
+        **METHODS,
     },
     "multi30k-monolingual/deen-29000": {
         "parallel": "German to English, 29,000 pairs: the baseline, short training",
-        "parallel-long": "twice the steps",
-        "bt-beam-1": "back-translated captions, 1:1",
-        "multitask-decoder-lm": "multi-task with a language model, twice the steps",
+        **{row: METHODS[row] for row in FEWER},
     },
 }
 
@@ -52,14 +55,11 @@ def front_table(root: str | Path) -> Table:
 
 def _of_records(results: Path) -> Iterator[list[str]]:
     for stem, label in RECORDS.items():
-        files = [
-            path for path in (results / f"{stem}.json", *sorted(results.glob(f"{stem}.seed*.json"))) if path.is_file()
-        ]
-        runs = [load_results(path) for path in files]
+        files = [*results.glob(f"{stem}.json"), *results.glob(f"{stem}.seed*.json")]
+        runs = {run["seed"]: run for run in map(load_results, files)}
         if runs:
-            minutes = statistics.fmean(run["budget"]["cpu_minutes"] for run in runs)
-            scores = [[run["scores"][test][PROTOCOL]["BLEU"]["score"] for run in runs] for test in TESTS]
-            yield [label, f"{minutes:.1f}", str(len(runs)), *map(mean_text, scores)]
+            scores = [[run["scores"][test][PROTOCOL]["BLEU"]["score"] for run in runs.values()] for test in TESTS]
+            yield [label, minutes_of(runs), str(len(runs)), *map(mean_text, scores)]
 
 
 def _of_comparisons(results: Path) -> Iterator[list[str]]:

@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from hf_mlnmt.files import write_text
 from hf_mlnmt.reports import monolingual, multilingual
 from hf_mlnmt.reports.claims import claims_table
 from hf_mlnmt.reports.comparison import comparisons, read_comparison
-from hf_mlnmt.reports.comparison_page import brief
+from hf_mlnmt.reports.comparison_page import brief, mean_text
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.front import LEGEND, front_table
 from hf_mlnmt.reports.published import PRINTED, setup_tables
@@ -154,8 +153,8 @@ def _ours(root: Path, link: str) -> dict[str, str]:
         tests = [test for test in results[0]["scores"] if test not in DEV]
         scores = [one["scores"][tests[0]]["cased"]["BLEU"]["score"] for one in results] if tests else []
         if scores:
-            spread = f" ± {statistics.stdev(scores):.2f} ({len(scores)} seeds)" if len(scores) > 1 else ""
-            found[stem] = f"[{statistics.fmean(scores):.2f}{spread}]({link}results/{paths[0].name})"
+            seeds = f" ({len(scores)} seeds)" if len(scores) > 1 else ""
+            found[stem] = f"[{mean_text(scores)}{seeds}]({link}results/{paths[0].name})"
     return found
 
 

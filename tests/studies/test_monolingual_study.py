@@ -61,6 +61,19 @@ def test_the_order_makes_every_moments_table_useful(make):
     }  # fmt: skip
 
 
+def test_back_translation_begins_as_pre_trained(make):
+    """Of two folders or of one run; the corpus is that of the row without pre-training."""
+    study = make()
+    plain, parts, whole = (
+        study.rows.row(study.settings[0], name, 1) for name in ("bt-beam-1", "bt-pretrain", "bt-pretrain-long")
+    )
+    assert parts.recipe["data"] == whole.recipe["data"] == plain.recipe["data"]
+    assert set(parts.recipe["init_from"]) == {"encoder", "all"}
+    alone = study.rows.row(study.settings[0], "pretrain-together-long", 1)
+    assert whole.recipe["init_from"] == alone.recipe["init_from"]
+    assert "init_from" not in plain.recipe
+
+
 def test_an_unknown_row_is_named(make):
     with pytest.raises(UserError, match="did you mean 'parallel'"):
         make("--rows", "paralel").names()
