@@ -33,8 +33,20 @@ METHODS = {
     "bt-pretrain-long": "long pre-training, and back-translated captions, 1:1",
 }
 FEWER = ("parallel-long", "bt-beam-1", "multitask-decoder-lm")
+# system -> what it is called here: the baseline made wider, and the best of each family by val
+SYSTEMS = {
+    "transformer-wide": "a wider baseline",
+    "m-10": "joint attention, `m-10`",
+    "ms-123-aif": "supervised encoder layers, `ms-123-aif`",
+    "dec-dc": "dual context, `dec-dc`",
+    "source-embedding": "extended cross-attention, `source-embedding`",
+}
 # folder in results/ -> {system without its setup: what it is called here}, the baseline first
 PARTS: dict[str, dict[str, str]] = {
+    "multi30k-ende-short": {
+        "transformer": "English to German, 29,000 pairs: the baseline, short training",
+        **SYSTEMS,
+    },
     "multi30k-monolingual/deen-10000": {
         "parallel": "German to English, 10,000 pairs: the baseline, short training",
         **METHODS,
