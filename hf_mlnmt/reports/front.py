@@ -17,8 +17,8 @@ TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
 LEGEND = (
     "Cased BLEU, means over seeds ± standard deviation; in brackets the difference to the baseline above over the "
     "seeds that both have, † p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for all that the baseline "
-    "was compared with. CPU minutes are of the training alone, without what it begins with or learns from; settings "
-    "were chosen on val."
+    "was compared with. CPU minutes are of the training alone, without what it begins with or learns from, and means "
+    "over seeds that several processors trained; settings were chosen on val."
 )
 # record -> what it is called here; all of its seeds
 RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: the baseline, best settings found"}
@@ -33,19 +33,15 @@ METHODS = {
     "bt-pretrain-long": "long pre-training, and back-translated captions, 1:1",
 }
 FEWER = ("parallel-long", "bt-beam-1", "multitask-decoder-lm")
-# system -> what it is called here: the baseline made wider, and the best of each family by val
-SYSTEMS = {
-    "transformer-wide": "a wider baseline",
-    "m-10": "joint attention, `m-10`",
-    "ms-123-aif": "supervised encoder layers, `ms-123-aif`",
-    "dec-dc": "dual context, `dec-dc`",
-    "source-embedding": "extended cross-attention, `source-embedding`",
-}
 # folder in results/ -> {system without its setup: what it is called here}, the baseline first
 PARTS: dict[str, dict[str, str]] = {
     "multi30k-ende-short": {
         "transformer": "English to German, 29,000 pairs: the baseline, short training",
-        **SYSTEMS,
+        "transformer-wide": "a wider baseline",  # then the best of each family by val
+        "m-10": "joint attention, `m-10`",
+        "ms-123-aif": "multi-level supervision, `ms-123-aif`",
+        "dec-dc": "dual contextual module, `dec-dc`",
+        "source-embedding": "extended cross-attention, `source-embedding`",
     },
     "multi30k-monolingual/deen-10000": {
         "parallel": "German to English, 10,000 pairs: the baseline, short training",
