@@ -5,8 +5,11 @@ References: Koehn 2004 (paired bootstrap); Riezler and Maxwell 2005 (approximate
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from hf_mlnmt.errors import UserError
@@ -90,7 +93,8 @@ def paired_tests(
     """Test every system against the first one given.
 
     systems: {name: raw outputs}, the baseline first. bootstrap: resamples; trials: shufflings.
-    jobs: processes, one system each (the numbers do not depend on it).
+    jobs: processes, which share the systems (the numbers do not depend on it). They are started afresh: a script that
+    asks for more than one guards what it does with `if __name__ == "__main__"`, as always with multiprocessing.
     Raises UserError as score() does, and with fewer than two systems.
     """
     if len(systems) < 2:
@@ -127,13 +131,31 @@ def _run(
     how: Protocol, systems: list[Any], metrics: dict[Any, Any], kind: str, samples: int, seed: int, jobs: int
 ) -> tuple[Columns, dict[MetricName, str]]:
     """One of sacreBLEU's tests: its results and its signatures by metric."""
-    from sacrebleu.significance import PairedTest
-
     if samples < 1:
         raise UserError(f"{samples} samples for a paired test: expected at least 1.")
+    baseline, *others = systems
+    jobs = min(jobs, len(others))
+    if jobs == 1:
+        columns, signatures = _share(systems, metrics, kind, samples, seed)
+    else:
+        # Fresh processes, not sacreBLEU's own: those are forks, and a fork of a process with threads can wait for ever.
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            shares = [[baseline, *others[i::jobs]] for i in range(jobs)]
+            done = list(pool.map(_share, shares, *map(repeat, (metrics, kind, samples, seed))))
+        columns, signatures = done[0]
+        for metric, column in columns.items():
+            column[1:] = [done[i % jobs][0][metric][1 + i // jobs] for i in range(len(others))]
+    return columns, {metric: how.sign(signature) for metric, signature in signatures.items()}
+
+
+def _share(
+    systems: list[Any], metrics: dict[Any, Any], kind: str, samples: int, seed: int
+) -> tuple[Columns, dict[MetricName, Any]]:
+    """sacreBLEU's test of these systems against the first of them."""
+    from sacrebleu.significance import PairedTest
+
     with sacrebleu_seed(seed):
-        signed, table = PairedTest(systems, metrics, references=None, test_type=kind, n_samples=samples, n_jobs=jobs)()
+        signed, table = PairedTest(systems, metrics, references=None, test_type=kind, n_samples=samples, n_jobs=1)()
     # sacreBLEU renames its metrics ('CHRF' becomes 'chrF2') and keeps their order.
     columns: Any = [column for key, column in table.items() if key != "System"]
-    signatures = [how.sign(signature) for signature in signed.values()]
-    return dict(zip(metrics, columns, strict=True)), dict(zip(metrics, signatures, strict=True))
+    return dict(zip(metrics, columns, strict=True)), dict(zip(metrics, signed.values(), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -94,9 +95,17 @@ def test_few_sentences_give_no_p_value(systems, references) -> None:
     assert TOO_FEW not in texts[1]
 
 
-def test_jobs_change_nothing(systems, references) -> None:
+def test_jobs_change_nothing(systems, references, monkeypatch) -> None:
+    def fork() -> None:
+        raise AssertionError("a fork of a process with threads, of which this one has some, can wait for ever")
+
+    monkeypatch.setattr(os, "fork", fork)
+    four = {**systems, "d": [line.lower() for line in systems["b"]]}
     options = {"metrics": ["BLEU"], "bootstrap": 50, "trials": 50}
-    assert paired_tests(systems, references, jobs=2, **options) == paired_tests(systems, references, **options)
+    alone = paired_tests(four, references, **options)
+    assert len({alone.results[name]["BLEU"].difference for name in "bcd"}) == 3
+    for jobs in (2, 5):
+        assert paired_tests(four, references, jobs=jobs, **options) == alone
 
 
 @pytest.fixture(scope="module")
