@@ -10,7 +10,15 @@ import pytest
 from helpers.finished_runs import NAMES
 
 from hf_mlnmt.reports import front
+from hf_mlnmt.reports.comparison import read_comparison
 from hf_mlnmt.reports.regions import region
+from hf_mlnmt.zoo.entries import (
+    aggregation,
+    dual_context,
+    extended_cross_attention,
+    multi_layer_attention,
+    multi_level_supervision,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,3 +51,18 @@ def test_every_part_has_its_baseline_first():
         kept = ROOT / "results" / part / "comparison.json"
         if kept.is_file():
             assert json.loads(kept.read_text())["baseline"].partition(".")[0] == next(iter(names)), part
+
+
+def test_the_zoos_rows_are_each_familys_best_on_val():
+    part = "multi30k-ende-short"
+    means = {}
+    for record, runs in read_comparison(ROOT / "results" / part).runs.items():
+        scores = [run["scores"]["val"]["cased"]["BLEU"]["score"] for run in runs.values()]
+        means[record.partition(".")[0]] = sum(scores) / len(scores)
+    joint_attention = (*aggregation.SYSTEMS, *multi_layer_attention.SYSTEMS)
+    families = (
+        joint_attention,
+        *(of.SYSTEMS for of in (multi_level_supervision, dual_context, extended_cross_attention)),
+    )
+    best = [max((entry.name for entry in family if entry.name in means), key=means.__getitem__) for family in families]
+    assert [*front.PARTS[part]] == ["transformer", "transformer-wide", *best]
