@@ -47,7 +47,7 @@ def train(
     or to publish), results.json, metrics.jsonl, curves.png and checkpoints/.
 
     A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
-    allows it, a longer budget: only what changed is done again.
+    allows it, a longer budget or another number of short cycles at the end: only what changed is done again.
     """
     from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others, run_in_processes, without_processes
 

@@ -18,6 +18,8 @@ FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkp
 WITHOUT_EFFECT = ("logging", "checkpoints.keep")
 # Schedules whose learning rate at a step depends on the step where the training ends.
 ENDING = ("cosine", "linear")
+# Keys that together say how many short cycles such a schedule ends with.
+CYCLES = ("budget.steps", "schedule.restarts", "schedule.restart_steps", "schedule.restart_factor")
 
 Changes = dict[str, tuple[Any, Any]]  # key -> (old, new); None where there is no such key
 
@@ -42,17 +44,19 @@ def is_below(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def check_changes(found: Changes, before: Recipe, place: str) -> None:
+def check_changes(found: Changes, before: Recipe, now: Recipe, place: str) -> None:
     """Refuse changes that make another training.
 
     Args:
-        found: of `changes`.
-        before: the recipe that the run began with.
+        found: of `changes`, between the recipe that the run began with and that of now.
         place: the run's folder, for the message.
 
     Raises: UserError that shows the conflicting keys, old -> new.
     """
-    conflicts = {key: values for key, values in found.items() if not _is_allowed(key, values, before)}
+    cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
+    conflicts = {
+        key: values for key, values in found.items() if key not in cycles and not _is_allowed(key, values, before)
+    }
     if not conflicts:
         return
     listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
@@ -60,13 +64,25 @@ def check_changes(found: Changes, before: Recipe, place: str) -> None:
     if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
         reason = (
             f"\nThe learning rate of schedule {before.schedule.name} comes down to its end where the budget ends: with "
-            "another budget every step would have been another. inverse_sqrt, constant and newbob can go on."
+            "another budget every step would have been another. inverse_sqrt, constant and newbob can go on, and a run "
+            "can have more or fewer short cycles at its end: schedule.restarts, with restart_steps more or fewer in "
+            "budget.steps for each."
         )
     raise UserError(
         f"{place}: this folder holds a training with other settings (old -> new):\n{listed}{reason}\n"
         "Choose another --output for the new ones, or go back to the old ones. Test sets, decoding, "
         "checkpoints.average and logging may be changed at any time."
     )
+
+
+def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
+    """Whether the learning rate is the same in every step that both have."""
+    old, new = before.schedule, now.schedule
+    if before.budget.steps is None or now.budget.steps is None or not old.name == new.name in ENDING:
+        return False
+    shapes = {(each.restart_steps, each.restart_factor) for each in (old, new) if each.restarts}
+    first = before.budget.steps - old.restarts * old.restart_steps
+    return len(shapes) < 2 and first == now.budget.steps - new.restarts * new.restart_steps
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:

@@ -105,7 +105,7 @@ def compare(output: Path, recipe: Recipe) -> Changes:
     if before is None:
         return {}
     found = changes(before, recipe)
-    check_changes(found, before, str(output))
+    check_changes(found, before, recipe, str(output))
     found = {key: values for key, values in found.items() if not is_below(key, WITHOUT_EFFECT)}
     if found and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
         raise UserError(

@@ -26,6 +26,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from hf_mlnmt.errors import UserError, suggest
 
 ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
+SEEN = ("scale", "best", "waited")
+"""The fields of a `Schedule` that change while it trains: what newbob has seen."""
 
 
 def in_use(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class Schedule:
     restarts: int = 0
     restart_steps: int = 0
     restart_factor: float = 0.4
-    # What newbob has seen so far; saved with the scheduler's state in every checkpoint.
+    # SEEN, saved with the scheduler's state in every checkpoint.
     scale: float = 1.0
     best: float | None = None
     waited: int = 0
@@ -135,4 +137,14 @@ class Schedule:
 
     def scheduler(self, optimizer: Optimizer) -> LambdaLR:
         """A torch scheduler of this schedule; its state holds what newbob has seen."""
-        return LambdaLR(optimizer, self)
+        return _Scheduler(optimizer, self)
+
+
+class _Scheduler(LambdaLR):
+    """Loads of a state the step and what newbob has seen, no setting: a run may have been given more cycles since."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        seen = [{name: schedule[name] for name in SEEN} for schedule in state_dict["lr_lambdas"]]
+        super().load_state_dict({**state_dict, "lr_lambdas": seen})
+        for group, peak, schedule in zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True):
+            group["lr"] = peak * schedule(self.last_epoch)
