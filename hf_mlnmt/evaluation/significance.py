@@ -136,19 +136,19 @@ def _run(
     baseline, *others = systems
     jobs = min(jobs, len(others))
     if jobs == 1:
-        columns, signatures = _share(systems, metrics, kind, samples, seed)
+        columns, signatures = _paired_test(systems, metrics, kind, samples, seed)
     else:
         # Fresh processes, not sacreBLEU's own: those are forks, and a fork of a process with threads can wait for ever.
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             shares = [[baseline, *others[i::jobs]] for i in range(jobs)]
-            done = list(pool.map(_share, shares, *map(repeat, (metrics, kind, samples, seed))))
+            done = list(pool.map(_paired_test, shares, *map(repeat, (metrics, kind, samples, seed))))
         columns, signatures = done[0]
         for metric, column in columns.items():
             column[1:] = [done[i % jobs][0][metric][1 + i // jobs] for i in range(len(others))]
     return columns, {metric: how.sign(signature) for metric, signature in signatures.items()}
 
 
-def _share(
+def _paired_test(
     systems: list[Any], metrics: dict[Any, Any], kind: str, samples: int, seed: int
 ) -> tuple[Columns, dict[MetricName, Any]]:
     """sacreBLEU's test of these systems against the first of them."""

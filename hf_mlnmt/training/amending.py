@@ -44,21 +44,22 @@ def is_below(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def check_changes(found: Changes, before: Recipe, now: Recipe, place: str) -> None:
-    """Refuse changes that make another training.
+def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
+    """The keys whose values differ, where none of them makes another training.
 
     Args:
-        found: of `changes`, between the recipe that the run began with and that of now.
+        before: the recipe that the run began with.
         place: the run's folder, for the message.
 
     Raises: UserError that shows the conflicting keys, old -> new.
     """
+    found = changes(before, now)
     cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
     conflicts = {
         key: values for key, values in found.items() if key not in cycles and not _is_allowed(key, values, before)
     }
     if not conflicts:
-        return
+        return found
     listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
     reason = ""
     if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:

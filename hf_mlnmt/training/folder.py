@@ -15,7 +15,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, changes, check_changes, is_below
+from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, allowed_changes, is_below
 from hf_mlnmt.training.reading import build, load_yaml
 from hf_mlnmt.training.recipe_keys import Recipe
 
@@ -99,13 +99,12 @@ def kept_recipe(output: Path) -> Recipe | None:
 def compare(output: Path, recipe: Recipe) -> Changes:
     """The keys that change something in this folder, all of which may; none for a new folder.
 
-    Raises: UserError for a conflict, see `check_changes`, and for changes of a run whose checkpoints are gone.
+    Raises: UserError for a conflict, see `allowed_changes`, and for changes of a run whose checkpoints are gone.
     """
     before = kept_recipe(output)
     if before is None:
         return {}
-    found = changes(before, recipe)
-    check_changes(found, before, recipe, str(output))
+    found = allowed_changes(before, recipe, str(output))
     found = {key: values for key, values in found.items() if not is_below(key, WITHOUT_EFFECT)}
     if found and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
         raise UserError(

@@ -66,7 +66,7 @@ class Schedule:
     restarts: int = 0
     restart_steps: int = 0
     restart_factor: float = 0.4
-    # SEEN, saved with the scheduler's state in every checkpoint.
+    # What newbob has seen so far (SEEN); all of it that a training takes back from a checkpoint.
     scale: float = 1.0
     best: float | None = None
     waited: int = 0
@@ -141,7 +141,7 @@ class Schedule:
 
 
 class _Scheduler(LambdaLR):
-    """Loads of a state the step and what newbob has seen, no setting: a run may have been given more cycles since."""
+    """Takes from a saved state the step and what newbob has seen, but no setting: a run may have other cycles now."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         seen = [{name: schedule[name] for name in SEEN} for schedule in state_dict["lr_lambdas"]]
