@@ -45,8 +45,8 @@ SETUPS: dict[str, Setup] = {
     "multi30k-ende": Setup(
         "Multi30k", "English-German", "tiny", {"vocab_size": 8000}, (*_ALL, "transformer-pre-norm", *_SIZED)
     ),
-    # The settings of the best score, for the baseline and what is best after the short recipe: two systems of one family,
-    # and m-10 of another, which is no different from ms-123 on val and half the work.
+    # The settings of the best score, for the baseline and what is best after the short recipe: two systems of one
+    # family, and m-10 of another, which is no different from ms-123 on val and half the work.
     "multi30k-ende-long": Setup(
         "Multi30k",
         "English-German",
