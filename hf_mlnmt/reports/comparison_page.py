@@ -35,6 +35,7 @@ def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | N
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare-runs` "
         "from the files beside this page.",
         overview(comparison).markdown(),
+        *_notes(comparison),
     ]
     if answers := claims_table(comparison):
         blocks.append(f"## What the papers say\n\n{CLAIMS}\n\n{answers.markdown()}")
@@ -111,6 +112,17 @@ def overview(comparison: RunComparison) -> Table:
         parameters = show(next(iter(runs.values())).get("parameters"))
         rows.append([f"`{system}`", parameters, minutes_of(runs), str(len(runs)), *cells])
     return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
+
+
+def _notes(comparison: RunComparison) -> list[str]:
+    """What the results files note of their budgets (`budget.note`, written by hand): one block, or none."""
+    lines = [
+        f"- `{system}`, seed {seed}: {run['budget']['note']}"
+        for system, runs in comparison.runs.items()
+        for seed, run in runs.items()
+        if run["budget"].get("note")
+    ]
+    return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
 
 
 def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:

@@ -140,6 +140,16 @@ def test_the_page_says_what_the_files_say(compared):
     assert "99 target tokens" in page
 
 
+def test_notes_on_a_budget_stand_on_the_page(compared, tmp_path):
+    folder = shutil.copytree(compared, tmp_path / "compared")
+    assert "Notes on the budgets" not in page_of(folder)
+    path = folder / f"{NAMES['a']}.seed1.json"
+    results = json.loads(path.read_text())
+    results["budget"]["note"] = "two threads"
+    path.write_text(json.dumps(results))
+    assert f"Notes on the budgets:\n\n- `{NAMES['a']}`, seed 1: two threads\n\n## " in page_of(folder)
+
+
 def test_systems_stand_beside_those_of_their_classes():
     names = [
         "unknown.toy",
