@@ -59,7 +59,7 @@ class Sample:
             attention_mask=self.attention_mask,
             decoder_input_ids=prefix,
             encoder_outputs=encoded,
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
         )
         slots = [
@@ -119,7 +119,7 @@ class Encode(nn.Module):
             attention_mask=attention_mask,
             decoder_input_ids=torch.full_like(input_ids[:, :1], self.model.config.decoder_start_token_id),
             encoder_outputs=encoded,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         outputs = [encoded[name] for name in self.sample.encoder_names]
@@ -143,7 +143,7 @@ class Decode(nn.Module):
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=self.sample.encoder_class(**dict(zip(names, source, strict=False))),
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         return result.logits, read(cache, self.sample.past_slots)

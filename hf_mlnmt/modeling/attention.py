@@ -113,16 +113,15 @@ class SelfAttention(Attention):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
         states = widened(self.qkv_proj(hidden_states))
         query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
-        if past_key_values is not None:
-            if isinstance(past_key_values, EncoderDecoderCache):
-                past_key_values = past_key_values.self_attention_cache
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            cache = getattr(cache, "self_attention_cache", cache)
+            key, value = cache.update(key, value, self.layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 
@@ -140,12 +139,12 @@ class CrossAttention(Attention):
         hidden_states: Tensor,
         memory: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
         query = split_heads(widened(self.q_proj(hidden_states)), self.heads)
-        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 
@@ -156,17 +155,16 @@ class CrossAttention(Attention):
 
 
 def cached_source(
-    past_key_values: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
+    cache: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The source's keys and values: from slot `slot` of the cross-attention cache; the first time `project(memory)`."""
-    if past_key_values is None:
+    if cache is None:
         return project(memory)
-    cache = past_key_values.cross_attention_cache
-    if past_key_values.is_updated.get(slot):
-        layer: Any = cache.layers[slot]
+    if cache.is_updated.get(slot):
+        layer: Any = cache.cross_attention_cache.layers[slot]
         return layer.keys, layer.values
-    key, value = cache.update(*project(memory), slot)
-    past_key_values.is_updated[slot] = True
+    key, value = cache.cross_attention_cache.update(*project(memory), slot)
+    cache.is_updated[slot] = True
     return key, value
 
 

@@ -31,6 +31,7 @@ from .bridge_configuration import BridgeConfig
 from .inner_attention import AttentionBridge, redundancy
 from .language_codes import take_codes
 from .outputs import EncoderOutput, TranslationOutput
+from .releases import takes_cache
 from .rnn import RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
 from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -299,6 +300,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         config.vocab_size, config.decoder_vocab_size = vocabularies
         return config
 
+    @takes_cache
     def forward(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,
@@ -306,7 +308,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -327,7 +329,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
             decoder_input_ids,
             decoder_attention_mask,
             encoder_outputs,
-            past_key_values,
+            cache,
             inputs_embeds,
             decoder_inputs_embeds,
             labels,

@@ -13,6 +13,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .releases import CACHE_NAMES
 from .saving import copy_code
 
 
@@ -43,7 +44,7 @@ class StackConfig(PreTrainedConfig):
         init_std: None: Xavier-uniform matrices, embeddings from N(0, 1/d_model); a number: all from N(0, init_std^2).
     """
 
-    keys_to_ignore_at_inference = ["past_key_values", "losses"]
+    keys_to_ignore_at_inference = [*CACHE_NAMES, "losses"]
 
     vocab_size: int = 32768
     d_model: int = 512

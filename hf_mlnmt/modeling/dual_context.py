@@ -104,7 +104,7 @@ class DualContextAttention(Attention):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         is_causal: bool | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
@@ -112,7 +112,7 @@ class DualContextAttention(Attention):
 
         is_causal: of an encoder that must not see what follows; the window's later part is zeros then.
         """
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        cache = getattr(cache, "self_attention_cache", cache)
         local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
         kwargs |= {} if is_causal is None else {"is_causal": is_causal}
         query, key, value = self.global_proj(hidden_states).split((2 * self.width, self.width, self.width), dim=-1)

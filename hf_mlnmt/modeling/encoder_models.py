@@ -28,6 +28,7 @@ from transformers.utils.generic import can_return_tuple
 from .citations import MONOLINGUAL_DATA
 from .configuration import TransformerConfig
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
+from .positions import shown_positions
 from .stack import TransformerPreTrainedModel
 from .transformer import Encoder, TransformerModel
 
@@ -140,8 +141,11 @@ class EncoderForMaskedLM(EncoderWithProjection):
 class EncoderForCausalLM(EncoderWithProjection, _Generation):
     """Equation 4.7, for AutoModelForCausalLM. It keeps no keys and values: generate() reads everything at each step.
 
-    Padding stands on the right; positions are counted from the left end.
+    Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
+    that the mask shows.
     """
+
+    _can_compile_fullgraph = False  # what grows at every step has no shape that could be compiled
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # names that are also among TransformersKwargs
@@ -161,6 +165,9 @@ class EncoderForCausalLM(EncoderWithProjection, _Generation):
         labels: `input_ids`, -100 where nothing counts; shifted here. shift_labels: what every position predicts, in
         their place. smoothing, loss_only and num_items_in_batch are as in a translation model.
         """
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is not None:
+            kwargs["position_ids"] = shown_positions(attention_mask, given.shape[1])
         outputs = self.model.encoder(input_ids, attention_mask, inputs_embeds, is_causal=True, **kwargs)
         following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
         loss, logits = self.predict(outputs, following, smoothing, loss_only, num_items_in_batch)
@@ -168,9 +175,13 @@ class EncoderForCausalLM(EncoderWithProjection, _Generation):
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False
+    def _prepare_generation_config(self, generation_config, *args, **kwargs):
+        if kwargs.get("inputs_embeds") is not None:  # Transformers then insists on a cache
+            raise ValueError("inputs_embeds: this model has no cache, so generate() needs input_ids")
+        # With a cache it would get the last token alone, having kept nothing of those before.
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        prepared.use_cache = False
+        return prepared, model_kwargs
 
 
 class TransformerForMaskedLM(EncoderForMaskedLM):

@@ -131,7 +131,7 @@ class WordEmbeddingAttention(CrossAttention):
         hidden_states: Tensor,
         memory: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         words: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
@@ -139,7 +139,7 @@ class WordEmbeddingAttention(CrossAttention):
         query = self.q_proj(hidden_states)
         if self.word_q_proj is not None:
             query = query + self.word_q_proj(words)
-        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 
@@ -153,9 +153,9 @@ class ExtendedDecoderLayer(DecoderLayer):
         self.source_attention_class = recurrent if config.is_recurrent else WordEmbeddingAttention
         super().__init__(config, layer_idx)
 
-    def attend_source(self, hidden_states, memory, mask, past_key_values, extras, **kwargs) -> Tensor:
+    def attend_source(self, hidden_states, memory, mask, cache, extras, **kwargs) -> Tensor:
         """As the baseline's; the attention reads the extras."""
-        return super().attend_source(hidden_states, memory, mask, past_key_values, extras, **extras, **kwargs)
+        return super().attend_source(hidden_states, memory, mask, cache, extras, **extras, **kwargs)
 
 
 class Fertility(nn.Module):

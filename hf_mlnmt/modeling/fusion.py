@@ -41,6 +41,7 @@ from .fusion_parts import FusedCache, FusedEncoder, part_of
 from .generation import TranslationGenerationMixin
 from .loss import cross_entropy
 from .outputs import TranslationOutput
+from .releases import CACHE, takes_cache
 
 
 class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
@@ -172,6 +173,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
     # Computation
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -180,7 +182,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | ModelOutput | None = None,
-        past_key_values: FusedCache | None = None,
+        cache: FusedCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
@@ -206,18 +208,18 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         assert decoder_input_ids is not None
         use_cache = self.config.use_cache and labels is None if use_cache is None else use_cache
-        if use_cache and past_key_values is None:
-            past_key_values = self.make_cache()
+        if use_cache and cache is None:
+            cache = self.make_cache()
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        factors, caches = self.factors(alpha, beta), getattr(past_key_values, "members", None)
+        factors, caches = self.factors(alpha, beta), getattr(cache, "members", None)
         recording = {name: value for name, value in kwargs.items() if name.startswith("output_") and value}
         found: list[Any] = []
         for number, (factor, model) in enumerate(zip(factors, [*self.translation_models, *self.language_models])):
             if not factor:
                 found.append(None)
                 continue
-            given: dict[str, Any] = {"past_key_values": caches[number] if caches else None, "use_cache": use_cache}
+            given: dict[str, Any] = {CACHE: caches[number] if caches else None, "use_cache": use_cache}
             given |= {"return_dict": True, **(recording if number == 0 else {})}
             ids = self.start_as(number, decoder_input_ids)
             if number < len(self.translation_models):
@@ -235,7 +237,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return TranslationOutput(
             loss=self.loss_of(logits, labels, num_items_in_batch, alpha) if labels is not None else None,
             logits=None if loss_only else logits,
-            past_key_values=past_key_values,  # type: ignore[arg-type]  # a cache of caches
+            **{CACHE: cache},  # type: ignore[arg-type]  # a cache of caches
             decoder_hidden_states=getattr(first, "decoder_hidden_states", None),
             decoder_attentions=getattr(first, "decoder_attentions", None),
             cross_attentions=getattr(first, "cross_attentions", None),
@@ -274,11 +276,11 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return FusedCache([*translation, *(DynamicCache(config=c) for c in configs[count:])])
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
-        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+        if model_kwargs.get(CACHE) is not None or generation_config.use_cache is False:
             return
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(f"cache_implementation={generation_config.cache_implementation!r}: only 'dynamic' here")
-        model_kwargs["past_key_values"] = self.make_cache()
+        model_kwargs[CACHE] = self.make_cache()
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         given = {name: kwargs.pop(name) for name in ("alpha", "beta") if kwargs.get(name) is not None}

@@ -11,6 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from .releases import CACHE_NAMES
 from .saving import copy_code
 
 Normalization = Literal["symbol", "sequence"]
@@ -43,7 +44,7 @@ class FusionConfig(PreTrainedConfig):
     """
 
     model_type = "mlnmt-fusion"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = [*CACHE_NAMES]
 
     translation_models: list[Any] | None = None
     language_models: list[Any] | None = None

@@ -36,6 +36,8 @@ from .citations import MONOLINGUAL_DATA
 from .configuration import StackConfig
 from .layers import DecoderLayer
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
+from .positions import shown_positions
+from .releases import CACHE, takes_cache
 from .stack import TransformerPreTrainedModel
 from .transformer import Decoder
 
@@ -87,13 +89,14 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module):
         self.decoder.embed_tokens = value  # type: ignore[assignment]
 
+    @takes_cache
     @can_return_tuple
     def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -104,14 +107,13 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
             attention_mask: (batch, past and time), 1 where there is a token, or what attention itself takes.
             position_ids: (1 or batch, time); None: counted from the first token that the mask shows.
         """
-        if position_ids is None and attention_mask is not None and attention_mask.dim() == 2:
-            given = input_ids if inputs_embeds is None else inputs_embeds
-            assert given is not None
-            position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, -given.shape[1] :]
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if position_ids is None and given is not None:
+            position_ids = shown_positions(attention_mask, given.shape[1])
         outputs = self.decoder(
             input_ids,
             attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             decoder_position_ids=position_ids,
@@ -119,7 +121,7 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
         )
         return BaseModelOutputWithPast(
             last_hidden_state=outputs.last_hidden_state,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: outputs.get(CACHE)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -141,13 +143,14 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
         self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
         self.post_init()
 
+    @takes_cache
     @can_return_tuple
     def forward(  # type: ignore[misc]  # names that are also among TransformersKwargs
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -172,9 +175,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
         following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
         if following is not None and use_cache is None:
             use_cache = False
-        outputs = self.model(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **kwargs
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, **kwargs)
         states = outputs.last_hidden_state
         logits = loss = None
         if not loss_only:
@@ -189,7 +190,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: outputs.get(CACHE)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

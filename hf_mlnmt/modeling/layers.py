@@ -101,7 +101,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         source_mask: Tensor | None,
         *extras: Tensor,
         names: tuple[str, ...] = (),
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs,
     ) -> Tensor:
         """hidden_states (batch, target, d_model), memory (batch, source, ...) -> (batch, target, d_model).
@@ -109,32 +109,30 @@ class DecoderLayer(GradientCheckpointingLayer):
         `extras`: what the decoder's `extend` made, with its `names`; the baseline reads none.
         """
         named = dict(zip(names, extras, strict=True))
-        hidden_states = self.attend_self(hidden_states, mask, past_key_values, named, **kwargs)
+        hidden_states = self.attend_self(hidden_states, mask, cache, named, **kwargs)
         if memory is not None:
-            hidden_states = self.attend_source(hidden_states, memory, source_mask, past_key_values, named, **kwargs)
+            hidden_states = self.attend_source(hidden_states, memory, source_mask, cache, named, **kwargs)
         return self.feed_forward_sublayer(hidden_states, self.feed_forward)
 
     def attend_self(
         self,
         hidden_states: Tensor,
         mask: Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
         """The whole sublayer, residual and norm included."""
-        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, past_key_values, **kwargs)[0])
+        return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, cache, **kwargs)[0])
 
     def attend_source(
         self,
         hidden_states: Tensor,
         memory: Tensor,
         mask: Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
         """The whole sublayer, residual and norm included."""
-        return self.source_attn_sublayer(
-            hidden_states, lambda x: self.source_attn(x, memory, mask, past_key_values, **kwargs)[0]
-        )
+        return self.source_attn_sublayer(hidden_states, lambda x: self.source_attn(x, memory, mask, cache, **kwargs)[0])

@@ -123,12 +123,12 @@ class MultiLayerAttention(CrossAttention):
         hidden_states: Tensor,
         memory: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model) and F -> (batch, target, d_model), weights (see above) if eager."""
         query = self.place_layers(self.q_proj(hidden_states).unflatten(-1, (self.layers, -1)))
-        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
         if weights is not None and not self.joint:
             output, weights = self.in_groups(weights, value, self.layers)

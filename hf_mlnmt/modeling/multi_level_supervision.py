@@ -42,6 +42,7 @@ from .configuration import TransformerConfig
 from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer
 from .outputs import EncoderOutput
+from .releases import CACHE
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -121,9 +122,9 @@ class FusionDecoderLayer(DecoderLayer):
         # [W^1 ; .. ; W^n]: the sum of (4.2) is one product.
         self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
 
-    def attend_self(self, hidden_states, mask, past_key_values, extras, **kwargs) -> Tensor:
+    def attend_self(self, hidden_states, mask, cache, extras, **kwargs) -> Tensor:
         """As the baseline's; then with AIF `auxiliary_states`, [f^1 .. f^n] (batch, target, n d_model)."""
-        hidden_states = super().attend_self(hidden_states, mask, past_key_values, extras, **kwargs)
+        hidden_states = super().attend_self(hidden_states, mask, cache, extras, **kwargs)
         if self.fusion is None:
             return hidden_states
         return hidden_states + self.fusion(extras["auxiliary_states"])  # (4.2), (4.3)
@@ -176,29 +177,29 @@ class MultiLevelSupervisionModel(TransformerModel):
         fusion = self.config.information_fusion
         if auxiliary_mask is not None and not fusion:
             raise ValueError("auxiliary_mask: this model has no information_fusion, nothing reads its auxiliaries")
-        if not (fusion or (self.training and inputs["past_key_values"] is None)):
+        if not (fusion or (self.training and inputs["cache"] is None)):
             return MultiLevelModelOutput(**super().decode(encoded, **inputs))
         assert encoded.features is not None
         embeds = self.decoder.look_up(inputs["input_ids"], inputs["inputs_embeds"])
         inputs |= {"input_ids": None, "inputs_embeds": embeds}
         use_cache = inputs["use_cache"] if fusion else False
         states, cache = self.run_auxiliaries(encoded.features, **{**inputs, "use_cache": use_cache})
-        inputs["past_key_values"] = cache
+        inputs["cache"] = cache
         if fusion:
             inputs["extras"] = {"auxiliary_states": self.join(states, auxiliary_mask)}
         return MultiLevelModelOutput(**super().decode(encoded, **inputs), auxiliary_states=states)
 
     def run_auxiliaries(
-        self, features: Tensor, past_key_values: Cache | None, **inputs
+        self, features: Tensor, cache: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
         """The final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
         # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
-            outputs = decoder(encoder_hidden_states=layer_states, past_key_values=past_key_values, **inputs)
+            outputs = decoder(encoder_hidden_states=layer_states, cache=cache, **inputs)
             states.append(outputs.last_hidden_state)
-            past_key_values = outputs.past_key_values
-        return tuple(states), past_key_values
+            cache = outputs.get(CACHE)
+        return tuple(states), cache
 
     def join(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
         """[f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""

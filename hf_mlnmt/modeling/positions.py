@@ -81,6 +81,16 @@ class LearnedPositions(Positions):
         self.table = nn.Parameter(torch.empty(positions, width))  # type: ignore[assignment]
 
 
+def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
+    """The places of the last `length` tokens, counted from the first that the mask (batch, time) shows; None: from 0.
+
+    So a sentence is the same whether its padding stands on the left or on the right.
+    """
+    if mask is None or mask.dim() != 2:
+        return None
+    return (mask.cumsum(1) - 1).clamp(min=0)[:, -length:]
+
+
 def positions_of(config) -> Positions:
     """The positions that the config names."""
     sizes = config.max_position_embeddings, config.d_model

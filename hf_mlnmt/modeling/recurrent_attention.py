@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
@@ -33,7 +33,7 @@ class RecurrentAttention(CrossAttention):
         hidden_states: Tensor,
         memory: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         target_real: Tensor | None = None,
         inverse_fertility: Tensor | None = None,
         **kwargs,
@@ -41,8 +41,8 @@ class RecurrentAttention(CrossAttention):
         """As the baseline's; `target_real` (batch, target): False at padding, None: none; `inverse_fertility`: 1/phi
         (batch, source, 1). The weights come with every implementation, those of key-value-* with eager only."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
-        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory)
-        slot: Any = None if past_key_values is None else self.slot(past_key_values)
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
+        slot: Any = None if cache is None else self.slot(cache)
         start = before = None  # the state before the first position, and that before each, where it is known
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
@@ -75,9 +75,9 @@ class RecurrentAttention(CrossAttention):
         """
         raise NotImplementedError
 
-    def slot(self, past_key_values: EncoderDecoderCache) -> Any:
+    def slot(self, cache: Cache) -> Any:
         """This layer's slot. Raises: ValueError for a cache that cannot hold the state."""
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        cache = getattr(cache, "self_attention_cache", cache)
         layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
         if not hasattr(layer, "append_states"):
             raise ValueError(

@@ -36,6 +36,7 @@ from .lstm import Packing
 from .lstm_cache import count_positions
 from .luong import additive_mask
 from .outputs import EncoderOutput
+from .releases import CACHE, takes_cache
 from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer
 from .stack import Stack, TransformerPreTrainedModel
 from .transformer import TransformerForConditionalGeneration, TransformerModel
@@ -175,6 +176,7 @@ class RNNDecoder(RNNStack):
         self.attention_weights = AttentionWeights()
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -183,7 +185,7 @@ class RNNDecoder(RNNStack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         encoder_features: Tensor | None = None,
@@ -199,15 +201,13 @@ class RNNDecoder(RNNStack):
         """
         if encoder_hidden_states is None:
             raise ValueError("encoder_hidden_states: the decoder of an rnn begins with what the encoder says")
-        if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if use_cache and cache is None and not (self.gradient_checkpointing and self.training):
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past = cache.get_seq_length() if cache is not None else 0
         past = past if torch.compiler.is_exporting() else int(past)
         embeds = self.look_up(input_ids, inputs_embeds) * self.embed_scale
-        keys, values = cached_source(
-            past_key_values, 0, self.recurrence.attention.project_source, encoder_hidden_states
-        )
-        slot: Any = None if past_key_values is None else past_key_values.self_attention_cache.layers[0]
+        keys, values = cached_source(cache, 0, self.recurrence.attention.project_source, encoder_hidden_states)
+        slot: Any = None if cache is None else cache.self_attention_cache.layers[0]
         start = self.start(slot, past, encoder_hidden_states, encoder_features)
         attentional, weights, ends, *outputs = self.recurrence(
             embeds,
@@ -224,7 +224,7 @@ class RNNDecoder(RNNStack):
         self.attention_weights(weights)
         for place, inputs, states in zip(self.layer_states, [embeds, *outputs], outputs):
             place(inputs, states)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, past_key_values=past_key_values)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, **{CACHE: cache})
 
     def start(self, slot: Any, past: Any, memory: Tensor, features: Tensor | None) -> Tensor:
         """The state before these positions: behind the `past` ones, or `begin`."""

@@ -12,6 +12,7 @@ from transformers import initialization as init
 from .configuration import StackConfig, TransformerConfig
 from .dropout import Dropout
 from .positions import LearnedPositions, SinusoidalPositions, positions_of
+from .releases import CACHE_NAMES
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -21,7 +22,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = list(CACHE_NAMES)
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True

@@ -47,6 +47,7 @@ from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy, divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
+from .releases import CACHE, takes_cache
 from .sentence_embedding import pooled_states
 from .stack import Stack, TransformerPreTrainedModel
 
@@ -70,13 +71,16 @@ class Encoder(Stack):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         is_causal: bool = False,
+        position_ids: Tensor | None = None,
         **kwargs,
     ) -> EncoderOutput:
         """input_ids and attention_mask (batch, source) -> states (batch, source, d_model).
 
-        is_causal: no position sees those behind it, as in a language model of the source (encoder_models.py).
+        Args:
+            is_causal: no position sees those behind it, as in a language model of the source (encoder_models.py).
+            position_ids: (1 or batch, source), places other than 0, 1, 2 and so on.
         """
-        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds))
+        hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), position_ids=position_ids)
         if is_causal:
             mask = create_causal_mask(self.config, hidden_states, attention_mask, None)
             kwargs["is_causal"] = True  # to the attentions, which have no mask where nothing is padding
@@ -116,6 +120,7 @@ class Decoder(Stack):
         super().__init__(config, config.target_vocab_size, config.decoder_layers)
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -124,7 +129,7 @@ class Decoder(Stack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         decoder_position_ids: Tensor | None = None,
@@ -139,26 +144,30 @@ class Decoder(Stack):
             decoder_position_ids: (1 or batch, 1 or target), positions other than those behind the cache's.
             extras: what the model itself has for the layers, beside what `extend` makes.
         """
-        if use_cache and past_key_values is None and not (self.gradient_checkpointing and self.training):
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            if cache is not None and cache.get_seq_length():
+                raise ValueError("gradient checkpointing runs a layer twice: it cannot go on from a filled cache")
+            cache = None
+        elif use_cache and cache is None:
             parts = [DynamicCache(config=self.config) for _ in range(1 if encoder_hidden_states is None else 2)]
-            past_key_values = EncoderDecoderCache(*parts) if len(parts) == 2 else parts[0]
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            cache = EncoderDecoderCache(*parts) if len(parts) == 2 else parts[0]
+        past = cache.get_seq_length() if cache is not None else 0
         embeds = self.look_up(input_ids, inputs_embeds)
         extras = {**(extras or {}), **self.extend(embeds, past, decoder_position_ids, attention_mask, encoder_features)}
         hidden_states = self.embed(embeds, past, decoder_position_ids)
-        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        self_cache = getattr(cache, "self_attention_cache", cache)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
         source_mask = None
         if encoder_hidden_states is not None:
             source_mask = create_bidirectional_mask(
                 self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
-        kwargs |= {"names": tuple(extras), "past_key_values": past_key_values}
+        kwargs |= {"names": tuple(extras), "cache": cache}
         for layer in self.layers:
             # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
             hidden_states = layer(hidden_states, encoder_hidden_states, mask, source_mask, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+            last_hidden_state=self.layer_norm(hidden_states), **{CACHE: cache}
         )
 
     def extend(
@@ -200,6 +209,7 @@ class TransformerModel(TransformerPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings and self.config.tie_word_embeddings:
             self.decoder.embed_tokens = value  # type: ignore[assignment]
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -208,7 +218,7 @@ class TransformerModel(TransformerPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -222,7 +232,7 @@ class TransformerModel(TransformerPreTrainedModel):
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
@@ -237,7 +247,7 @@ class TransformerModel(TransformerPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=outputs.last_hidden_state,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: outputs.get(CACHE)},
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
@@ -272,6 +282,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             self._tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
         self.post_init()
 
+    @takes_cache
     @can_return_tuple
     def forward(  # type: ignore[misc]  # num_items_in_batch is also among TransformersKwargs
         self,
@@ -280,7 +291,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -311,7 +322,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             decoder_input_ids,
             decoder_attention_mask,
             encoder_outputs,
-            past_key_values,
+            cache,
             inputs_embeds,
             decoder_inputs_embeds,
             use_cache,
@@ -328,7 +339,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             loss=loss,
             losses=losses if losses and len(losses) > 1 else None,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: outputs.get(CACHE)},
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,

@@ -21,6 +21,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
+from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.beams import beam_search
 from hf_mlnmt.search.decoders import decoder_of
@@ -98,7 +99,7 @@ def _why_not_arguments(config: Any, arguments: dict[str, Any]) -> str | None:
         return "a streamer" if arguments.get("streamer") is not None else "synced_gpus"
     if not arguments.get("use_cache") or config.cache_implementation not in (None, "dynamic"):
         return "the cache that was asked for"
-    cache = arguments.get("past_key_values")
+    cache = arguments.get(CACHE)
     if cache is not None and cache.get_seq_length() > 0:
         return "a cache that was given"
     mask = arguments.get("attention_mask")

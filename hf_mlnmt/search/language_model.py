@@ -52,7 +52,7 @@ class LanguageModelDecoder:
         outputs = self.model(
             input_ids=tokens,
             attention_mask=state.history_mask,
-            past_key_values=state.cache,
+            cache=state.cache,
             use_cache=True,
             return_dict=True,
             **inputs,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.source import Source
 
 
@@ -72,7 +73,7 @@ class ModuleDecoder:
 
     def call(self, ids: Tensor, state: ModuleState) -> Tensor:
         """ids (rows, time) -> logits (rows, time, vocabulary), float32."""
-        given: dict[str, Any] = {"past_key_values": state.cache, "use_cache": True, "return_dict": True}
+        given: dict[str, Any] = {CACHE: state.cache, "use_cache": True, "return_dict": True}
         if state.source is None:
             given["input_ids"] = ids
         else:

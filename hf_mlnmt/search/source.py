@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_mlnmt.modeling.releases import CACHE_NAMES
+
 # What generate() gives its loops by keyword, and they hand on in another form or not at all.
 HANDLED = {
-    *("encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "streamer", "synced_gpus")
+    *("encoder_outputs", "attention_mask", *CACHE_NAMES, "use_cache", "logits_to_keep", "streamer", "synced_gpus")
 }
 
 

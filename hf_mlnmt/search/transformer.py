@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicCache
 
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
+from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.cache import whole_blocks
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.products import AdditiveMask, attend
@@ -164,7 +165,7 @@ class TransformerDecoder:
             attention_mask=state.source_mask.tensor,
             decoder_attention_mask=state.history_mask,
             decoder_input_ids=tokens,
-            past_key_values=state.cache,
+            cache=state.cache,
             use_cache=True,
             return_dict=True,
             **inputs,
@@ -178,5 +179,5 @@ def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
 
     Read from the empty cache that generate() has made, or, if that has no layers yet, from the config.
     """
-    cache = getattr(arguments.get("past_key_values"), "self_attention_cache", None)
+    cache = getattr(arguments.get(CACHE), "self_attention_cache", None)
     return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]

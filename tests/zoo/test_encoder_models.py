@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from helpers.causal_contract import TextBatch
 from helpers.contract import Batch, Member, assert_same, gradients, members, redraw
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from hf_mlnmt import config_for
 from hf_mlnmt.zoo import find_system
 
 FIRST = {member.system: member for member in members() if find_system(member.system).architecture.encoder_heads}
@@ -157,8 +152,20 @@ def _tied(one: Member):
     return config
 
 
+@ONES
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_the_causal_encoder_is_invisible(one, side):
+    """A sentence alone, and the same in a batch with noise under the mask."""
+    model, text = model_of(one, "causal"), TextBatch.draw()
+    padded = text.padded_left() if side == "left" else text
+    together = model(**padded.inputs).logits
+    for row, length in enumerate(text.mask.sum(1).tolist()):
+        alone = model(text.tokens[[row], :length]).logits
+        assert_same(together[[row], -length:] if side == "left" else together[[row], :length], alone)
+
+
 def test_the_causal_model_generates():
-    """Without a cache, by Transformers' own loop: greedily what forced scores say."""
+    """By Transformers' own loop: greedily what forced scores say. It has no cache, and says so of embeddings."""
     model = model_of(FIRST["transformer"], "causal")
     prompt = torch.tensor([[3, 9, 6]])
     out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=5)
@@ -167,41 +174,6 @@ def test_the_causal_model_generates():
     assert real == logits[0, 2:-1].argmax(-1).tolist()[: len(real)]
     beams = model.generate(prompt, attention_mask=torch.ones_like(prompt), num_beams=3, max_new_tokens=5)
     assert beams[:, :3].tolist() == prompt.tolist()
-
-
-READER = """
-import json, sys, torch
-sys.modules['hf_mlnmt'] = None
-import transformers
-for folder, head in json.loads(sys.argv[2]):
-    model = getattr(transformers, head).from_pretrained(folder, trust_remote_code=True).eval()
-    with torch.no_grad():
-        logits = model(**torch.load(sys.argv[1], weights_only=True)).logits
-    json.dump({"module": type(model).__module__, "logits": logits.tolist()}, open(f"{folder}/result.json", "w"))
-"""
-
-
-def test_loads_from_hub_code_without_the_package(tmp_path):
-    folders, systems = [], ["transformer", "ms-1", "enc-dc", "s-agg+enc-dc"]
-    for system in systems:
-        config = config_for(system, "tiny", **FIRST["transformer"].fields)
-        for head, auto in HEADS.items():
-            model = auto.from_config(config).double()
-            redraw(model)
-            classes = find_system(system).architecture.classes_of(type(model))
-            assert list(classes) == ["AutoConfig", auto.__name__]
-            pointers = {name: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for name, cls in classes.items()}
-            model.config.auto_map = pointers
-            model.save_pretrained(tmp_path / system / head)
-            folders.append([str(tmp_path / system / head), auto.__name__])
-    torch.save(BATCH.encoder_inputs, tmp_path / "inputs.pt")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-I", "-c", READER, str(tmp_path / "inputs.pt"), json.dumps(folders)]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for folder, auto in folders:
-        with open(f"{folder}/result.json") as file:
-            result = json.load(file)
-        assert result["module"].startswith("transformers_modules.")
-        model = {head.__name__: head for head in HEADS.values()}[auto].from_pretrained(folder).eval()
-        assert_same(torch.tensor(result["logits"], dtype=torch.float64), model(**BATCH.encoder_inputs).logits, 1e-6)
+    with pytest.raises(ValueError, match="no cache"):
+        model.generate(inputs_embeds=model.get_input_embeddings()(prompt), max_new_tokens=5)
+    assert not model._can_compile_fullgraph

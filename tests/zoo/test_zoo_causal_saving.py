@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -74,45 +71,3 @@ def test_resized_vocabulary(one, tmp_path):
     assert_same(logits_of(model)[..., :29], before)
     model.save_pretrained(tmp_path)
     assert_same(logits_of(AutoModelForCausalLM.from_pretrained(tmp_path)), logits_of(model))
-
-
-READER = """
-import json, sys, torch
-sys.modules['hf_mlnmt'] = None
-from transformers import AutoModel, AutoModelForCausalLM
-for folder in sys.argv[2:]:
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
-    inputs = torch.load(sys.argv[1], weights_only=True)
-    with torch.no_grad():
-        logits = model(**inputs).logits
-    tokens = model.generate(inputs["input_ids"][:1], num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
-    result = {"module": type(model).__module__, "logits": logits.tolist(), "tokens": tokens.tolist()}
-    json.dump(result, open(f"{folder}/result.json", "w"))
-"""
-
-
-def test_loads_from_hub_code_without_the_package(tmp_path):
-    members = causal_members()
-    for one in members:
-        model = one.model()
-        model.config.register_for_auto_class()
-        type(model).register_for_auto_class("AutoModelForCausalLM")
-        try:
-            model.save_pretrained(tmp_path / str(one))
-        finally:
-            type(model)._auto_class = type(model.config)._auto_class = None
-    torch.save(BATCH.inputs, tmp_path / "inputs.pt")
-    folders = [str(tmp_path / str(one)) for one in members]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "hf_home")}
-    command = [sys.executable, "-I", "-c", READER, str(tmp_path / "inputs.pt"), *folders]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for one, folder in zip(members, folders):
-        with open(f"{folder}/result.json") as file:
-            result = json.load(file)
-        model = one.model()
-        assert result["module"].startswith("transformers_modules.")
-        assert_same(torch.tensor(result["logits"], dtype=torch.float64), logits_of(model), 1e-6)
-        prompt = BATCH.tokens[:1]
-        expected = model.generate(prompt, num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
-        assert result["tokens"] == expected.tolist()

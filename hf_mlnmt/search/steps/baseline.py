@@ -220,7 +220,7 @@ class DecoderStep:
     def call(self, module: Callable, context: StepContext, states: Tensor, onto: Tensor, *inputs: Tensor) -> Tensor:
         """Call an attention for which no step is written out."""
         states = states.view(-1, context.width, states.shape[1])
-        output = module(states, *inputs, past_key_values=context.cache, attention_function=attend)[0]
+        output = module(states, *inputs, cache=context.cache, attention_function=attend)[0]
         return onto + output.flatten(0, 1)
 
     def attend(self, module: Any, query: Tensor, source: HeadMatrices, mask: AdditiveMask, onto: Tensor) -> Tensor:
