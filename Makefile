@@ -9,9 +9,9 @@ export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test lint install clean
+.PHONY: help demo test test-versions newer-releases lint install clean
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python"; exit 1; }
@@ -27,8 +27,21 @@ demo: install  ## train, score, publish and reload a small English-German model 
 test: install  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# What depends on the releases of Transformers and torch: models, their search, Transformers' own tests, the Hub, processes.
+VERSION_TESTS := tests/modeling tests/zoo tests/search tests/conformance tests/hub tests/generation \
+	$(addprefix tests/training/test_,trainer.py stock_trainer.py processes.py processes_option.py)
+test-versions:  ## these tests with the oldest and with the newest releases that pyproject.toml allows
+	$(PYTHON) -m venv $(VENV)-oldest && $(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
+	$(VENV)-newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
+	for set in oldest newest; do $(VENV)-$$set/bin/python -c 'import torch, transformers as t; print(torch.__version__, t.__version__)' \
+		&& OMP_NUM_THREADS=1 $(VENV)-$$set/bin/python -m pytest -n 2 --dist worksteal $(VERSION_TESTS) || exit 1; done
+
+newer-releases: install  ## which packages of the tested set have newer releases
+	$(BIN)/python -m pip list --outdated
+
 lint: install  ## formatting, style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache

@@ -106,6 +106,8 @@ class StaticConvolutionCacheLayer(ConvolutionState, StaticLayer):
 
     _layer_type = "mlnmt_convolution"
 
+    is_croppable = False  # nothing that was written over can be put back
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.window: Tensor | None = None

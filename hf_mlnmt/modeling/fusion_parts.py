@@ -109,6 +109,11 @@ class FusedCache(Cache):
         return [member for member in self.members if member.get_seq_length()]
 
     @property
+    def is_linear(self) -> list[bool]:
+        """Whether nothing tells how long the prefix is, of each member; asked since 5.24."""
+        return [False] * len(self.members)
+
+    @property
     def is_compileable(self) -> bool:
         return False
 

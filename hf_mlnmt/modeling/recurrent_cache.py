@@ -116,6 +116,8 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticLayer):
 
     _layer_type = "mlnmt_recurrence"
 
+    is_croppable = False  # nothing that was written over can be put back
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.states: Tensor | None = None

@@ -167,7 +167,8 @@ class Decoder(Stack):
             # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
             hidden_states = layer(hidden_states, encoder_hidden_states, mask, source_mask, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), **{CACHE: cache}
+            last_hidden_state=self.layer_norm(hidden_states),
+            **{CACHE: cache},  # type: ignore[arg-type]
         )
 
     def extend(

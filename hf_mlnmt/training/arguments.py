@@ -21,6 +21,16 @@ TRACKING = "TENSORBOARD_LOGGING_DIR"
 OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": "sgd"}
 
 
+class Arguments(Seq2SeqTrainingArguments):
+    """As Transformers', on a device that torch.load knows: of several processes on a CPU theirs is "cpu:0", and before
+    5.22 Trainer asks for the optimizer's state to be there."""
+
+    @property
+    def device(self) -> torch.device:
+        device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
+
+
 def higher_is_better(recipe: Recipe) -> bool:
     """Whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
@@ -101,7 +111,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         if isinstance(known[name], bool) and not isinstance(value, bool):
             raise UserError(f"{recipe.path}: arguments.{name}: expected true or false, not {value!r}.")
     try:
-        return Seq2SeqTrainingArguments(**{**settings, **recipe.arguments})
+        return Arguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(f"{recipe.path}: precision or arguments: {error}") from error
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.tiny_run import write_corpus, write_recipe
 
 from hf_mlnmt.cli.processes import (
@@ -39,17 +40,19 @@ def test_the_children_do_not_start_children(arguments: list[str], kept: list[str
     assert without_processes(arguments) == kept
 
 
-def test_two_processes_train_one_model(tmp_path):
+def test_two_processes_train_one_model_and_go_on(tmp_path):
     data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe, budget={"steps": 4})
+    write_recipe(recipe)
     command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [*command, "--output", str(tmp_path / "run")], capture_output=True, text=True, timeout=300, env=environment
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["budget"]["processes"] == 2
+    for steps in (4, 8):
+        asked = [*command, "--output", str(tmp_path / "run"), "--set", f"budget.steps={steps}"]
+        run = subprocess.run(asked, capture_output=True, text=True, timeout=300, env=environment)
+        assert run.returncode == 0, run.stderr[-3000:]
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, steps)
+    optimizer = torch.load(tmp_path / "run/checkpoints/checkpoint-8/optimizer.pt", weights_only=True)
+    assert {int(state["step"]) for state in optimizer["state"].values()} == {8}
 
     missing = subprocess.run([*command, "--set", "bugdet.steps=4"], capture_output=True, text=True, env=environment)
     assert missing.returncode != 0

@@ -116,6 +116,38 @@ def test_every_way_gives_the_same(cls, by_published_code):
         assert published["sequences"][asked] == ways, asked
 
 
+WITH_CACHE = [cls for cls in HEADS if "cache" in inspect.signature(cls.forward).parameters]
+
+
+@pytest.mark.parametrize("cls", WITH_CACHE, ids=lambda cls: cls.__name__)
+def test_going_on_from_a_cache(cls):
+    """Four tokens, and four more behind them, are eight."""
+    model, inputs = model_of(cls), batches_for(HEADS[cls])["not padded"]
+    settings = {"do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    whole = model.generate(**inputs, **settings, min_new_tokens=8, max_new_tokens=8)
+    first = model.generate(**inputs, **settings, min_new_tokens=4, max_new_tokens=4)
+    mask = torch.ones_like(first.sequences)
+    prefix = {"input_ids": first.sequences, "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        prefix = {**inputs, "decoder_input_ids": first.sequences, "decoder_attention_mask": mask}
+    again = model.generate(**prefix, **settings, min_new_tokens=4, max_new_tokens=4, **{CACHE: first.get(CACHE)})
+    assert again.sequences.tolist() == whole.sequences.tolist()
+    assert_same(torch.stack(again.logits), torch.stack(whole.logits[4:]), 1e-5)
+
+
+def test_generating_in_the_middle_of_a_training_with_gradient_checkpointing():
+    """Without gradients nothing is checkpointed, and the cache is kept; with them a filled one is refused."""
+    model, batch = translator(dropout=0.0), Batch.draw()
+    expected = model.generate(**batch.encoder_inputs, max_new_tokens=8, output_scores=True)
+    model.gradient_checkpointing_enable()
+    model.train()
+    assert model.generate(**batch.encoder_inputs, max_new_tokens=8, output_scores=True).tolist() == expected.tolist()
+    with torch.no_grad():
+        cache = model.eval()(**batch.inputs, use_cache=True).get(CACHE)
+    with pytest.raises(ValueError, match="filled cache"):
+        model.train()(**batch.inputs, **{CACHE: cache})
+
+
 def test_every_class_that_generates_is_here():
     bases = {base for cls in GENERATING for base in cls.__mro__[1:]}
     assert {cls for cls in MODELS if cls.can_generate()} - bases == set(GENERATING) - bases

@@ -1,0 +1,38 @@
+"""Which releases are allowed is said in one way: pyproject.toml, and the two sets that were tried."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"].values()
+REQUIREMENTS = {*PROJECT["dependencies"], *(one for extra in EXTRAS for one in extra)}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> release of a file of constraints."""
+    lines = (line for line in (ROOT / name).read_text().splitlines() if "==" in line)
+    return {package.lower(): release for package, release in (line.split("==") for line in lines)}
+
+
+def numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+def test_the_oldest_set_is_the_lower_bounds():
+    bounds = {name.lower(): bound for name, bound in re.findall(r"([\w-]+)>=([\d.]+)", "\n".join(REQUIREMENTS))}
+    assert pins("constraints-oldest.txt") == bounds
+
+
+def test_the_upper_bound_of_transformers_is_the_release_that_was_tried():
+    bound = next(match[1] for one in REQUIREMENTS if (match := re.fullmatch(r"transformers>=[\d.]+,<([\d.]+)", one)))
+    major, minor, *_ = numbers(pins("constraints.txt")["transformers"])
+    assert numbers(bound) == [major, minor + 1]
+
+
+def test_the_tested_set_is_allowed():
+    tested, oldest = pins("constraints.txt"), pins("constraints-oldest.txt")
+    assert not [name for name in tested.keys() & oldest if numbers(tested[name]) < numbers(oldest[name])]
