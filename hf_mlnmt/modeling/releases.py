@@ -6,6 +6,7 @@ installed release. Nothing else in the package knows that there are two names.
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -17,7 +18,7 @@ CACHE_NAMES = ("cache", "past_key_values")
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """A forward with an argument `cache` that also takes `past_key_values`, whatever the release.
+    """A forward with an argument `cache` that also takes `past_key_values`; from 5.24 on it warns, as Transformers do.
 
     Raises: ValueError when both are given.
     """
@@ -26,6 +27,8 @@ def takes_cache(forward: Callable) -> Callable:
     def renamed(*args: Any, **kwargs: Any) -> Any:
         if "past_key_values" in kwargs:
             given = kwargs.pop("past_key_values")
+            if CACHE == "cache":
+                warnings.warn("`past_key_values` is deprecated: use `cache` instead", FutureWarning, stacklevel=2)
             if kwargs.get("cache") is None:
                 kwargs["cache"] = given
             elif given is not None:

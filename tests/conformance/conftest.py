@@ -6,6 +6,12 @@ import pytest
 from helpers.skips import OF_THIS_RELEASE, reason_for
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:  # upstream's tests look for the warnings of renamed arguments, which ours do without
+        if item.path.parent.name == "conformance":
+            item.add_marker(pytest.mark.filterwarnings("default::FutureWarning"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield

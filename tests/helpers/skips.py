@@ -52,7 +52,6 @@ SKIPS: dict[str, str] = {
     "test_reverse_loading_mapping": "for renamed checkpoints; our weights keep their names",
     "test_keep_in_fp32_modules*": "no module of ours asks to stay in float32",
     "test_sliding_window_mask": "no attention of ours has a sliding window",
-    "test_tied_head_has_a_tp_plan_entry": "we ship no tensor-parallel plan: the models fit one device many times over",
     "test_tp_plan_matches_params": "we ship no tensor-parallel plan: the models fit one device many times over",
 }
 

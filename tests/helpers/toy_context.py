@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for
 from hf_mlnmt.modeling.outputs import TranslationOutput
+from hf_mlnmt.modeling.releases import CACHE
 
 
 class BigramTranslator(TransformerForConditionalGeneration):
@@ -26,7 +27,7 @@ class BigramTranslator(TransformerForConditionalGeneration):
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         source = self.of_source(encoder_outputs.last_hidden_state[:, :1])
         logits: Tensor = self.of_target(decoder_input_ids) + source
-        return TranslationOutput(logits=logits, past_key_values=kwargs.get("past_key_values"))
+        return TranslationOutput(logits=logits, **{CACHE: kwargs.get(CACHE)})
 
 
 def bigram_translator(vocabulary: int, seed: int = 0, sees: int = 1) -> Any:

@@ -18,6 +18,7 @@ from hf_mlnmt.modeling import DualContextConfig, TransformerConfig
 from hf_mlnmt.modeling.attention import Attention, SelfAttention
 from hf_mlnmt.modeling.convolution_cache import ConvolutionCacheLayer
 from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextDecoderLayer, DualContextEncoderLayer
+from hf_mlnmt.modeling.releases import CACHE
 
 WIDTH, HEADS = 6, 2
 BEAMS = {**DECODING, "num_beams": 3}
@@ -193,7 +194,7 @@ def test_cached_decoding(kernel):
     assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
     static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
     assert_same_decoding(cached, static)
-    layers = cached.past_key_values.self_attention_cache.layers
+    layers = cached.get(CACHE).self_attention_cache.layers
     assert [type(layer).__name__ for layer in layers] == ["ConvolutionCacheLayer", "DynamicLayer"]
     assert layers[0].window.shape[1:] == (kernel - 1, TINY["d_model"])
 
@@ -239,7 +240,7 @@ def test_padded_prefix_is_invisible_to_the_convolution(kind, implementation):
             out = model(
                 **{**inputs, "decoder_attention_mask": visible[:, :stop]},
                 decoder_input_ids=target[:, start:stop],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
             steps.append(out.logits)
@@ -309,7 +310,7 @@ def test_a_cache_without_windows_is_refused():
     model, batch = build(config("Dec-DC")), Batch.draw()
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     with pytest.raises(ValueError, match="build the cache from the model's config"):
-        model(**batch.inputs, past_key_values=cache, use_cache=True)
+        model(**batch.inputs, cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize(

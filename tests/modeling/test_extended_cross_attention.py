@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 import hf_mlnmt
 from hf_mlnmt.modeling import ExtendedCrossAttentionConfig, TransformerConfig
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING, SOURCE, TARGET, ExtendedDecoderLayer, Fertility
+from hf_mlnmt.modeling.releases import CACHE
 
 MEMBERS = ExtendedCrossAttentionConfig.__annotations__["cross_attention"].__args__
 RECURRENT = [name for name in MEMBERS if name not in EMBEDDING]
@@ -288,7 +289,7 @@ def test_cached_decoding(name):
     assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
     static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
     assert_same_decoding(cached, static)
-    layers = {type(layer).__name__ for layer in cached.past_key_values.self_attention_cache.layers}
+    layers = {type(layer).__name__ for layer in cached.get(CACHE).self_attention_cache.layers}
     assert layers == ({"RecurrentCacheLayer"} if name in RECURRENT else {"DynamicLayer"})
 
 
@@ -328,7 +329,7 @@ def test_padded_prefix_leaves_no_trace(name, kind, implementation):
             out = model(
                 **{**inputs, "decoder_attention_mask": visible[:, :stop]},
                 decoder_input_ids=target[:, start:stop],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
             steps.append(out.logits)
@@ -367,7 +368,7 @@ def test_dropped_weights_do_not_reach_the_state(name, prefix):
     for training in (False, True):
         cache = EncoderDecoderCache(DynamicCache(config=module.config), DynamicCache(config=module.config))
         for piece in s.split(prefix, 1):  # the second from a state that is known
-            module.train(training)(piece, h, past_key_values=cache)
+            module.train(training)(piece, h, cache=cache)
         states.append(cache.self_attention_cache.layers[0].last_state())
     assert_same(states[1], states[0])
 
@@ -376,7 +377,7 @@ def test_a_cache_without_states_is_refused():
     model, batch = build(config("previous-weight")), Batch.draw()
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     with pytest.raises(ValueError, match="build the cache from the model's config"):
-        model(**batch.inputs, past_key_values=cache, use_cache=True)
+        model(**batch.inputs, cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_mlnmt import modeling
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.fusion_config import FusionConfig
+from hf_mlnmt.modeling.releases import CACHE
 
 VOCABULARY = 29
 INPUTS = sources((5, 2, 4), VOCABULARY)
@@ -111,9 +112,9 @@ def test_step_by_step_is_all_at_once(foreign, normalization):
     cache, encoded = None, model.get_encoder()(**INPUTS)
     mask = INPUTS["attention_mask"]
     for position in range(TARGETS.shape[1]):
-        step = {"decoder_input_ids": TARGETS[:, position : position + 1], "past_key_values": cache, "use_cache": True}
+        step = {"decoder_input_ids": TARGETS[:, position : position + 1], "cache": cache, "use_cache": True}
         output = model(encoder_outputs=encoded, attention_mask=mask, **step)
-        cache = output.past_key_values
+        cache = output.get(CACHE)
         torch.testing.assert_close(output.logits[:, 0], whole[:, position], rtol=1e-8, atol=1e-8)
     kept = model(**INPUTS, decoder_input_ids=TARGETS, logits_to_keep=2).logits
     torch.testing.assert_close(kept, whole[:, -2:])

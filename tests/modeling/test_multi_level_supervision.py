@@ -15,6 +15,7 @@ from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, sea
 from hf_mlnmt.modeling import MultiLevelSupervisionConfig
 from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.multi_level_supervision import AuxiliaryDecoder, FusionDecoderLayer
+from hf_mlnmt.modeling.releases import CACHE
 
 SIZES = {**TINY, "encoder_layers": 3}
 BEAMS = {**DECODING, "num_beams": 3}
@@ -194,7 +195,7 @@ def test_inference_runs_the_main_decoder_only():
     model, batch = build(config()), Batch.draw()
     with patch.object(AuxiliaryDecoder, "forward", side_effect=AssertionError("an auxiliary decoder ran")):
         decoded = model.generate(**batch.encoder_inputs, **BEAMS)
-        assert len(decoded.past_key_values.self_attention_cache) == model.config.decoder_layers
+        assert len(decoded.get(CACHE).self_attention_cache) == model.config.decoder_layers
         model(**batch.training)
         assert model.get_encoder()(**batch.encoder_inputs).features is None
         model.train().generate(**batch.encoder_inputs, **BEAMS)  # as some trainers do
@@ -205,7 +206,7 @@ def test_inference_runs_the_main_decoder_only():
 def test_auxiliaries_have_cache_slots_of_their_own():
     model, batch = build(config(information_fusion=True)), Batch.draw()
     decoded = model.generate(**batch.encoder_inputs, **BEAMS)
-    cache, slots = decoded.past_key_values, 3 * model.config.decoder_layers
+    cache, slots = decoded.get(CACHE), 3 * model.config.decoder_layers
     assert len(cache.self_attention_cache) == len(cache.cross_attention_cache) == slots
     lengths = {layer.get_seq_length() for layer in cache.self_attention_cache.layers}
     assert lengths == {decoded.sequences.shape[1] - 1}

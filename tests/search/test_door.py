@@ -27,9 +27,9 @@ from hf_mlnmt.search.steps.baseline import DecoderStep
 class Sharper(CrossAttention):
     """An attention of a family's own, which reads the source in its own way."""
 
-    def forward(self, hidden_states, memory, attention_mask=None, past_key_values=None, **kwargs):
+    def forward(self, hidden_states, memory, attention_mask=None, cache=None, **kwargs):
         query = split_heads(3 * self.q_proj(hidden_states), self.heads)
-        key, value = cached_source(past_key_values, self.layer_idx, self.project_source, memory.tanh())
+        key, value = cached_source(cache, self.layer_idx, self.project_source, memory.tanh())
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output), weights
 
@@ -52,8 +52,8 @@ class GatedDecoder(Decoder):
 
 
 class ExtendedLayer(DecoderLayer):
-    def attend_self(self, hidden_states, mask, past_key_values, extras, **kwargs):
-        return super().attend_self(hidden_states + extras["first"], mask, past_key_values, extras, **kwargs)
+    def attend_self(self, hidden_states, mask, cache, extras, **kwargs):
+        return super().attend_self(hidden_states + extras["first"], mask, cache, extras, **kwargs)
 
 
 class ExtendedDecoder(Decoder):

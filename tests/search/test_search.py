@@ -21,6 +21,7 @@ from transformers import (
 from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
+from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.batch import SearchBatch
 from hf_mlnmt.search.candidates import best_continuations, best_tokens, draw_tokens
 
@@ -174,7 +175,7 @@ def test_a_cache_of_ones_own_is_used():
     model = toy()
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     cache.self_attention_cache.update(*torch.zeros(2, 3, 2, 1, 8, dtype=torch.float64), 0)
-    arguments = {"use_cache": True, "past_key_values": cache}
+    arguments = {"use_cache": True, CACHE: cache}
     assert search.why_not(model, [], GenerationConfig(num_beams=1), arguments) == "a cache that was given"
 
 

@@ -10,6 +10,8 @@ from helpers.causal_contract import TextBatch, causal_members
 from helpers.contract import DECODING, assert_lively, assert_same, assert_same_decoding, gradients
 from transformers import DynamicCache, StaticCache
 
+from hf_mlnmt.modeling.releases import CACHE
+
 ALL = pytest.mark.parametrize("one", causal_members(), ids=str)
 FIRST = pytest.mark.parametrize("one", [m for m in causal_members() if m.variant in ("post", "pre")], ids=str)
 
@@ -225,7 +227,7 @@ def test_a_batch_of_prompts_is_each_alone(model, prompts):
 @FIRST
 def test_static_cache(model, prompts):
     static = decode(model, prompts.padded_left(), cache_implementation="static", disable_compile=True)
-    assert isinstance(static.past_key_values, StaticCache)
+    assert isinstance(static.get(CACHE), StaticCache)
     assert_same_decoding(static, decode(model, prompts.padded_left(), use_cache=False))
 
 
@@ -234,12 +236,12 @@ def test_chunks_and_reordering(model, batch):
     full, rows = logits_of(model, batch, attention_mask=None), [1, 1, 0, 0]
     cache = DynamicCache(config=model.config)
     pieces = [
-        logits_of(model, batch, input_ids=piece, attention_mask=None, past_key_values=cache, use_cache=True)
+        logits_of(model, batch, input_ids=piece, attention_mask=None, cache=cache, use_cache=True)
         for piece in batch.tokens[:, :4].split((2, 1, 1), 1)
     ]
     assert_same(torch.cat(pieces, 1), full[:, :4])
     cache.reorder_cache(torch.tensor(rows))
-    rest = {"input_ids": batch.tokens[rows, 4:], "attention_mask": None, "past_key_values": copy.deepcopy(cache)}
+    rest = {"input_ids": batch.tokens[rows, 4:], "attention_mask": None, "cache": copy.deepcopy(cache)}
     assert_same(logits_of(model, batch, **rest), full[rows, 4:])
 
 

@@ -14,6 +14,8 @@ from helpers.contract import DECODING, FIXED_MEMORY, assert_lively, assert_same,
 from helpers.releases import needs_reset
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
+from hf_mlnmt.modeling.releases import CACHE
+
 SEARCHES = {
     "greedy": {},
     "beams": {"num_beams": 3, "num_return_sequences": 3},
@@ -47,7 +49,7 @@ class Stepper:
                 encoder_outputs=self.encoded,
                 attention_mask=self.mask,
                 decoder_input_ids=tokens,
-                past_key_values=self.cache,
+                cache=self.cache,
                 use_cache=True,
             ).logits
 
@@ -76,7 +78,7 @@ def test_cached_equals_uncached(model, batch, search):
 def test_static_cache(model, batch, search):
     # generate() would compile the step; it is the cache that is tested here.
     static = decode(model, batch, cache_implementation="static", disable_compile=True, **SEARCHES[search])
-    assert isinstance(static.past_key_values.self_attention_cache, StaticCache)
+    assert isinstance(static.get(CACHE).self_attention_cache, StaticCache)
     assert_same_decoding(static, decode(model, batch, use_cache=False, **SEARCHES[search]))
 
 
@@ -156,7 +158,7 @@ def test_continuing_from_a_cache(model, batch):
         **batch.encoder_inputs,
         decoder_input_ids=prefix,
         decoder_attention_mask=torch.ones_like(prefix),
-        past_key_values=copy.deepcopy(first.past_key_values),
+        **{CACHE: copy.deepcopy(first.get(CACHE))},
         **{**settings, "max_new_tokens": 4, "min_new_tokens": 4},
     )
     # min_new_tokens forbids </s>, so both ways go on for eight tokens.
