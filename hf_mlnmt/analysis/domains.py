@@ -14,7 +14,6 @@ from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.compare import compare
 from hf_mlnmt.evaluation.perplexity import Perplexity
-from hf_mlnmt.evaluation.report import mark
 from hf_mlnmt.evaluation.scores import Lines
 
 MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
@@ -55,7 +54,7 @@ def domain_study(
 
     outputs: {test set: {system: lines}}, the baseline first. perplexities: {test set: {language model: Perplexity}}, of
     the first reference. scoring: as `compare` takes it, with one protocol. `difference` and p-values are against the
-    baseline on the same test set.
+    baseline on the same test set, `sign` the mark of evaluation/marks.py.
     """
     study = Study("domains")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
@@ -63,13 +62,13 @@ def domain_study(
         comparison = compare(of_systems, references[test], **scoring)
         ((protocol, all_scores),) = comparison.scores.items()
         for system, scores in all_scores.items():
-            results = comparison.tests[protocol].results.get(system, {})
+            results = comparison.tests[protocol].get(system, {})
             for metric, one in scores.metrics.items():
                 low, high = one.ci or (None, None)
                 row = {"test": test, "sentences": scores.sentences, "system": system, "measure": metric}
                 row |= {"value": one.score, "low": low, "high": high, "signature": one.signature}
                 if metric in results:
-                    row |= {**results[metric].to_dict(), "sign": mark(results[metric])}
+                    row |= {**results[metric].to_dict(), "sign": comparison.marks(protocol, metric)[system]}
                 study.rows.append(row)
                 panels.setdefault(metric, {}).setdefault(system, []).append((one.score, low, high))
         for model, found in (perplexities or {}).get(test, {}).items():

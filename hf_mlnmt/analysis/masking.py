@@ -9,7 +9,7 @@ section 4.5.5 for auxiliaries (AIF); section 4.5.3, table 4.7, for auxiliary dec
 | auxiliaries | ms-<layers>-aif | `auxiliary_mask`: the features of one auxiliary become zeros, and of all |
 | decoders | ms-<layers>, ms-<layers>-aif | each auxiliary decoder translates alone (`auxiliary_translator`) |
 
-Each variant is compared with the whole model by the paired tests of hf_mlnmt.evaluation, as any two systems are.
+Each variant is compared with the whole model by the tests of hf_mlnmt.evaluation, as systems with their baseline are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import ProtocolName, paired_tests, score
-from hf_mlnmt.evaluation.report import mark
+from hf_mlnmt.evaluation import ProtocolName, score
+from hf_mlnmt.evaluation.compare import p_values, significance_tests
+from hf_mlnmt.evaluation.marks import marks
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 
@@ -104,9 +105,10 @@ def rows(
     trials: int = 10_000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
-    """A row for the whole model, then one for each variant: BLEU, difference, p-values and the papers' sign of them."""
+    """A row for the whole model, then one for each variant: BLEU, difference, p-values and the mark of them."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
-    tests = paired_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
+    tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
+    signs = marks(p_values(tests, "BLEU"))
     found: list[dict[str, Any]] = []
     for name, question in {WHOLE: "", **{variant.name: variant.question for variant in chosen}}.items():
         row = {
@@ -115,8 +117,8 @@ def rows(
             "BLEU": score(outputs[name], references, bootstrap=0, **how)["BLEU"],
         }
         if name == WHOLE:
-            row |= {"difference": 0.0, "paired_bootstrap": None, "approximate_randomisation": None, "sign": ""}
+            row |= {"difference": 0.0, "sign": ""}
         else:
-            row |= {**tests.results[name]["BLEU"].to_dict(), "sign": mark(tests.results[name]["BLEU"])}
+            row |= {**tests[name]["BLEU"].to_dict(), "sign": signs[name]}
         found.append(row)
     return found

@@ -8,54 +8,62 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.marks import holm, marks
 from hf_mlnmt.evaluation.protocols import METRICS, MetricName, ProtocolName, choose_protocols
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED, Lines, References, Scores, score
-from hf_mlnmt.evaluation.seed_tests import SeedResult, compare_seeds, holm
+from hf_mlnmt.evaluation.seed_tests import SeedResult, compare_seeds
 from hf_mlnmt.evaluation.sentence_counts import Counts, count_sentences
-from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedResult, PairedTests, paired_tests
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
 
-SCHEMA = "hf_mlnmt.comparison/1"
-TESTS = ("paired_bootstrap", "approximate_randomisation")
+SCHEMA = "hf_mlnmt.comparison/2"
 
-OfSystems = Mapping[str, Mapping[MetricName, SeedResult]]
+Tests = Mapping[str, Mapping[MetricName, SeedResult]]
+"""{system: {metric: SeedResult}} of every system but the baseline."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The first system is the baseline. Everything is by protocol.
 
-    `scores`: {system: Scores} of each system's first run. `tests`: against the baseline; of several runs those of the
-    means. `runs`: {system: Scores of each run}. `seeds`: {system: {metric: SeedResult}}, and `single_runs`: the same of
-    each seed by itself; both empty with one run.
+    `scores`: {system: Scores} of each system's first run. `runs`: {system: Scores of each run}. `tests`: of each system
+    beside the baseline, over all runs; `single_runs`: the same of each seed by itself, empty with one run. `sacrebleu`:
+    sacreBLEU's own two tests, empty with several runs.
     """
 
     scores: Mapping[ProtocolName, Mapping[str, Scores]]
-    tests: Mapping[ProtocolName, PairedTests]
+    runs: Mapping[ProtocolName, Mapping[str, Sequence[Scores]]]
+    tests: Mapping[ProtocolName, Tests]
     seed: int
     bootstrap: int
     trials: int
-    runs: Mapping[ProtocolName, Mapping[str, Sequence[Scores]]] = field(default_factory=dict)
-    seeds: Mapping[ProtocolName, OfSystems] = field(default_factory=dict)
     single_runs: Mapping[ProtocolName, Mapping[str, Mapping[MetricName, Sequence[SeedResult]]]] = field(
         default_factory=dict
     )
+    sacrebleu: Mapping[ProtocolName, PairedTests] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> str:
+        """Its name."""
+        return next(iter(next(iter(self.scores.values()))))
+
+    @property
+    def several(self) -> bool:
+        """Whether the systems have several runs."""
+        return bool(self.single_runs)
 
     def means(self, protocol: ProtocolName, system: str, metric: MetricName) -> tuple[float, float | None]:
         """Mean of the runs' scores, and their standard deviation (None of one run)."""
         found = [scores[metric] for scores in self.runs[protocol][system]]
         return statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None
 
-    def corrected(self, protocol: ProtocolName, metric: MetricName) -> dict[str, dict[str, float | None]]:
-        """{system: {test: p-value corrected for the number of systems (Holm)}}; equal outputs count as none."""
-        results = self.tests[protocol].results
-        by_test = {
-            test: holm(
-                {name: getattr(one[metric], test) if one[metric].tested else None for name, one in results.items()}
-            )
-            for test in TESTS
-        }
-        return {name: {test: by_test[test][name] for test in TESTS} for name in results}
+    def corrected(self, protocol: ProtocolName, metric: MetricName) -> dict[str, float | None]:
+        """{system: p of approximate randomisation, corrected for the number of systems (Holm)}."""
+        return holm(p_values(self.tests[protocol], metric))
+
+    def marks(self, protocol: ProtocolName, metric: MetricName) -> dict[str, str]:
+        """{system: "†", "‡" or ""}."""
+        return marks(p_values(self.tests[protocol], metric))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `hf-mlnmt compare`: everything by protocol first, so that two protocols never share a list."""
@@ -64,33 +72,38 @@ class Comparison:
         return {"schema": SCHEMA, **settings, "versions": versions(), "protocols": protocols}
 
     def _of_protocol(self, protocol: ProtocolName) -> dict[str, Any]:
-        systems, tests = self.scores[protocol], self.tests[protocol]
+        systems = self.scores[protocol]
         metrics = list(next(iter(systems.values())).metrics)
+        tested = {
+            name: {metric: result.to_dict() for metric, result in of.items()}
+            for name, of in self.tests[protocol].items()
+        }
         content = {
             "scores": {name: scores.to_dict() for name, scores in systems.items()},
             "outputs": {name: scores.outputs_to_dict() for name, scores in systems.items()},
-            "significance": tests.to_dict(),
+            "significance": {"baseline": self.baseline, "systems": tested},
             "holm": {metric: self.corrected(protocol, metric) for metric in metrics},
         }
-        if self.seeds:
+        if self.several:
             content["runs"] = {name: [one.to_dict() for one in runs] for name, runs in self.runs[protocol].items()}
             content["seeds"] = {
                 name: {metric: self._seeds(protocol, name, metric) for metric in metrics} for name in systems
             }
+        else:
+            content["sacrebleu"] = self.sacrebleu[protocol].to_dict()
         return content
 
     def _seeds(self, protocol: ProtocolName, system: str, metric: MetricName) -> dict[str, Any]:
         mean, deviation = self.means(protocol, system, metric)
         content: dict[str, Any] = {"mean": mean, "standard_deviation": deviation}
-        if system in self.seeds[protocol]:
-            content |= _tests(self.seeds[protocol][system][metric])
-            content["single_runs"] = [_tests(one) for one in self.single_runs[protocol][system][metric]]
+        if system != self.baseline:
+            content["single_runs"] = [one.to_dict() for one in self.single_runs[protocol][system][metric]]
         return content
 
 
-def _tests(result: SeedResult) -> dict[str, Any]:
-    p_values = {test: getattr(result, test) for test in (*TESTS, "welch")}
-    return {"difference": round(result.difference, 4), **p_values}
+def p_values(tests: Tests, metric: MetricName) -> dict[str, float | None]:
+    """{system: p of approximate randomisation, not corrected}."""
+    return {name: results[metric].approximate_randomisation for name, results in tests.items()}
 
 
 def compare(
@@ -114,24 +127,39 @@ def compare(
     options: dict[str, Any] = {"language": language, "metrics": metrics, "bootstrap": bootstrap, "seed": seed}
     chosen = [how.name for how in choose_protocols(protocols, language)]
     runs = {name: _runs(lines) for name, lines in systems.items()}
-    several = any(len(each) > 1 for each in runs.values())
     found: dict[str, Any] = {}
-    if several:
+    if any(len(each) > 1 for each in runs.values()):
         _check_runs(runs)
-        over = {p: _over_seeds(runs, references, p, options, trials) for p in chosen}
-        found = {"seeds": {p: each[0] for p, each in over.items()}, "single_runs": {p: x[1] for p, x in over.items()}}
     else:
-        # The tests first: they check every system's number of lines and name the system that has too few.
+        # sacreBLEU's first: they check every system's number of lines and name the system that has too few.
         firsts = {name: each[0] for name, each in runs.items()}
-        tests = {p: paired_tests(firsts, references, protocol=p, trials=trials, jobs=jobs, **options) for p in chosen}
+        how = {"trials": trials, "jobs": jobs, **options}
+        found["sacrebleu"] = {p: paired_tests(firsts, references, protocol=p, **how) for p in chosen}
+    counted = {p: _counted(runs, references, p, language, metrics) for p in chosen}
+    samples = {"trials": trials, "bootstrap": bootstrap, "seed": seed}
+    tests = {p: _tests(counted[p], **samples) for p in chosen}
+    if not found:
+        found["single_runs"] = {p: _single_runs(counted[p], **samples) for p in chosen}
     scored = {
         p: {name: [score(one, references, protocol=p, **options) for one in each] for name, each in runs.items()}
         for p in chosen
     }
     scores = {p: {name: each[0] for name, each in of.items()} for p, of in scored.items()}
-    if several:
-        tests = {p: _paired(list(runs), found["seeds"][p], scores[p], bootstrap, trials, seed) for p in chosen}
-    return Comparison(scores, tests, seed, bootstrap, trials, scored, **found)
+    return Comparison(scores, scored, tests, seed, bootstrap, trials, **found)
+
+
+def significance_tests(
+    systems: Mapping[str, Lines],
+    references: References,
+    *,
+    protocol: ProtocolName = "cased",
+    language: str | None = None,
+    metrics: Sequence[str] = METRICS,
+    **samples: int,
+) -> Tests:
+    """The tests of `compare` alone, of one run of each system. samples: trials, bootstrap and seed."""
+    runs = {name: [lines] for name, lines in systems.items()}
+    return _tests(_counted(runs, references, protocol, language, metrics), **samples)
 
 
 def _runs(lines: Lines | Sequence[Lines]) -> list[Lines]:
@@ -150,49 +178,44 @@ def _check_runs(runs: Mapping[str, Sequence[Lines]]) -> None:
             )
 
 
-def _over_seeds(
-    runs: Mapping[str, Sequence[Lines]], references: References, protocol: ProtocolName, options: Any, trials: int
-) -> tuple[OfSystems, Mapping[str, Mapping[MetricName, Sequence[SeedResult]]]]:
-    """Of all systems but the first: the tests over seeds, and of each seed by itself."""
-    how = {key: options[key] for key in ("language", "metrics")}
-    counted: dict[str, list[Counts]] = {}
+def _counted(
+    runs: Mapping[str, Sequence[Lines]],
+    references: References,
+    protocol: ProtocolName,
+    language: str | None,
+    metrics: Sequence[str],
+) -> dict[str, list[Counts]]:
+    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": metrics}
+    counted = {}
     for name, each in runs.items():
         try:
-            counted[name] = [count_sentences(lines, references, protocol=protocol, **how) for lines in each]
+            counted[name] = [count_sentences(lines, references, **how) for lines in each]
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-    baseline, *others = counted
-    samples = {"trials": trials, "bootstrap": options["bootstrap"], "seed": options["seed"]}
-    means: dict[str, dict[MetricName, SeedResult]] = {name: {} for name in others}
-    singles: dict[str, dict[MetricName, list[SeedResult]]] = {name: {} for name in others}
-    for metric in counted[baseline][0]:
-        base = [counts[metric] for counts in counted[baseline]]
-        for name in others:
-            own = [counts[metric] for counts in counted[name]]
-            means[name][metric] = compare_seeds(metric, base, own, **samples)
-            singles[name][metric] = [compare_seeds(metric, [a], [b], **samples) for a, b in zip(base, own, strict=True)]
-    return means, singles
+    return counted
 
 
-def _paired(
-    names: list[str], found: OfSystems, scores: Mapping[str, Scores], bootstrap: int, trials: int, seed: int
-) -> PairedTests:
-    """The tests of the means in the form of those of single runs."""
-    baseline, *_ = names
-    first = scores[baseline]
-    runs = len(next(iter(next(iter(found.values())).values())).scores)
-    kinds = {"paired_bootstrap": f"bs:{bootstrap}", "approximate_randomisation": f"ar:{trials}"}
-    signatures = {
-        test: {m: f"{kind}|seed:{seed}|runs:{runs}|{_plain(one.signature)}" for m, one in first.metrics.items()}
-        for test, kind in kinds.items()
+def _tests(counted: Mapping[str, Sequence[Counts]], **samples: int) -> Tests:
+    """All runs of each system beside all runs of the first."""
+    baseline, *others = counted.values()
+    return {
+        name: {
+            metric: compare_seeds(metric, [run[metric] for run in baseline], [run[metric] for run in own], **samples)
+            for metric in baseline[0]
+        }
+        for name, own in zip(list(counted)[1:], others)
     }
-    results = {
-        name: {m: PairedResult(r.difference, r.paired_bootstrap, r.approximate_randomisation) for m, r in of.items()}
-        for name, of in found.items()
+
+
+def _single_runs(
+    counted: Mapping[str, Sequence[Counts]], **samples: int
+) -> dict[str, dict[MetricName, list[SeedResult]]]:
+    """The same of each seed by itself."""
+    by_seed = [
+        _tests({name: [each[seed]] for name, each in counted.items()}, **samples)
+        for seed in range(len(next(iter(counted.values()))))
+    ]
+    return {
+        name: {metric: [one[name][metric] for one in by_seed] for metric in results}
+        for name, results in by_seed[0].items()
     }
-    return PairedTests(baseline, results, signatures)
-
-
-def _plain(signature: str) -> str:
-    """Without what it says of the interval's resamples."""
-    return "|".join(part for part in signature.split("|") if not part.startswith(("bs:", "seed:")))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hf_mlnmt.evaluation.compare import Comparison
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
 from hf_mlnmt.evaluation.scores import Scores
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, PairedResult
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.table import Number, Table
 
 TITLES: dict[ProtocolName, str] = {
@@ -30,9 +31,9 @@ def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """One table per protocol: a row per system, under each score its difference and both p-values.
+    """One table per protocol: a row per system, under each score its difference with a mark, and p-values.
 
-    Of systems with several runs the mean and standard deviation of their scores; of many systems also both p-values
+    Of systems with several runs the mean and standard deviation of their scores; of many systems also the p-value
     corrected for their number.
     """
     tables = []
@@ -53,7 +54,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 def _score(comparison: Comparison, protocol: ProtocolName, system: str, name: MetricName) -> str:
     """Score and half of its interval; of several runs mean and standard deviation."""
-    if comparison.seeds:
+    if comparison.several:
         mean, deviation = comparison.means(protocol, system, name)
         return f"{mean:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
     metric = comparison.scores[protocol][system].metrics[name]
@@ -62,45 +63,27 @@ def _score(comparison: Comparison, protocol: ProtocolName, system: str, name: Me
 
 def _test(comparison: Comparison, protocol: ProtocolName, system: str, name: MetricName) -> list[str]:
     """The lines below the score; none for the baseline."""
-    results = comparison.tests[protocol].results
-    if system not in results:
+    tests = comparison.tests[protocol]
+    if system not in tests:
         return []
-    paired = results[system][name]
-    if paired.difference == 0:
+    tested = tests[system][name]
+    if tested.difference == 0:
         return ["equal"]
-    if not paired.tested:
-        return [f"{paired.difference:+.2f}"]
-    p_values = f"p {_p(paired.paired_bootstrap)}/{_p(paired.approximate_randomisation)}"
-    lines = [f"{paired.difference:+.2f}{sign(comparison, protocol, system, name)}", p_values]
-    if len(results) > 1:
-        corrected = comparison.corrected(protocol, name)[system]
-        lines.append(f"Holm {_p(corrected['paired_bootstrap'])}/{_p(corrected['approximate_randomisation'])}")
-    return lines
+    if tested.approximate_randomisation is None:
+        return [f"{tested.difference:+.2f}"]
+    mark = comparison.marks(protocol, name)[system]
+    lines = [f"{tested.difference:+.2f}{mark}", f"p {_p(tested.approximate_randomisation)}"]
+    if len(tests) > 1:
+        lines.append(f"Holm {_p(comparison.corrected(protocol, name)[system])}")
+    return [*lines, f"({_beside(comparison, protocol, system, name)})"]
 
 
-def mark(paired: PairedResult) -> str:
-    """The papers' signs, by the paired bootstrap as they do it: ‡ for p < 0.01, † for p < 0.05."""
-    # sacreBLEU gives equal outputs the smallest p there is (significance.py says why); few sentences have none.
-    if not paired.tested or paired.paired_bootstrap is None:
-        return ""
-    return "‡" if paired.paired_bootstrap < 0.01 else "†" if paired.paired_bootstrap < 0.05 else ""
-
-
-def sign(comparison: Comparison, protocol: ProtocolName, system: str, metric: MetricName) -> str:
-    """The same for a system of a comparison; of several seeds by approximate randomisation, corrected (Holm)."""
-    if not comparison.seeds:
-        return mark(comparison.tests[protocol].results[system][metric])
-    p = comparison.corrected(protocol, metric)[system]["approximate_randomisation"]
-    return "" if p is None else "‡" if p < 0.01 else "†" if p < 0.05 else ""
-
-
-def p_values(tested: PairedResult) -> str:
-    """ "0.012 / 0.015": of the paired bootstrap and of approximate randomisation; or why there are none."""
-    if tested.difference == 0:  # see PairedResult
-        return "equal"
-    if tested.paired_bootstrap is None or tested.approximate_randomisation is None:
-        return TOO_FEW
-    return f"{tested.paired_bootstrap:.3f} / {tested.approximate_randomisation:.3f}"
+def _beside(comparison: Comparison, protocol: ProtocolName, system: str, name: MetricName) -> str:
+    """The p-values that no mark is made of: sacreBLEU's own two; of several runs that of the paired bootstrap."""
+    if comparison.several:
+        return _p(comparison.tests[protocol][system][name].paired_bootstrap)
+    theirs = comparison.sacrebleu[protocol].results[system][name]
+    return f"{_p(theirs.paired_bootstrap)}/{_p(theirs.approximate_randomisation)}"
 
 
 def _p(value: float | None) -> str:
@@ -112,13 +95,8 @@ def with_arrow(metric: str) -> str:
     return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
 
 
-def which_sign(comparison: Comparison) -> str:
-    """Of which p-value the signs are."""
-    return "in the latter, corrected for the number of systems" if comparison.seeds else "in the former"
-
-
 def _what(comparison: Comparison, protocol: ProtocolName) -> str:
-    if not comparison.seeds:
+    if not comparison.several:
         return "Score ± half of the 95 % interval"
     runs = len(next(iter(comparison.runs[protocol].values())))
     return f"Mean ± standard deviation of {runs} runs"
@@ -135,20 +113,23 @@ def _counts(scores: Scores) -> str:
 
 def _legend(comparison: Comparison, protocol: ProtocolName) -> str:
     first = next(iter(comparison.scores[protocol].values()))
-    tests = [
-        f"p of paired bootstrap ({comparison.bootstrap}) / of approximate randomisation ({comparison.trials} trials);",
-        f"† p < 0.05, ‡ p < 0.01 {which_sign(comparison)}.",
-    ]
-    if len(comparison.tests[protocol].results) > 1:
-        tests.append(f"Holm: both p-values corrected for {len(comparison.tests[protocol].results)} systems.")
-    if comparison.seeds:
+    beside = f"in brackets that of the paired bootstrap ({comparison.bootstrap})"
+    if not comparison.several:
+        beside = (
+            f"in brackets sacreBLEU's own: paired bootstrap ({comparison.bootstrap}) / approximate randomisation "
+            f"({comparison.trials} trials)"
+        )
+    tests = [f"p of approximate randomisation ({comparison.trials} trials);", f"{beside};", LEGEND]
+    if len(comparison.tests[protocol]) > 1:
+        tests.append(f"Holm: the first p-value corrected for {len(comparison.tests[protocol])} systems.")
+    if comparison.several:
         tests.append(
-            "Both ask what other sentences would have given; what other seeds would, Welch's test in the JSON."
+            "They ask what other sentences would have given; what other seeds would, Welch's test in the JSON."
         )
     if first.sentences < FEWEST_SENTENCES:
         tests = [f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md)."]
     lines = [
-        f"{_size(first)}. {_what(comparison, protocol)}; difference to {comparison.tests[protocol].baseline};",
+        f"{_size(first)}. {_what(comparison, protocol)}; difference to {comparison.baseline};",
         *tests,
         *(f"{name}: {metric.signature}" for name, metric in first.metrics.items()),
     ]

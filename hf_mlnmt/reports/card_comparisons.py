@@ -25,6 +25,8 @@ def side_by_side(facts: Facts) -> list[dict[str, Any]]:
                 "what_is_the_same": same_for_all(comparison, facts.recipe.get("budget")),
                 "table": _rows(comparison, stem),
                 "tested": stem in comparison.tests,
+                "systems": len(comparison.tests),
+                "note": comparison.note,
                 "seeds": len(comparison.runs[stem]),
             }
         )

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hf_mlnmt.evaluation.seed_tests import holm
+from hf_mlnmt.evaluation.marks import holm
 from hf_mlnmt.reports.comparison import TESTED, RunComparison
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table

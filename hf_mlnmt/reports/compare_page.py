@@ -11,8 +11,9 @@ from typing import Any
 import jinja2
 
 from hf_mlnmt.evaluation.compare import Comparison
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
-from hf_mlnmt.evaluation.report import TITLES, sign, which_sign, with_arrow
+from hf_mlnmt.evaluation.report import TITLES, with_arrow
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.compare_extras import Extras
@@ -55,7 +56,8 @@ def page(
         statistics=_statistics(extras),
         curves=_curves(curves or {}),
         maps={name: _maps(systems) for name, systems in (maps or {}).items()},
-        notes=[*extras.notes, *([FIRST_RUN] if comparison.seeds else [])],
+        notes=[*extras.notes, *([FIRST_RUN] if comparison.several else [])],
+        legend=LEGEND,
         settings=_settings(comparison),
     )
 
@@ -101,51 +103,49 @@ def _section(comparison: Comparison, protocol: ProtocolName) -> dict[str, Any]:
         "plots": plots,
         "signatures": {name: metric.signature for name, metric in first.metrics.items()},
         "what": _what(comparison),
-        "signs": which_sign(comparison).replace("former", "paired bootstrap").replace("latter", "randomisation"),
     }
 
 
 def _what(comparison: Comparison) -> str:
-    if comparison.seeds:
+    if comparison.several:
         runs = len(next(iter(next(iter(comparison.runs.values())).values())))
         return f"mean of {runs} runs ± standard deviation"
     return "score ± half of its 95 % interval"
 
 
 def _scores(comparison: Comparison, protocol: ProtocolName) -> Table:
-    """A row for each system: of every metric the score, difference, both p-values, and the larger of both corrected."""
-    tests = comparison.tests[protocol]
+    """A row for each system: of every metric the score, difference, p-values, and the first of them corrected."""
     metrics = list(next(iter(comparison.scores[protocol].values())).metrics)
-    corrected = {metric: comparison.corrected(protocol, metric) for metric in metrics}
-    columns: list[str] = ["system"]
-    for metric in metrics:
-        further = [*(["p Welch"] if comparison.seeds else []), *(["Holm"] if len(tests.results) > 1 else [])]
-        columns += [Number(name) for name in (with_arrow(metric), "difference", "p boot.", "p rand.", *further)]
+    names = ["difference", "p", *(["Holm"] if len(comparison.tests[protocol]) > 1 else [])]
+    names += ["p boot.", "p Welch"] if comparison.several else ["sacreBLEU p boot.", "sacreBLEU p rand."]
+    columns = [Number(name) for metric in metrics for name in (with_arrow(metric), *names)]
     rows = []
     for system, scores in comparison.scores[protocol].items():
         cells = [system]
         for metric in metrics:
-            cells += _cells(comparison, protocol, system, metric, corrected[metric].get(system))
+            point = _point(comparison, protocol, system, metric)
+            half = "" if point.low is None or point.high is None else f" ± {(point.high - point.low) / 2:.2f}"
+            tested = system in comparison.tests[protocol]
+            cells += [f"{point.value:.2f}{half}"]
+            cells += _tests(comparison, protocol, system, metric) if tested else [""] * len(names)
         rows.append([*cells, f"{scores.length_ratio:.3f}", str(scores.empty_outputs)])
-    return Table([*columns, Number("length ratio"), Number("empty")], rows)
+    return Table(["system", *columns, Number("length ratio"), Number("empty")], rows)
 
 
-def _cells(
-    comparison: Comparison, protocol: ProtocolName, system: str, metric: MetricName, corrected: Any
-) -> list[str]:
-    results = comparison.tests[protocol].results
-    point = _point(comparison, protocol, system, metric)
-    half = "" if point.low is None or point.high is None else f" ± {(point.high - point.low) / 2:.2f}"
-    cells = [f"{point.value:.2f}{half}"]
-    many = len(results) > 1
-    if system not in results:
-        return [*cells, "", "", "", *([""] if comparison.seeds else []), *([""] if many else [])]
-    paired = results[system][metric]
-    p_values = [paired.paired_bootstrap, paired.approximate_randomisation] if paired.tested else [None, None]
-    holm = [max((p for p in (corrected or {}).values() if p is not None), default=None)] if many else []
-    welch = [comparison.seeds[protocol][system][metric].welch] if comparison.seeds else []
-    difference = f"{paired.difference:+.2f}{sign(comparison, protocol, system, metric)}"
-    return [*cells, difference, *(_p(p) for p in [*p_values, *welch, *holm])]
+def _tests(comparison: Comparison, protocol: ProtocolName, system: str, metric: MetricName) -> list[str]:
+    tests = comparison.tests[protocol]
+    tested = tests[system][metric]
+    p_values = [tested.approximate_randomisation]
+    if len(tests) > 1:
+        p_values.append(comparison.corrected(protocol, metric)[system])
+    if comparison.several:
+        p_values += [tested.paired_bootstrap, tested.welch]
+    else:
+        theirs = comparison.sacrebleu[protocol].results[system][metric]
+        # It gives equal outputs its smallest p.
+        known = theirs.difference != 0
+        p_values += [theirs.paired_bootstrap, theirs.approximate_randomisation] if known else [None, None]
+    return [f"{tested.difference:+.2f}{comparison.marks(protocol, metric)[system]}", *map(_p, p_values)]
 
 
 def _p(value: float | None) -> str:
@@ -154,7 +154,7 @@ def _p(value: float | None) -> str:
 
 def _point(comparison: Comparison, protocol: ProtocolName, system: str, metric: MetricName) -> Point:
     """The score with its interval; of several runs the mean, one standard deviation to each side."""
-    if comparison.seeds:
+    if comparison.several:
         mean, deviation = comparison.means(protocol, system, metric)
         return Point(mean, *((mean - deviation, mean + deviation) if deviation is not None else ()))
     one = comparison.scores[protocol][system].metrics[metric]

@@ -136,7 +136,8 @@ def _test(
     comparison: RunComparison, kept: RunComparison | None, output: Path, tell: Callable[[str], None]
 ) -> list[str]:
     """Fill `comparison.tests` and `.claims`; returns the systems whose numbers are not those that were kept."""
-    known = kept if kept and kept.settings == comparison.settings else RunComparison(comparison.baseline)
+    same = kept and kept.settings == comparison.settings and kept.ties_counted
+    known = kept if kept and same else RunComparison(comparison.baseline)
     tested, claims = [], known.claims or {}
     for system in comparison.runs:
         found = system != comparison.baseline and _pair(

@@ -20,17 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.marks import marks
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES
 from hf_mlnmt.files import read_json
 
 PAGE = "README.md"
 COMPARISON = "comparison.json"
-SCHEMA = "hf_mlnmt.comparison_of_runs/1"
+SCHEMA = "hf_mlnmt.comparison_of_runs/2"
+TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
 COUNTS = ".counts.gz"
 SEEDS = "seeds"
 TESTED = "tested"
 METHODS = "methods"
+OLD_RULE = (
+    " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
+    "trials that differ by exactly as much as the systems do, so they are a little too small. `compare-runs` makes "
+    "them anew where the counts of the sentences are kept."
+)
 
 
 @dataclass
@@ -43,6 +50,8 @@ class RunComparison:
     claims: {"system > system": ...} as `tests`, of two systems neither of which is the baseline (claims.py);
         None in comparisons of before there were such.
     methods: whether the systems differ in how they were trained, and not in the model.
+    ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not before
+        there was schema 2.
     """
 
     baseline: str
@@ -51,11 +60,17 @@ class RunComparison:
     settings: dict[str, int] = field(default_factory=dict)
     claims: dict[str, dict[str, Any]] | None = None
     methods: bool = False
+    ties_counted: bool = True
 
     @property
     def first(self) -> dict[str, Any]:
         """The results of the baseline's first seed."""
         return next(iter(self.runs[self.baseline].values()))
+
+    @property
+    def note(self) -> str:
+        """What is to be said of p-values of before ties were counted; "" of others."""
+        return "" if self.ties_counted else OLD_RULE
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
         """The numbers of one test; None for the baseline, and where nothing was tested."""
@@ -63,6 +78,16 @@ class RunComparison:
         for key in (test_set, protocol, metric):
             found = found.get(key, {})
         return found or None
+
+    def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
+        """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
+        few = self.too_few(test_set, protocol)
+        tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
+        return {name: one["approximate_randomisation"] if one and not few else None for name, one in tests.items()}
+
+    def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
+        """†, ‡ or nothing."""
+        return marks(self.p_values(test_set, protocol, metric)).get(system, "")
 
     def too_few(self, test_set: str, protocol: str) -> bool:
         """Whether the test set has too few sentences for p-values."""
@@ -81,7 +106,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
     """
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
-    if content.get("schema") != SCHEMA:
+    if content.get("schema") not in (SCHEMA, TIES_NOT_COUNTED):
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `compare-runs`.")
     found: dict[str, dict[int, dict[str, Any]]] = {}
     wanted = None if only is None else (f"{only}.seed", f"{content['baseline']}.seed")
@@ -95,7 +120,8 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
     runs = in_order(found, content["baseline"])
     methods = content.get("compares") == METHODS
     tested = (content["systems"], content["settings"], content.get("claims"))
-    return RunComparison(content["baseline"], runs, *tested, methods=methods)
+    ties = content["schema"] == SCHEMA
+    return RunComparison(content["baseline"], runs, *tested, methods=methods, ties_counted=ties)
 
 
 def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:

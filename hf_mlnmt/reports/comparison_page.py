@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.runs import changed_keys
-from hf_mlnmt.evaluation.seed_tests import holm
 from hf_mlnmt.evaluation.significance import TOO_FEW
 from hf_mlnmt.reports.claims import claims_table
 from hf_mlnmt.reports.comparison import PAGE, RunComparison, comparisons, read_comparison
@@ -159,30 +159,13 @@ def with_difference(comparison: RunComparison, system: str, test_set: str, proto
     tested = comparison.tested(system, test_set, protocol, "BLEU")
     if tested is None:
         return mean_text(scores)
-    return f"{mean_text(scores)} ({tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, 'BLEU')})"
+    return f"{mean_text(scores)} ({tested['difference']:+.2f}{comparison.mark(system, test_set, protocol, 'BLEU')})"
 
 
 def mean_text(scores: Sequence[float]) -> str:
     """The mean of one score a seed, and of several the standard deviation."""
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
-
-
-def corrected(comparison: RunComparison, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-    """For each system the p-value of approximate randomisation, corrected for the number of systems (Holm)."""
-    found = {}
-    for system in comparison.tests:
-        tested = comparison.tested(system, test_set, protocol, metric)
-        found[system] = tested["approximate_randomisation"] if tested else None
-    return holm(found)
-
-
-def mark(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> str:
-    """‡ for a corrected p < 0.01, † for p < 0.05; nothing without a test, and from too few sentences."""
-    p = corrected(comparison, test_set, protocol, metric).get(system)
-    if p is None or comparison.too_few(test_set, protocol):
-        return ""
-    return "‡" if p < 0.01 else "†" if p < 0.05 else ""
 
 
 def detail_table(comparison: RunComparison, test_set: str, protocol: str) -> Table:
@@ -216,7 +199,7 @@ def detail(comparison: RunComparison, system: str, test_set: str, protocol: str,
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return scores, "", ""
-    difference = f"{tested['difference']:+.2f}{mark(comparison, system, test_set, protocol, metric)}"
+    difference = f"{tested['difference']:+.2f}{comparison.mark(system, test_set, protocol, metric)}"
     return scores, difference, TOO_FEW if comparison.too_few(test_set, protocol) else " / ".join(p_values(tested))
 
 
@@ -251,8 +234,8 @@ def _legend(comparison: RunComparison) -> str:
     return (
         f"Differences are to the baseline; {over}p is of approximate randomisation "
         f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
-        f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected; † p < 0.05, ‡ p < 0.01 of "
-        f"the first, corrected for the {len(comparison.tests)} systems tested (Holm). Both resampling tests ask what "
+        f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected. {LEGEND} That number is "
+        f"{len(comparison.tests)}.{comparison.note} Both resampling tests ask what "
         "other sentences would have given; what other seeds would have given only Welch's asks. CPU minutes are "
         f"processor time of the training alone. Decoding: {show(comparison.first.get('decoding'))}."
     )

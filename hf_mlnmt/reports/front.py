@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_mlnmt.evaluation.marks import LEGEND as MARKS
 from hf_mlnmt.reports.comparison import COMPARISON, read_comparison
 from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results
@@ -16,9 +17,9 @@ from hf_mlnmt.table import Number, Table
 TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
 LEGEND = (
     "Cased BLEU, means over seeds ± standard deviation; in brackets the difference to the baseline above over the "
-    "seeds that both have, † p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for all that the baseline "
-    "was compared with. CPU minutes are of the training alone, without what it begins with or learns from, and means "
-    "over seeds that several processors trained; settings were chosen on val."
+    f"seeds that both have. {MARKS} This table shows only some of them. CPU minutes are of the training alone, "
+    "without what it begins with or learns from, and means over seeds that several processors trained; settings were "
+    "chosen on val."
 )
 # record -> what it is called here; all of its seeds
 RECORDS = {"transformer.multi30k-ende-long": "English to German, 29,000 pairs: the baseline, best settings found"}

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.files import read_json
 from hf_mlnmt.reports.comparison import COMPARISON, RunComparison, read_comparison
-from hf_mlnmt.reports.comparison_page import mark
 from hf_mlnmt.reports.published import PRINTED
 from hf_mlnmt.table import Number, Table
 
@@ -140,12 +140,6 @@ def study_page(folder: str | Path) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-LEGEND = (
-    "† p < 0.05, ‡ p < 0.01 of approximate randomisation against the baseline, corrected for the systems of the "
-    "setting (Holm)."
-)
-
-
 def _comparisons(folder: Path) -> dict[str, RunComparison]:
     """{setting: comparison}, few pairs first."""
     names = [path.parent.name for path in folder.glob(f"*/{COMPARISON}")]
@@ -182,7 +176,7 @@ def _cell(comparison: RunComparison, system: str, test: str) -> str:
     if system not in comparison.runs:
         return ""
     bleu, ter = (statistics.fmean(comparison.scores(system, test, PROTOCOL, metric)) for metric in ("BLEU", "TER"))
-    return f"{bleu:.1f}{mark(comparison, system, test, PROTOCOL, 'BLEU')} / {ter:.1f}"
+    return f"{bleu:.1f}{comparison.mark(system, test, PROTOCOL, 'BLEU')} / {ter:.1f}"
 
 
 def _lengths(comparisons: Mapping[str, RunComparison]) -> Table:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.evaluation.marks import LEGEND as MARKS
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports import monolingual, multilingual
 from hf_mlnmt.reports.claims import claims_table
@@ -182,8 +183,8 @@ def _compared(kind: str, rest: str, compared: Mapping[str, Path], root: Path, li
         raise UserError(f"{where}: {error}.") from error
     return (
         f"{table.markdown()}\n\nOf [results/{name}]({place}): means over seeds ± standard deviation, in brackets the "
-        "difference to the first row over the seeds that both have; † p < 0.05, ‡ p < 0.01 (approximate randomisation, "
-        f"corrected for {len(comparison.tests)} systems)."
+        f"difference to the first row over the seeds that both have. {MARKS} That number is {len(comparison.tests)}."
+        f"{comparison.note}"
     )
 
 

@@ -61,7 +61,7 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The paired tests that a results file holds, one table for each test set and protocol, its title saying which."""
-    names = ("difference", "p (paired bootstrap)", "p (approximate randomisation)")
+    names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
     columns = ["system", "metric", *(Number(name) for name in names)]
     tables = []
     for result in results:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import compare, comparison_tables, paired_tests, score
+from hf_mlnmt.evaluation import compare, comparison_tables, score
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.outputs import name_systems
 
 HOW = {"trials": 200, "bootstrap": 100, "protocols": ["cased"], "metrics": ["BLEU", "chrF"]}
@@ -38,42 +39,40 @@ def test_means_and_deviations_are_of_the_runs_scores(comparison, runs, reference
         (statistics.fmean(scores), statistics.stdev(scores))
     )
     base = [score(lines, references, bootstrap=0)["BLEU"] for lines in runs["base"]]
-    found = comparison.seeds["cased"]["close"]["BLEU"]
+    found = comparison.tests["cased"]["close"]["BLEU"]
     assert found.difference == pytest.approx(statistics.fmean(scores) - statistics.fmean(base))
-    assert comparison.tests["cased"].results["close"]["BLEU"].difference == found.difference
-    assert comparison.tests["cased"].baseline == "base"
+    assert comparison.baseline == "base"
 
 
-def test_each_seed_by_itself_is_tested_as_sacrebleu_does(comparison, runs, references):
+def test_each_seed_by_itself_is_tested_as_one_run_is(comparison, runs, references):
     for seed in (0, 2):
         pair = {"base": runs["base"][seed], "close": runs["close"][seed]}
-        theirs = paired_tests(pair, references, trials=200, bootstrap=100, metrics=["BLEU", "chrF"]).results["close"]
+        alone = compare(pair, references, **HOW)
+        theirs = alone.sacrebleu["cased"].results["close"]
         for metric in ("BLEU", "chrF"):
             mine = comparison.single_runs["cased"]["close"][metric][seed]
+            assert mine == alone.tests["cased"]["close"][metric]
             assert mine.difference == pytest.approx(theirs[metric].difference)
             assert mine.paired_bootstrap == theirs[metric].paired_bootstrap
-            assert mine.approximate_randomisation == theirs[metric].approximate_randomisation
 
 
 def test_correction_for_many_systems(comparison):
     """Two of the three differ: their p-values are doubled from the smaller one on; equal outputs are no test."""
     corrected = comparison.corrected("cased", "BLEU")
-    assert corrected["same"] == {"paired_bootstrap": None, "approximate_randomisation": None}
-    for test in ("paired_bootstrap", "approximate_randomisation"):
-        raw = {name: getattr(comparison.tests["cased"].results[name]["BLEU"], test) for name in ("close", "worse")}
-        small, large = sorted(raw, key=raw.get)
-        assert corrected[small][test] == pytest.approx(min(1.0, 2 * raw[small]))
-        assert corrected[large][test] == pytest.approx(max(raw[large], min(1.0, 2 * raw[small])))
+    assert corrected["same"] is None
+    assert comparison.marks("cased", "BLEU")["same"] == ""
+    raw = {name: comparison.tests["cased"][name]["BLEU"].approximate_randomisation for name in ("close", "worse")}
+    small, large = sorted(raw, key=raw.get)
+    assert corrected[small] == pytest.approx(min(1.0, 2 * raw[small]))
+    assert corrected[large] == pytest.approx(max(raw[large], min(1.0, 2 * raw[small])))
 
 
 def test_equal_outputs_are_no_test_to_correct_for(runs, references):
-    """sacreBLEU gives them its smallest p; counted among two, it would double the other's."""
+    """Counted among two, they would double the other's p-value."""
     one = {"base": runs["base"][0], "same": runs["base"][0], "worse": runs["worse"][0]}
     found = compare(one, references, **HOW)
-    corrected = found.corrected("cased", "BLEU")
-    assert corrected["same"]["paired_bootstrap"] is None
-    raw = found.tests["cased"].results["worse"]["BLEU"].approximate_randomisation
-    assert corrected["worse"]["approximate_randomisation"] == raw
+    raw = found.tests["cased"]["worse"]["BLEU"].approximate_randomisation
+    assert found.corrected("cased", "BLEU") == {"same": None, "worse": raw}
 
 
 def test_the_table_and_the_json(comparison):
@@ -83,7 +82,9 @@ def test_the_table_and_the_json(comparison):
     lines = rows["worse"][1].splitlines()
     assert lines[0] == f"{mean:.2f} ± {deviation:.2f}"
     assert lines[1].endswith("‡")
+    assert lines[2].startswith("p ")
     assert lines[3].startswith("Holm ")
+    assert LEGEND in table.caption
     assert rows["same"][1].splitlines()[1] == "equal"
     assert "\n" not in rows["base"][1]
     assert "Mean ± standard deviation of 3 runs" in table.caption
@@ -91,13 +92,11 @@ def test_the_table_and_the_json(comparison):
     assert len(content["runs"]["close"]) == 3
     of = content["seeds"]["worse"]["BLEU"]
     assert of["mean"] == mean
-    assert set(of) == {
-        "mean", "standard_deviation", "difference", "paired_bootstrap", "approximate_randomisation", "welch",
-        "single_runs",
-    }  # fmt: skip
+    assert set(of) == {"mean", "standard_deviation", "single_runs"}
     assert len(of["single_runs"]) == 3
-    assert content["holm"]["BLEU"]["same"]["paired_bootstrap"] is None
-    assert "runs:3" in content["significance"]["signatures"]["approximate_randomisation"]["BLEU"]
+    assert content["significance"]["systems"]["worse"]["BLEU"]["welch"] is not None
+    assert content["holm"]["BLEU"]["same"] is None
+    assert "sacrebleu" not in content
 
 
 def test_refused(runs, references):
@@ -130,7 +129,7 @@ def test_the_command_with_seeds(files, tmp_path, references):
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0
     content = json.loads(out.read_text())
-    assert content["protocols"]["cased"]["seeds"]["b"]["BLEU"]["difference"] < 0
+    assert content["protocols"]["cased"]["significance"]["systems"]["b"]["BLEU"]["difference"] < 0
     assert {row["system"] for row in content["lengths"]} == {"a", "b"}
     assert {row["system"] for row in content["statistics"]} == {"a", "b"}
     assert content["differences"]["b"][0]["difference"] >= content["differences"]["b"][-1]["difference"]

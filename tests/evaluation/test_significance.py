@@ -1,4 +1,4 @@
-"""paired_tests() and compare(): the sacrebleu command's p-values to the last digit."""
+"""paired_tests(): the sacrebleu command's p-values to the last digit; compare(): those and our own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from helpers.judge import sacrebleu, sacrebleu_text
 from rich.console import Console
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import PairedResult, compare, comparison_tables, paired_tests
-from hf_mlnmt.evaluation.report import mark
+from hf_mlnmt.evaluation import compare, comparison_tables, paired_tests
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 
 
@@ -55,35 +54,43 @@ def test_what_is_signed(tests, systems, references) -> None:
 
 def test_a_clear_difference_is_marked_and_none_is_not(systems, references) -> None:
     named = {"base": systems["a"], "same": list(systems["a"]), "worse": systems["c"]}
-    tested = paired_tests(named, references, bootstrap=200, trials=200)
-    for name, result in tested.results["worse"].items():
-        assert max(result.paired_bootstrap, result.approximate_randomisation) < 0.01
-        assert (result.difference > 0) == (name == "TER")
-        assert mark(result) == "‡"
-    for result in tested.results["same"].values():
-        # sacreBLEU's p-value of equal outputs, and why mark() looks at the difference first.
-        assert (result.difference, result.paired_bootstrap) == (0, 1 / 201)
-        assert mark(result) == ""
+    comparison = compare(named, references, bootstrap=200, trials=200)
+    theirs = comparison.sacrebleu["cased"].results
+    for metric, result in comparison.tests["cased"]["worse"].items():
+        assert result.approximate_randomisation < 0.01
+        assert (result.difference > 0) == (metric == "TER")
+        assert comparison.marks("cased", metric) == {"same": "", "worse": "‡"}
+        # sacreBLEU's p-value of equal outputs
+        assert (theirs["same"][metric].difference, theirs["same"][metric].paired_bootstrap) == (0, 1 / 201)
     console = Console(width=100, record=True)
-    console.print(*comparison_tables(compare({"base": systems["a"], "same": systems["a"]}, references, trials=10)))
+    console.print(*comparison_tables(comparison))
     assert "equal" in console.export_text()
-    assert [mark(PairedResult(0.1, p, 1.0)) for p in (0.009, 0.01, 0.049, 0.05)] == ["‡", "†", "†", ""]
+
+
+def test_marks_are_not_of_sacrebleus_p_values(systems, references) -> None:
+    """One sentence differs: sacreBLEU's randomisation calls that significant, nothing can."""
+    other = [systems["a"][0] + " Haus", *systems["a"][1:]]
+    comparison = compare({"a": systems["a"], "other": other}, references, metrics=["BLEU"], bootstrap=50, trials=200)
+    assert comparison.sacrebleu["cased"].results["other"]["BLEU"].approximate_randomisation < 0.01
+    assert comparison.tests["cased"]["other"]["BLEU"].approximate_randomisation == 1
+    assert comparison.marks("cased", "BLEU") == {"other": ""}
 
 
 def test_few_sentences_give_no_p_value(systems, references) -> None:
     few = FEWEST_SENTENCES - 1
-    options = {"metrics": ["BLEU"], "bootstrap": 200, "trials": 50}
+    options = {"metrics": ["BLEU"], "bootstrap": 200, "trials": 400}
     enough, short = (
         compare({name: lines[:count] for name, lines in systems.items()}, references[:count], **options)
         for count in (FEWEST_SENTENCES, few)
     )
-    result, told = (each.tests["cased"].results["c"]["BLEU"] for each in (short, enough))
+    result, told = (each.tests["cased"]["c"]["BLEU"] for each in (short, enough))
     assert (result.paired_bootstrap, result.approximate_randomisation) == (None, None)
     assert result.difference == pytest.approx(short.scores["cased"]["c"]["BLEU"] - short.scores["cased"]["a"]["BLEU"])
     assert None not in (told.paired_bootstrap, told.approximate_randomisation)
-    assert (mark(result), mark(told)) == ("", "‡")
-    written = short.to_dict()["protocols"]["cased"]["significance"]["systems"]["c"]["BLEU"]
-    assert (written["paired_bootstrap"], written["approximate_randomisation"]) == (None, None)
+    assert [each.marks("cased", "BLEU")["c"] for each in (short, enough)] == ["", "‡"]
+    for part in ("significance", "sacrebleu"):
+        written = short.to_dict()["protocols"]["cased"][part]["systems"]["c"]["BLEU"]
+        assert (written["paired_bootstrap"], written["approximate_randomisation"]) == (None, None)
     texts = []
     for comparison in (short, enough):
         console = Console(width=150, record=True)
@@ -115,11 +122,11 @@ def comparison(systems, references):
 
 def test_comparison_json_keeps_protocols_apart(comparison) -> None:
     content = json.loads(json.dumps(comparison.to_dict()))
-    assert content["schema"] == "hf_mlnmt.comparison/1"
+    assert content["schema"] == "hf_mlnmt.comparison/2"
     assert (content["seed"], content["bootstrap"], content["trials"]) == (12345, 100, 100)
     assert list(content["protocols"]) == ["cased", "classic"]
     for protocol, part in content["protocols"].items():
-        assert list(part) == ["scores", "outputs", "significance", "holm"]
+        assert list(part) == ["scores", "outputs", "significance", "holm", "sacrebleu"]
         assert list(part["scores"]) == ["a", "b", "c"]
         assert list(part["significance"]["systems"]) == ["b", "c"]
         assert part["outputs"]["c"]["empty_outputs"] == 1
@@ -134,6 +141,7 @@ def test_tables_can_be_read_at_80_columns(comparison) -> None:
     best = comparison.scores["cased"]["a"].metrics["BLEU"]
     assert f"{best.score:.2f} ± {(best.ci[1] - best.ci[0]) / 2:.2f}" in text
     assert "‡" in text
+    assert "in brackets sacreBLEU's own: paired bootstrap (100) / approximate" in text
     assert "‡" not in next(line for line in text.splitlines() if line.startswith("│ a "))
     assert "protocol:classic" in text.replace("\n", "")
     assert text.index("cased:") < text.index("classic:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare
+from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
 from hf_mlnmt.reports.compare_page import page
 from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines
@@ -110,9 +112,12 @@ def test_the_table_says_what_the_scores_are(made):
     assert cells[0].split(" ± ")[0] == f"{scores:.2f}"
     difference = scores - comparison.scores["cased"]["base"]["BLEU"]
     assert cells[1].rstrip("†‡") == f"{difference:+.2f}"
-    holm = max(comparison.corrected("cased", "BLEU")["new"].values())
-    assert cells[4] == f"{holm:.4f}"
-    assert len(cells) == 2 * 5 + 2
+    tested, theirs = comparison.tests["cased"]["new"]["BLEU"], comparison.sacrebleu["cased"].results["new"]["BLEU"]
+    p_values = [tested.approximate_randomisation, comparison.corrected("cased", "BLEU")["new"]]
+    p_values += [theirs.paired_bootstrap, theirs.approximate_randomisation]
+    assert cells[2:6] == [f"{p:.4f}" for p in p_values]
+    assert len(cells) == 2 * 6 + 2
+    assert html.escape(LEGEND) in made
 
 
 def test_without_sources_and_with_two_systems():
@@ -121,7 +126,7 @@ def test_without_sources_and_with_two_systems():
     text = page(comparison, extras_of(pair, [REFERENCES], None, [5]), title="x")
     assert "no --source" in text
     assert 'id="lengths"' not in text
-    assert "Holm" not in text
+    assert "Holm" not in text.replace(html.escape(LEGEND), "")
     assert not Reader(text).problems
 
 

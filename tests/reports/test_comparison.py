@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import METRICS, PairedResult, paired_tests
-from hf_mlnmt.evaluation.report import p_values
+from hf_mlnmt.evaluation import METRICS
+from hf_mlnmt.evaluation.compare import significance_tests
+from hf_mlnmt.evaluation.marks import holm
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import read_run
 from hf_mlnmt.evaluation.seed_tests import compare_seeds
@@ -22,8 +23,8 @@ from hf_mlnmt.evaluation.sentence_counts import count_sentences
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparing import add_runs
-from hf_mlnmt.reports.comparison import in_order, read_comparison
-from hf_mlnmt.reports.comparison_page import corrected, page_of, stale_comparisons
+from hf_mlnmt.reports.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
+from hf_mlnmt.reports.comparison_page import page_of, stale_comparisons
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
 
@@ -46,10 +47,11 @@ def test_a_run_says_each_test_sets_own_language(tmp_path):
 def test_the_numbers_are_the_paired_tests(compared):
     for protocol in ("cased", "classic"):
         systems = {name: OUTPUTS[key] for key, name in NAMES.items()}
-        expected = paired_tests(systems, sentences(0, 0), protocol=protocol, language="de", **FEW).to_dict()
+        how = {"protocol": protocol, "language": "de", "seed": 12345, **FEW}
+        expected = significance_tests(systems, sentences(0, 0), **how)
         for key in ("a", "b"):
             found = read_comparison(compared).tests[NAMES[key]]["tested"]["test"][protocol]
-            assert found == {m: {**v, "welch": None} for m, v in expected["systems"][NAMES[key]].items()}
+            assert found == {metric: result.to_dict() for metric, result in expected[NAMES[key]].items()}
     assert NAMES["base"] not in read_comparison(compared).tests
 
 
@@ -105,10 +107,21 @@ def test_a_second_seed_is_added_when_the_first_ones_runs_are_gone(runs, compared
 
 def test_marks_are_of_corrected_p_values(compared):
     comparison = read_comparison(compared)
-    raw = {s: comparison.tested(s, "test", "cased", "BLEU")["approximate_randomisation"] for s in comparison.tests}
-    assert len(raw) == 2
-    found = corrected(comparison, "test", "cased", "BLEU")
-    assert found[min(raw, key=raw.get)] == pytest.approx(2 * min(raw.values()))
+    raw = comparison.p_values("test", "cased", "BLEU")
+    assert raw.keys() == comparison.tests.keys()
+    for system in raw:
+        p = holm(raw)[system]
+        assert comparison.mark(system, "test", "cased", "BLEU") == ("‡" if p < 0.01 else "†" if p < 0.05 else "")
+
+
+def test_p_values_of_before_ties_were_counted_are_said_to_be_and_made_again(runs, compared, tmp_path):
+    output = shutil.copytree(compared, tmp_path / "toy")
+    content = json.loads((output / "comparison.json").read_text())
+    (output / "comparison.json").write_text(json.dumps({**content, "schema": TIES_NOT_COUNTED}))
+    assert OLD_RULE in page_of(output)
+    assert OLD_RULE not in page_of(compared)
+    assert set(add_runs([runs / "base"], output, runs / "data", **FEW)) == {NAMES["a"], NAMES["b"]}
+    assert contents(output) == contents(compared)
 
 
 def test_a_comparison_without_counts_shows_its_tests_and_takes_no_seed(runs, compared, tmp_path):
@@ -194,12 +207,6 @@ def test_the_command(runs, compared, tmp_path):
     assert isinstance(result.exception, UserError)
     help_text = CliRunner().invoke(app, ["compare-runs", "--help"]).output
     assert all(option in help_text for option in ("--data", "--output", "--trials", "--seed"))
-
-
-def test_p_values_in_the_order_of_the_legend():
-    assert p_values(PairedResult(1.0, 0.0124, 0.25)) == "0.012 / 0.250"
-    assert p_values(PairedResult(0.0, 0.001, 0.001)) == "equal"
-    assert p_values(PairedResult(0.5, None, None)) == TOO_FEW
 
 
 def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
