@@ -12,7 +12,6 @@ or a file where a folder is      |
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -186,13 +185,18 @@ def only_one(folder: Path, message: str) -> Iterator[None]:
 
     A killed process holds nothing.
     """
+    from filelock import FileLock, Timeout
+
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(message) from error
+    lock = FileLock(folder / ".lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(message) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def cache_folder() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 from pathlib import Path
 
 # The parameters of mallopt(3).
@@ -49,13 +50,26 @@ def return_memory() -> None:
         trim(0)
 
 
+def peak_memory() -> int:
+    """The most bytes of memory that this process has held at once."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 2**10
+
+
 def memory_of_machine(on_cpu: bool) -> float:
     """Bytes of the accelerator, or of the machine or, where that is less, of the container this runs in."""
+    import psutil
     import torch
 
     if not on_cpu and torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = psutil.virtual_memory().total
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         limit = Path("/sys/fs/cgroup") / name
         if limit.is_file() and (text := limit.read_text().strip()).isdigit():

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 # In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
 PARENT = "HF_MLNMT_PARENT_PIPE"
@@ -23,7 +24,8 @@ PARENT = "HF_MLNMT_PARENT_PIPE"
 LOST = 75
 PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
 AFTER_SIGTERM = 20.0  # seconds until SIGKILL
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# Windows has no SIGHUP.
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 
@@ -113,13 +115,13 @@ def starting_alone() -> Iterator[Starter]:
 
         def start(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
             with log.open("ab") as file:
-                return subprocess.Popen(
-                    [sys.executable, "-m", "hf_mlnmt", *arguments],
-                    env={**os.environ, **environment, PARENT: str(reading_end)},
+                return _popen(
+                    arguments,
+                    {**os.environ, **environment},
+                    reading_end,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    pass_fds=[reading_end],
                     start_new_session=True,
                 )
 
@@ -138,15 +140,18 @@ def _pipe() -> Iterator[int]:
 
 
 def _start(rank: int, arguments: list[str], environment: dict[str, str], log: Path, pipe: int) -> subprocess.Popen:
-    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), PARENT: str(pipe)}
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     with log.open("wb") as file:
         output = {"stdout": file, "stderr": file} if rank else {}
-        return subprocess.Popen(
-            [sys.executable, "-m", "hf_mlnmt", *arguments],
-            env={**environment, **own},
-            pass_fds=[pipe],
-            **output,  # type: ignore[call-overload]
-        )
+        return _popen(arguments, {**environment, **own}, pipe, **output)
+
+
+def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, **options: Any) -> subprocess.Popen:
+    """Start `hf-mlnmt`; it ends when the other end of `pipe` is closed. Windows passes no pipe on: there it goes on."""
+    if sys.platform != "win32":
+        environment = {**environment, PARENT: str(pipe)}
+        options["pass_fds"] = [pipe]
+    return subprocess.Popen([sys.executable, "-m", "hf_mlnmt", *arguments], env=environment, **options)
 
 
 @contextlib.contextmanager
@@ -162,7 +167,7 @@ def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
 
 def _wait(processes: list[subprocess.Popen]) -> int | None:
     """Wait for all; the rank that failed first, if one did. The others get some time, then SIGTERM, then SIGKILL."""
-    failed, deadline, force = None, float("inf"), signal.SIGTERM
+    failed, deadline, kill = None, float("inf"), False
     while None in [process.poll() for process in processes]:  # a list: each must be asked, also behind one that runs
         bad = [rank for rank, process in enumerate(processes) if process.returncode]
         if bad and failed is None:
@@ -170,8 +175,8 @@ def _wait(processes: list[subprocess.Popen]) -> int | None:
             # Of a process that was killed the others can only learn by waiting for it.
             deadline = time.monotonic() + (0 if processes[failed].returncode < 0 else PATIENCE)
         if time.monotonic() > deadline:
-            _stop(processes, force)
-            deadline, force = time.monotonic() + AFTER_SIGTERM, signal.SIGKILL
+            _stop(processes, kill)
+            deadline, kill = time.monotonic() + AFTER_SIGTERM, True
         try:
             time.sleep(0.1)
         except KeyboardInterrupt:  # the processes got it too, and save their state
@@ -206,7 +211,7 @@ def _code(returncode: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
 
 
-def _stop(processes: list[subprocess.Popen], signum: int = signal.SIGTERM) -> None:
+def _stop(processes: list[subprocess.Popen], kill: bool = False) -> None:
+    """SIGTERM, or SIGKILL, to those that still run."""
     for process in processes:
-        if process.poll() is None:
-            process.send_signal(signum)
+        process.kill() if kill else process.terminate()

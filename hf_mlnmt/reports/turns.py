@@ -55,11 +55,12 @@ def beside_baseline(
 
 def machine() -> str:
     """Processor, threads and versions, so that a number can be placed."""
+    import psutil
     import torch
     import transformers
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return (
         f"{device}, {torch.get_num_threads()} threads of {os.cpu_count()}, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, load {os.getloadavg()[0]:.1f}"
+        f"transformers {transformers.__version__}, load {psutil.getloadavg()[0]:.1f}"
     )

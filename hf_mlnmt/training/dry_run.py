@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-import resource
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from hf_mlnmt.memory import peak_memory
 from hf_mlnmt.training.arguments import precision, schedule
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.rotation import TaskBatchSampler
@@ -95,8 +94,7 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
     seconds = [_seconds_per_token(trainer, task, one) for task, one in zip(trainer.tasks, samplers)]
     if trainer.args.device.type == "cuda":
         return seconds, torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return seconds, peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return seconds, peak_memory() / 2**20
 
 
 def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler) -> float:

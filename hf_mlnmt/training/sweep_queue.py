@@ -91,7 +91,7 @@ class Queue:
                     time.sleep(LOOK_AFTER)
             finally:
                 for process in self._processes:  # after an error of our own; else none is left
-                    _stop(process, signal.SIGTERM)
+                    process.terminate()
         return progress
 
     def _is_due(self, state: State) -> bool:
@@ -107,7 +107,7 @@ class Queue:
         process = self.start(job, log)
         self._processes.append(process)
         if self.signum is not None:  # it came while we were starting
-            _stop(process, signal.SIGTERM)
+            process.terminate()
         progress.running.append(job.name)
         self.tell(f"{place}/{len(progress.jobs)} {job.name}: started{again}")
         self.watch(progress)
@@ -148,15 +148,9 @@ class Queue:
                 signal.signal(number, handler)
 
     def _receive(self, signum: int, frame: Any) -> None:
-        how = signal.SIGTERM if self.signum is None else signal.SIGKILL
-        self.signum = signum
+        second, self.signum = self.signum is not None, signum
         for process in self._processes:
-            _stop(process, how)
-
-
-def _stop(process: subprocess.Popen, signum: int) -> None:
-    if process.poll() is None:
-        process.send_signal(signum)
+            process.kill() if second else process.terminate()
 
 
 def _by_signal(code: int) -> str:

@@ -120,7 +120,7 @@ def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
 
 
 def test_two_runs_in_one_folder_are_refused(data, tmp_path):
-    import fcntl
+    fcntl = pytest.importorskip("fcntl")
 
     recipe = write_recipe(tmp_path / "recipe.yaml")
     output = tmp_path / "run"

@@ -1,0 +1,92 @@
+"""What Windows lacks is not needed to import the package, to start its commands, to have a folder to oneself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_mlnmt
+from hf_mlnmt import UserError
+from hf_mlnmt.cli import processes
+from hf_mlnmt.files import only_one, write_text
+
+PACKAGE = Path(hf_mlnmt.__file__).parent
+# The libraries come first: as they are for Linux, they need it all. Triton is for CUDA on Linux.
+ON_WINDOWS = f"""
+import importlib, os, pathlib, runpy, signal, sys
+import accelerate, datasets, evaluate, psutil, sacrebleu, torch, transformers.masking_utils
+sys.modules["fcntl"] = sys.modules["resource"] = None
+for module, names in {{
+    os: ["fork", "getloadavg", "getuid", "nice", "sched_getaffinity", "sysconf", "uname"],
+    signal: ["SIGHUP", "SIGKILL"],
+}}.items():
+    for name in names:
+        delattr(module, name)
+package = pathlib.Path({str(PACKAGE)!r})
+for path in sorted(package.rglob("*.py")):
+    if "triton" not in path.name:
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        try:
+            importlib.import_module(".".join(part for part in parts if part != "__init__"))
+        except ModuleNotFoundError as error:
+            if error.name != "sentence_transformers":  # of an extra
+                raise
+from hf_mlnmt.cli import NAMES, VERBS
+from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.reports.turns import machine
+assert memory_of_machine(on_cpu=True) > 0 and machine()
+for verb in (verb for verbs in VERBS.values() for verb in verbs):
+    sys.argv = ["hf-mlnmt", NAMES.get(verb, verb.__name__.replace("_", "-")), "--help"]
+    try:
+        runpy.run_module("hf_mlnmt", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, sys.argv
+"""
+HOLDING = """
+import sys
+from pathlib import Path
+from hf_mlnmt.files import only_one, write_text
+with only_one(Path(sys.argv[1]), "taken"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_every_file_is_imported_and_every_help_shown_without_what_windows_lacks():
+    done = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: ") > 30
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_folder_is_for_one_process_until_that_ends(tmp_path: Path, killed: bool):
+    """Also a killed one holds nothing afterwards; nor does the file that is left in the folder."""
+    folder = tmp_path / "run"
+    write_text(folder / ".lock", "")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=r"^mine\?$"), only_one(folder, "mine?"):
+        raise AssertionError("two at once")
+    if killed:
+        holder.kill()
+    holder.communicate(timeout=100)
+    for _ in range(2):  # and what has ended in this process gives it back
+        with only_one(folder, "mine?"), pytest.raises(UserError), only_one(folder, "mine?"):
+            raise AssertionError("two at once")
+
+
+def test_no_pipe_is_handed_to_a_process_on_windows(tmp_path: Path, monkeypatch):
+    """Popen refuses it there."""
+    asked = []
+    monkeypatch.setattr(processes.subprocess, "Popen", lambda arguments, **options: asked.append(options))
+    for platform in ("win32", "linux"):
+        monkeypatch.setattr(sys, "platform", platform)
+        with processes.starting_alone() as start:
+            start(["train"], tmp_path / "log", {})
+    assert ["pass_fds" in options for options in asked] == [False, True]
+    assert [processes.PARENT in options["env"] for options in asked] == [False, True]
