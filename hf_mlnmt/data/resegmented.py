@@ -7,7 +7,6 @@ from array import array
 
 import numpy as np
 
-from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.bpe_dropout import BPEDropout
 from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.training_set import TrainingSet
@@ -26,7 +25,7 @@ class Resegmented(TrainingSet):
     the text, lengths of every variant, and the segmentations of the distinct words.
 
     Args:
-        corpora: encoded pairs, in one direction or both.
+        corpora: encoded pairs.
         source, target: how to cut either side; the same object for a joint vocabulary.
         epochs: how many epochs use it; all when None.
         seed: of all draws.
@@ -36,7 +35,7 @@ class Resegmented(TrainingSet):
 
     def __init__(
         self,
-        corpora: Corpora | BothDirections,
+        corpora: Corpora,
         source: BPEDropout,
         target: BPEDropout,
         epochs: int | None = None,
@@ -64,8 +63,8 @@ class Resegmented(TrainingSet):
 
     @property
     def distinct(self) -> int:
-        """Pairs, however they are cut and whichever way round."""
-        return self.corpora.distinct
+        """Pairs, however they are cut."""
+        return len(self.corpora)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         variant, index = divmod(int(index), len(self.corpora))
@@ -118,7 +117,7 @@ class _Words:
 class _Side:
     """One side of the pairs as numbers of words, and any variant of it."""
 
-    def __init__(self, corpora: Corpora | BothDirections, side: str, words: _Words, seed: int) -> None:
+    def __init__(self, corpora: Corpora, side: str, words: _Words, seed: int) -> None:
         numbers, bounds = array("i"), array("q", [0])
         for i in range(len(corpora)):
             numbers.extend(words.number(word) for word in words.cutter.words(corpora[i][side].tolist()))

@@ -105,21 +105,15 @@ def _check_languages(
         )
 
 
-def check_budget(recipe: Recipe, steps: int, steps_per_epoch: int) -> Iterator[str]:
+def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
     """What must fit in the training, now that the length of an epoch is known; yields warnings.
 
     Raises: UserError naming the key.
     """
-    turning, epochs = recipe.data.bidirectional_epochs, steps / steps_per_epoch
     try:
         saved = saved_steps(recipe, steps)
     except UserError as error:
         raise UserError(f"{recipe.path}: schedule: {error}") from error
-    if turning and turning >= epochs:
-        raise UserError(
-            f"{recipe.path}: data.bidirectional_epochs is {turning} but the budget is {epochs:.4g} epochs: "
-            "leave most of them for the recipe's own direction (both for a third of them is a good beginning)."
-        )
     yield from doubts(recipe, steps, len(saved))
 
 

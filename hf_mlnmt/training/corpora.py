@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hf_mlnmt.data.bidirectional import BothDirections
 from hf_mlnmt.data.bpe_dropout import BPEDropout
 from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.corpus import CorpusSpec
@@ -25,7 +24,7 @@ from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe_keys import Recipe, TaskSection
 from hf_mlnmt.training.rotation import seed_of
 
-EncodedSet = Corpora | BothDirections | Resegmented
+EncodedSet = Corpora | Resegmented
 Spec = TypeVar("Spec", CorpusSpec, TextSpec)
 
 
@@ -94,11 +93,6 @@ class RecipeCorpora:
             raise UserError(
                 f"{self.recipe.path}: {'.'.join(at)}: the tokenizer will have no token {tag}, which is to stand before "
                 f"the sources: add tokenizer: {{tags: ['{tag}']}}, or say tag: '' for none."
-            )
-        if tag and self.recipe.data.bidirectional_epochs:
-            raise UserError(
-                f"{self.recipe.path}: data.bidirectional_epochs turns sources into targets, and the tag {tag} with "
-                "them: use one of the two."
             )
 
     def text_spec(
@@ -200,20 +194,12 @@ class RecipeCorpora:
         return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
     def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int, languages: dict[str, str]) -> EncodedSet:
-        """The pairs with what `data` says is done to them: turned round, cut anew."""
+        """The pairs, cut anew by BPE-dropout where `data` says so."""
         data = self.recipe.data
-        changed: Corpora | BothDirections = corpora
-        if data.bidirectional_epochs:
-            if not tokenizers.joint:
-                raise UserError(
-                    f"{self.recipe.path}: data.bidirectional_epochs needs one vocabulary for both sides: set "
-                    "tokenizer.joint to true (or take a joint tokenizer.path)."
-                )
-            changed = BothDirections(corpora, data.bidirectional_epochs, seed)
         if not data.bpe_dropout:
-            return changed
+            return corpora
         tokenizers = tokenizers.between(languages["source"], languages["target"])
         source = BPEDropout(tokenizers.source, data.bpe_dropout)
         target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
         self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
-        return Resegmented(changed, source, target, data.bpe_dropout_epochs, seed, data.max_length)
+        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)

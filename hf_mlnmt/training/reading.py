@@ -71,14 +71,24 @@ def build(
         file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
         hidden: fields that are not keys.
 
+    `DROPPED` of the class, if there is one, holds keys of earlier versions, each with the value by which it did
+    nothing. With that value a key is passed over, so that what was written then is still read; with another it is
+    refused.
+
     Raises: UserError.
     """
     lines = lines or {}
     if not isinstance(content, dict):
         raise UserError(f"{_place(file, at, lines)}: expected {NAMES[dict]}, not {content!r}.")
     fields = {item.name: item for item in dataclasses.fields(kind) if item.init and item.name not in hidden}  # type: ignore[arg-type]
-    for key in content:
-        if key not in fields:
+    dropped = getattr(kind, "DROPPED", {})
+    for key, value in content.items():
+        if key in dropped:
+            if value != dropped[key]:
+                raise UserError(
+                    f"{_place(file, (*at, key), lines)}: this key of earlier versions was dropped. Leave it out."
+                )
+        elif key not in fields:
             hint = suggest(str(key), fields) or f"; known here: {', '.join(fields)}"
             raise UserError(f"{_place(file, (*at, str(key)), lines)}: unknown key{hint}")
     required = {
@@ -89,7 +99,9 @@ def build(
     if missing := sorted(required - content.keys()):
         raise UserError(f"{_place(file, at, lines)}: missing key '{'.'.join((*at, missing[0]))}'.")
     hints = typing.get_type_hints(kind)
-    values = {name: convert(value, hints[name], file, (*at, name), lines) for name, value in content.items()}
+    values = {
+        name: convert(value, hints[name], file, (*at, name), lines) for name, value in content.items() if name in fields
+    }
     return kind(**values)
 
 

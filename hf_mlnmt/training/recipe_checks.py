@@ -47,7 +47,6 @@ RANGES = {
     "label_smoothing": SHARE,
     "data.max_length": Range(0, 100_000, above=True),
     "data.temperature": Range(0, 1000, above=True),
-    "data.bidirectional_epochs": Range(0, 10**6),
     "data.bpe_dropout": SHARE,
     "tokenizer.vocab_size": Range(0, 10**6, above=True),
     "batch.tokens": Range(0, 10**7, above=True),
@@ -135,7 +134,7 @@ def check(recipe: Recipe) -> None:
     _check_numbers(recipe)
     _check_names(recipe)
     _check_choices(recipe)
-    _check_changes_of_pairs(recipe)
+    _check_bpe_dropout(recipe)
     _check_schedule(recipe)
     _check_arguments(recipe)
 
@@ -222,24 +221,12 @@ def _check_choices(recipe: Recipe) -> None:
         )
 
 
-def _check_changes_of_pairs(recipe: Recipe) -> None:
-    """Pairs turned round, and words cut anew."""
+def _check_bpe_dropout(recipe: Recipe) -> None:
     where, data, tokenizer = recipe.path, recipe.data, recipe.tokenizer
-    if data.bidirectional_epochs and tokenizer.path is None and not tokenizer.joint:
-        raise UserError(
-            f"{where}: data.bidirectional_epochs needs one vocabulary for both sides: set tokenizer.joint to true (or "
-            "take a joint tokenizer.path)."
-        )
     if data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
         raise UserError(
             f"{where}: data.bpe_dropout leaves out merges of BPE, and this tokenizer is {tokenizer.kind}: train a BPE "
             "one (tokenizer.kind: bpe), or leave data.bpe_dropout out."
-        )
-    if data.bidirectional_epochs and tokenizer.languages:
-        raise UserError(
-            f"{where}: data.bidirectional_epochs turns sources into targets, and codes of target languages "
-            "(tokenizer.languages) would then be those of the source: use one of the two. Several directions are "
-            "several corpora in data.train."
         )
     first = data.bpe_dropout_epochs
     if first is not None and (first < 1 or not data.bpe_dropout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -70,11 +70,12 @@ class Data:
     filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
     max_length: int = 256  # subwords; longer training pairs are dropped, and counted
     temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
-    bidirectional_epochs: int = 0  # so many first epochs turn half of their pairs round (bidirectional.py)
     bpe_dropout: float = 0.0  # words are cut anew every epoch, merges left out so often (data/bpe_dropout.py)
     bpe_dropout_epochs: int | None = None  # in so many first epochs only
     name: str | None = None  # for the model card
     licence: str | None = None
+
+    DROPPED: ClassVar[dict[str, Any]] = {"bidirectional_epochs": 0}  # keys of earlier versions: see `build`
 
 
 @dataclass
@@ -275,6 +276,6 @@ class Recipe:
 
 
 def default_keys() -> dict[str, Any]:
-    """The keys that have defaults, with them; of runs that were made before there was such a key, too."""
+    """The keys that have defaults, with them; of runs that were made before there was such a key, or after, too."""
     found = Recipe(languages=Languages("", "")).to_dict()
-    return {key: value for key, value in found.items() if key not in ("languages", "data")}
+    return {**{key: value for key, value in found.items() if key != "languages"}, "data": dict(Data.DROPPED)}

@@ -211,7 +211,7 @@ class Run:
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
         self.curves.paused = trainer.meter.paused
-        for warning in [*check_budget(recipe, *trainer.steps()), *doubts_about_rows(model.config, tasks)]:
+        for warning in [*check_budget(recipe, trainer.steps()[0]), *doubts_about_rows(model.config, tasks)]:
             self.warn(warning)
         return trainer
 

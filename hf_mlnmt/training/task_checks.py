@@ -55,10 +55,8 @@ def _check_objective(recipe: Recipe) -> None:
     objective = read_objective(recipe.objective, str(where), ("objective",))
     if recipe.tasks is not None and recipe.objective != "translation":
         raise UserError(f"{where}: objective is of data.train; with tasks each has its own (tasks.NAME.objective).")
-    if objective.entry.kind.reads == "text":
-        for key in ("bidirectional_epochs", "bpe_dropout"):
-            if getattr(recipe.data, key):
-                raise UserError(f"{where}: data.{key} is for pairs; this objective reads text of one language.")
+    if objective.entry.kind.reads == "text" and recipe.data.bpe_dropout:
+        raise UserError(f"{where}: data.bpe_dropout is for pairs; this objective reads text of one language.")
 
 
 def _check_fusion(recipe: Recipe) -> None:
