@@ -42,7 +42,7 @@ def test_the_children_do_not_start_children(arguments: list[str], kept: list[str
 
 def test_two_processes_train_one_model_and_go_on(tmp_path):
     data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
-    write_recipe(recipe)
+    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3})
     command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for steps in (4, 8):
