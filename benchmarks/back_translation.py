@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measure, machine, print_ratios, require_green_tests, take_turns
+from common import Measure, machine, parse, print_ratios, require_green_tests, short, take_turns
 
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode
@@ -33,12 +33,6 @@ BARE: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1, "do_sample": False},
     "sampling": {"num_beams": 1, "do_sample": True, "top_k": 0},
 }
-
-
-def short(name: str) -> str:
-    """The run's name, of the folder of one of its models."""
-    path = Path(name).resolve()
-    return path.parent.name if path.name in ("average", "best") else path.name
 
 
 def bare(pipeline: TranslationPipeline, lines: list[str], settings: Settings, options: dict[str, Any]) -> Callable:
@@ -85,7 +79,8 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help="instead of wall time, on a CPU others use too")
     parser.add_argument("--no-tests", action="store_true", help="do not run the tests first")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
-    options = parser.parse_args()
+    quick = "{toys}/model --text {toys}/train.en.gz --lines 4 --limit 4 --rounds 1 --threads 1 --no-tests"
+    options = parse(parser, quick)
     torch.set_num_threads(options.threads)
     if options.processor_time:
         global CLOCK

@@ -1,7 +1,7 @@
 """Decoding at the shapes that people use, with random weights, every engine by turns: the table of docs/speed.md.
 
     python benchmarks/base_shape.py --minutes 12 --marian /path/of/a/python/with/pymarian
-    python benchmarks/base_shape.py --shapes small --batches 1,32 --beams 1 --engines ours,ctranslate2
+    python benchmarks/base_shape.py --shapes small --batches 1,32 --beams 1 --engines ours,ctranslate2 --try
 
 Shapes: base (6+6 layers, d_model 512, d_ff 2048), opus (the same as OPUS-MT has it, imported: swish, biases), small,
 tiny. Contestants, all with the same weights: Transformers' MarianMTModel with its own loops (stock), our generate()
@@ -9,7 +9,7 @@ tiny. Contestants, all with the same weights: Transformers' MarianMTModel with i
 Python that has pymarian. Every sentence has 20 source tokens. Lengths: forced (20 target tokens, so that all do the
 same work) or free (the outputs end at lengths from 3 to 35, 13 in the mean). The encoder counts. Beams end as with
 early_stopping=True. Rows come in the order of what matters; one that the minutes do not suffice for is left out and
-named. Give the machine to nothing else.
+named. Give the machine to nothing else. The table goes into docs/speed.md, unless you say `--try`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import ROOT, machine, require_green_tests
+from common import ROOT, machine, numbers, parse, require_green_tests
 from contestants import ENGINES, SHAPES, Contest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
 
 def main() -> None:
-    given = parse()
-    if not given.skip_tests:
+    given = read_options()
+    if not given.no_tests:
         require_green_tests()
     warnings.filterwarnings("ignore", message=".*quantize.*deprecated.*")
     lists = [listed(given.lengths), listed(given.shapes), *(numbers(x) for x in (given.threads, given.batches))]
@@ -73,7 +73,7 @@ def main() -> None:
         write_page(given.page, f"{table.markdown()}\n\n{caption}")
 
 
-def parse() -> Any:
+def read_options() -> Any:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="base,small,opus", help=f"of {', '.join(SHAPES)}")
@@ -89,19 +89,18 @@ def parse() -> Any:
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON file")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes, between its two marks")
     parser.add_argument("--try", dest="trial", action="store_true", help="write neither")
-    parser.add_argument("--skip-tests", action="store_true", help="when they have just been run")
-    given = parser.parse_args()
+    parser.add_argument("--no-tests", action="store_true", help="do not run the tests of what is measured first")
+    quick = "--shapes tiny --threads 1 --batches 1 --beams 1 --vocabulary 300 --rounds 1 --no-tests"
+    given = parse(parser, quick)
+    if given.trial or given.quick:
+        given.page = None
     if given.trial:
-        given.output = given.page = None
+        given.output = None
     return given
 
 
 def listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in listed(text)]
 
 
 def measure_all(given: Any, rows: list[Row], engines: list[str]) -> list[dict[str, Any]]:

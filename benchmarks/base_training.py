@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, Measure, machine, print_ratios, require_green_tests, take_turns
+from common import ROOT, Measure, machine, parse, print_ratios, require_green_tests, take_turns
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 import hf_mlnmt
@@ -134,7 +134,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-tests", action="store_true", help="do not run the tests of what is measured first")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "base-training-cpu.json")
-    options = parser.parse_args()
+    quick = "--data {toys} --shapes small --vocabulary 400 --tokens 100 --turn-steps 2 --rounds 1 --threads 1"
+    options = parse(parser, f"{quick} --no-tests")
     if not options.no_tests:
         require_green_tests()
     torch.set_num_threads(options.threads)
@@ -145,7 +146,8 @@ def main() -> None:
             rows.append(measure(shape, options, Path(work)))
     kept = ("vocabulary", "tokens", "rounds", "threads")
     settings = {name: getattr(options, name) for name in kept} | {"marian": bool(options.marian)}
-    write_json(options.output, {"settings": settings, "machine": machine(), "shapes": rows})
+    if options.output:
+        write_json(options.output, {"settings": settings, "machine": machine(), "shapes": rows})
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measure, machine, print_ratios, require_green_tests, take_turns
+from common import Measure, machine, numbers, parse, print_ratios, require_green_tests, short, take_turns
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
 
@@ -179,12 +179,6 @@ def compare_speed(name: str, options: argparse.Namespace) -> list[dict[str, Any]
     return rows
 
 
-def short(name: str) -> str:
-    """The run's name, of the folder of one of its models."""
-    path = Path(name).resolve()
-    return path.parent.name if path.name in ("average", "best") else path.name
-
-
 def summarise(measured: list[dict[str, Any]]) -> None:
     """How many times as fast as stock: a row for each model and engine, a column for each beam and batch."""
     settings = list(dict.fromkeys((row["beams"], row["batch"]) for row in measured))
@@ -239,11 +233,6 @@ def compare_systems(options: argparse.Namespace) -> None:
     print(machine())
 
 
-def numbers(text: str) -> list[int]:
-    """A list of numbers, as in 1,4,6."""
-    return [int(part) for part in text.split(",")]
-
-
 def compare_memory(name: str, options: argparse.Namespace) -> None:
     """Peak memory of one batch at beam 12 and source length 200, each loop in a process of its own."""
     peaks = {}
@@ -295,7 +284,9 @@ def main() -> None:
     parser.add_argument("--no-tests", action="store_true", help="do not run the search's tests first")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    quick = "{toys}/model --source {toys}/train.en.gz --reference {toys}/train.de.gz --sentences 2 --beams 2"
+    quick += " --batches 2 --limit 4 --systems transformer --steps 2 --rounds 1 --threads 1 --no-tests"
+    options = parse(parser, quick)
     torch.set_num_threads(options.threads)
     if options.processor_time:
         global CLOCK

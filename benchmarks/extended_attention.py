@@ -1,25 +1,25 @@
 """Training speed of extended cross-attention: every member against the baseline and against a loop over positions.
 
-    python benchmarks/extended_attention.py [--shapes small base] [--rounds 9] [--quick] [--device cuda]
+    python benchmarks/extended_attention.py --shapes small base --rounds 9
 
 One run, turns A B C A B C of one step each: training steps a second (forward, backward, Adam) of the pre-norm
 baseline, of each member as it is, and of each recurrent member with the naive loop, which computes one target position
 after the other in every attention over the source (the thesis's systems did so with the whole decoder). Batches of
 random tokens: 64 pairs of up to 15 and 16 subwords, about 900 target tokens. Ratios are taken round by round.
-`--quick`: the small shape, few members, one round, to see that it runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 
-import common
 import torch
+from common import GUARDS, Measure, machine, parse, require_green_tests, take_turns
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
@@ -32,21 +32,21 @@ from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import SYSTEMS
 
 MEMBERS = [entry.name for entry in SYSTEMS]
+FEW = ["accumulated-weight", "previous-context-head", "key-value-full"]  # for --quick: one of each kind
 BASELINE = "transformer (pre-norm)"
 
 
-def naive_forward(self: RecurrentAttention, hidden_states: Tensor, memory: Tensor, attention_mask=None, *_, **__):
+def naive_forward(self: RecurrentAttention, hidden_states: Tensor, memory: Tensor, attention_mask=None, *_, **given):
     """`RecurrentAttention.forward` without a cache, one target position after the other."""
     key, value = self.project_source(memory)
-    hidden = hidden_positions(attention_mask)
+    hidden, inverse_fertility = hidden_positions(attention_mask), given.get("inverse_fertility")
     if hasattr(self, "transition"):  # products of weights are made once, also here
-        made = type(self).transition(self)
-        self.transition = lambda: made
+        self.transition = functools.cache(self.transition)
     outputs, before = [], None
     for i in range(hidden_states.shape[1]):
         query = split_heads(self.q_proj(hidden_states[:, i : i + 1]), self.heads)
         covered = hidden if hidden is None or hidden.shape[2] == 1 else hidden[:, :, i : i + 1]
-        context, _, before = self.recur(query, key, value, memory, covered, None, before, None, None)
+        context, _, before = self.recur(query, key, value, covered, inverse_fertility, None, before, None, None)
         outputs.append(self.out_proj(context.transpose(1, 2).flatten(2)))
     self.__dict__.pop("transition", None)
     return torch.cat(outputs, dim=1), None
@@ -82,17 +82,18 @@ class Contestant:
     """One model, its optimizer and its batch, made in its first turn; at the base shape in every turn, because all
     models together do not fit into memory."""
 
-    def __init__(self, system: str, shape: str, naive: bool, steps: int, device: str):
-        self.system, self.shape, self.naive, self.steps, self.device = system, shape, naive, steps, device
+    def __init__(self, system: str, shape: str, naive: bool, options: argparse.Namespace):
+        self.system, self.shape, self.naive = system, shape, naive
+        self.vocabulary, self.steps, self.device = options.vocabulary, options.steps, options.device
         self.made: tuple | None = None
 
     def make(self) -> tuple:
         torch.manual_seed(1)
-        config = hf_mlnmt.config_for(self.system, self.shape, vocab_size=8000, norm_position="pre")
+        config = hf_mlnmt.config_for(self.system, self.shape, vocab_size=self.vocabulary, norm_position="pre")
         model = AutoModelForSeq2SeqLM.from_config(config).to(self.device).train()
-        return model, torch.optim.Adam(model.parameters(), lr=1e-4), make_batch(8000, self.device)
+        return model, torch.optim.Adam(model.parameters(), lr=1e-4), make_batch(self.vocabulary, self.device)
 
-    def __call__(self) -> common.Measure:
+    def __call__(self) -> Measure:
         with naive_loop() if self.naive else contextlib.nullcontext():
             parts = self.made
             if parts is None:
@@ -106,7 +107,7 @@ class Contestant:
             seconds = time.perf_counter() - start
         if self.shape != "base":
             self.made = parts
-        return common.Measure(self.steps, seconds)
+        return Measure(self.steps, seconds)
 
     def step(self, model, optimizer, batch) -> None:
         model(**batch, loss_only=True, smoothing=0.1).loss.backward()
@@ -147,38 +148,33 @@ def report(shape: str, rates: dict[str, list[float]], members: list[str]) -> Non
     columns = ["", *map(Number, ("steps/s", "naive steps/s", ": baseline", "naive : baseline", ": naive"))]
     console = Console(width=110)
     console.print(Table(columns, rows, f"training, {shape} shape, 64 x 16 target tokens"))
-    console.print(common.machine(), style="dim")
+    console.print(machine(), style="dim")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["small", "base"], choices=["tiny", "small", "base"])
     parser.add_argument("--members", nargs="+", default=MEMBERS, choices=MEMBERS)
+    parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=1, help="training steps in a turn")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-tests", action="store_true", help="only while working on this file")
-    options = parser.parse_args()
-    if options.quick:
-        options.shapes, options.rounds = ["small"], 1
-        options.members = ["accumulated-weight", "previous-context-head", "key-value-full"]
+    options = parse(parser, f"--shapes tiny --members {' '.join(FEW)} --vocabulary 100 --rounds 1 --no-tests")
     torch.set_num_threads(options.threads)
     if not options.no_tests:
-        common.GUARDS[:] = ["tests/modeling/test_extended_cross_attention.py", "tests/modeling/test_attention_scan.py"]
-        common.require_green_tests()
+        GUARDS[:] = ["tests/modeling/test_extended_cross_attention.py", "tests/modeling/test_attention_scan.py"]
+        require_green_tests()
     check_naive(options.device)
     for shape in options.shapes:
-        contestants: dict[str, Callable[[], common.Measure]] = {
-            BASELINE: Contestant("transformer", shape, False, options.steps, options.device)
-        }
+        contestants: dict[str, Callable[[], Measure]] = {BASELINE: Contestant("transformer", shape, False, options)}
         for member in options.members:
-            contestants[member] = Contestant(member, shape, False, options.steps, options.device)
+            contestants[member] = Contestant(member, shape, False, options)
             if member not in EMBEDDING:
-                contestants[f"{member}, naive"] = Contestant(member, shape, True, options.steps, options.device)
+                contestants[f"{member}, naive"] = Contestant(member, shape, True, options)
         print(f"{shape} shape, steps/s", file=sys.stderr)
-        report(shape, common.take_turns(contestants, options.rounds), options.members)
+        report(shape, take_turns(contestants, options.rounds), options.members)
 
 
 if __name__ == "__main__":

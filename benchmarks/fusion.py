@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import torch
-from common import machine
+from common import Measure, machine, parse, take_turns
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2Config
 
 from hf_mlnmt import config_for, fuse
@@ -40,14 +41,14 @@ def contestants(shape: str, vocabulary: int, other: bool) -> dict[str, tuple[Any
     }
 
 
-def seconds(model: Any, scales: dict[str, float], beams: int, sources: torch.Tensor) -> float:
+def search(model: Any, scales: dict[str, float], beams: int, sources: torch.Tensor) -> Measure:
     """One batch through the search."""
     mask = torch.ones_like(sources)
     length = {"min_new_tokens": TOKENS, "max_new_tokens": TOKENS}
     started = time.perf_counter()
     with torch.inference_mode():
         model.generate(sources, attention_mask=mask, num_beams=beams, **length, **scales)
-    return time.perf_counter() - started
+    return Measure(1, time.perf_counter() - started)
 
 
 def main() -> None:
@@ -57,17 +58,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--shape", default="tiny")
     parser.add_argument("--gpt2", action="store_true", help="a language model of Transformers, called as modules")
-    given = parser.parse_args()
+    given = parse(parser, "--rounds 1 --beams 2 --sentences 2 --vocabulary 100 --threads 1")
     if given.threads:
         torch.set_num_threads(given.threads)
     models = contestants(given.shape, given.vocabulary, given.gpt2)
     sources = torch.randint(4, given.vocabulary, (given.sentences, 15))
-    times: dict[str, list[float]] = {name: [] for name in models}
-    for turn in range(given.rounds + 1):
-        for name, (model, scales) in models.items():
-            taken = seconds(model, scales, given.beams, sources)
-            if turn:  # the first does not count
-                times[name].append(taken)
+    turns = {name: partial(search, *one, given.beams, sources) for name, one in models.items()}
+    times = {name: [1 / rate for rate in rates] for name, rates in take_turns(turns, given.rounds).items()}
     for name, values in times.items():
         both = [a + b for a, b in zip(times["translation model"], times["language model"], strict=True)]
         ratio = statistics.median(value / two for value, two in zip(values, both, strict=True))

@@ -2,11 +2,11 @@
 
     python benchmarks/fusion_training.py MODEL --source train.de.gz --target train.en.gz --rounds 3 --threads 1
 
-MODEL is a trained translation model: of an untrained one no hypothesis ends before the length limit. LANGUAGE_MODEL has
-its tokenizer; without it one of the same sizes is made, whose weights say nothing: its time is the same. A step
-is the loss of a batch, its gradients and the optimizer's step, as the trainer does them; rates are target tokens a
-second, of contestants that take turns. The thesis on monolingual data (table 4.6) prints of its epochs, the
-fused ones with fewer decoder layers and much smaller batches: 12 minutes, 35 by symbol, 7:58 hours by sequence.
+MODEL is a trained translation model: of an untrained one no hypothesis ends before the length limit. The model of
+`--language-model` has its tokenizer; without one, one of the same sizes is made, whose weights say nothing: its time is
+the same. A step is the loss of a batch, its gradients and the optimizer's step, as the trainer does them; rates are
+target tokens a second, of contestants that take turns. The thesis on monolingual data (table 4.6) prints of its epochs,
+the fused ones with fewer decoder layers and much smaller batches: 12 minutes, 35 by symbol, 7:58 hours by sequence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Measure, machine, print_ratios, take_turns
+from common import Measure, machine, parse, print_ratios, take_turns
 from transformers import AutoModelForCausalLM
 
 from hf_mlnmt import config_for, fuse
@@ -110,7 +110,10 @@ def main() -> None:
     for name, value in options.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--output", type=Path, help="JSON file to write")
-    given = parser.parse_args()
+    quick = (
+        "{toys}/model --source {toys}/train.de.gz --target {toys}/train.en.gz --lines 4 --tokens 64 --n 2 --rounds 1"
+    )
+    given = parse(parser, quick)
     torch.set_num_threads(given.threads)
     torch.manual_seed(1)
     keep_memory()

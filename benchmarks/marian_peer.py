@@ -10,7 +10,7 @@ import sys
 import time
 
 
-def main(options: str) -> None:
+def serve(options: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine itself says
     from pymarian import Translator
@@ -27,4 +27,4 @@ def main(options: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1])

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import parse
 from torch import Tensor, nn
 
 from hf_mlnmt import config_for
+from hf_mlnmt.files import write_json
 from hf_mlnmt.modeling import RNNForConditionalGeneration
 
 LAYERS = 2
@@ -180,12 +182,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--bf16", action="store_true", help="under autocast to bfloat16, all models alike")
     parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
+    quick = "--widths 8 --vocabulary 50 --sentences 2 --length 4 --rounds 1 --threads 1"
+    arguments = parse(parser, quick)
     torch.set_num_threads(arguments.threads)
     found: dict[str, Any] = {
         "schema": "hf_mlnmt.benchmark/1",
         "what": "seconds of a training step, forward and backward; of its decoder alone, without the output projection",
-        "settings": {key: value for key, value in vars(arguments).items() if key != "output"},
+        "settings": {key: value for key, value in vars(arguments).items() if key not in ("output", "quick")},
         "torch": torch.__version__,
         "widths": {},
     }
@@ -201,7 +204,7 @@ def main() -> None:
         shown = {part: one.get("times the plain loop over nn.LSTM", one) for part, one in entry.items()}
         print(width, json.dumps(shown, indent=2), flush=True)
     if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(arguments.output, found)
 
 
 if __name__ == "__main__":

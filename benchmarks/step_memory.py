@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import parse
 
 from hf_mlnmt import config_for
+from hf_mlnmt.files import write_json
 from hf_mlnmt.modeling import BridgeForConditionalGeneration
 
 LANGUAGES = ["cs", "de", "en", "fr"]
@@ -66,8 +68,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--languages", nargs="+", help=argparse.SUPPRESS)  # of one model, in a process of its own
     parser.add_argument("--output", type=Path)
-    settings = vars(parser.parse_args())
-    languages, output = settings.pop("languages"), settings.pop("output")
+    settings = vars(parse(parser, "--d-model 16 --vocab-size 50 --sentences 2 --length 4 --steps 2"))
+    languages, output, _ = (settings.pop(name) for name in ("languages", "output", "quick"))
     if languages:
         print(json.dumps(measure(settings, languages)))
         return
@@ -80,7 +82,7 @@ def main() -> None:
         print(name, found[name], flush=True)
     if output:
         content = {"schema": "hf_mlnmt.benchmark/1", "what": "MiB", "settings": settings, "found": found}
-        output.write_text(json.dumps({**content, "torch": torch.__version__}, indent=2) + "\n", encoding="utf-8")
+        write_json(output, {**content, "torch": torch.__version__})
 
 
 if __name__ == "__main__":

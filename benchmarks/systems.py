@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from common import machine, require_green_tests
+from common import machine, parse, require_green_tests
 from rich.console import Console
 
 import hf_mlnmt
@@ -102,15 +102,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="one round: a look, not a measurement")
     parser.add_argument("--no-tests", action="store_true", help="do not run the tests of what is measured first")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
-    options = parser.parse_args()
+    quick = "--shape tiny --systems ms-1 --vocabulary 100 --tokens 64 --length 4 --batch 2 --steps 1 --rounds 1"
+    options = parse(parser, f"{quick} --no-tests")
     options.systems = list(dict.fromkeys(options.systems))
     for system in options.systems:
         find_system(system)
-    if options.quick:
-        options.rounds = 1
     if not options.no_tests:
         require_green_tests()
     torch.set_num_threads(options.threads)

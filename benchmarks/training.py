@@ -1,6 +1,9 @@
 """Training speed: our baseline and trainer against Transformers' Marian, same shape and tokens a step, in one run.
 
-    python benchmarks/training.py --data DIR [--bf16]        DIR as for training/transformer.multi30k-ende.yaml
+    python benchmarks/training.py --data DIR
+    python benchmarks/training.py --data DIR --bf16
+
+DIR as for training/transformer.multi30k-ende.yaml.
 
 | contestant | model | loop | batches |
 | --- | --- | --- | --- |
@@ -24,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measure, print_ratios, require_green_tests, take_turns
+from common import Measure, parse, print_ratios, require_green_tests, take_turns
 from torch import nn
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -175,8 +178,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--bf16", action="store_true", help="mixed precision for all, on a CPU")
-    options = parser.parse_args()
-    require_green_tests()
+    parser.add_argument("--no-tests", action="store_true", help="do not run the tests of what is measured first")
+    quick = "--data {toys} --shape tiny --vocabulary 400 --tokens 200 --steps 2 --rounds 1 --threads 1 --no-tests"
+    options = parse(parser, quick)
+    if not options.no_tests:
+        require_green_tests()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     with tempfile.TemporaryDirectory() as work:

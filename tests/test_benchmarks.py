@@ -1,0 +1,81 @@
+"""Every script of benchmarks/ runs, and the commands that are written down for it are commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import script_server
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
+SCRIPTS = [name for name, path in FILES.items() if re.search(r"^def main\(", path.read_text("utf-8"), re.MULTILINE)]
+WRITTEN = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *FILES.values()]  # where commands are
+OPTIONAL = {"ctranslate2", "pymarian"}  # what benchmarks need beside the package
+SECONDS = 120  # at most, of one script
+
+
+@pytest.fixture(scope="module")
+def server():
+    pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script_server.__file__]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environment) as process:
+        yield process
+
+
+def run(server: subprocess.Popen, folder: Path, script: str, *options: str) -> str:
+    """What the script prints. It fails the test by its status, and skips it where a package is not installed."""
+    job = {"script": str(FILES[script]), "options": options, "folder": str(folder), "seconds": SECONDS}
+    print(json.dumps(job), file=server.stdin, flush=True)
+    status = server.stdout.readline().strip()
+    printed, errors = ((folder / stream).read_text("utf-8") for stream in "12")
+    missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)'", errors, re.MULTILINE)
+    if missing and missing[1] in OPTIONAL:
+        pytest.skip(f"{missing[1]} is not installed")
+    assert status == "0", f"{script}.py: status {status}\n{errors[-3000:]}"
+    return printed
+
+
+def times_of_files() -> dict[Path, int]:
+    """When what a benchmark may write by default was written."""
+    return {
+        path: path.stat().st_mtime_ns for room in ("benchmarks/results", "docs") for path in (ROOT / room).iterdir()
+    }
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_runs(script, server, tmp_path):
+    before, output, text = times_of_files(), tmp_path / "numbers.json", FILES[script].read_text("utf-8")
+    options = ["--output", str(output)] if '"--output"' in text else []
+    if '"--marian"' in text and importlib.util.find_spec("pymarian"):
+        options += ["--marian", sys.executable]
+    assert run(server, tmp_path, script, "--quick", *options).strip()
+    assert not options or json.loads(output.read_text("utf-8"))
+    assert times_of_files() == before
+
+
+def test_quick_writes_no_file_by_itself(server, tmp_path):
+    """Of the script that has a file and a page by default."""
+    before = times_of_files()
+    run(server, tmp_path, "base_shape", "--quick", "--lengths", "forced", "--engines", "ours")
+    assert times_of_files() == before
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_written_commands_have_options_that_exist(script, server, tmp_path):
+    commands = [one for path in WRITTEN for one in re.findall(rf"\b{script}\.py( [^`\n]*)", path.read_text("utf-8"))]
+    wanted = {option for command in commands for option in re.findall(r"--[a-z][\w-]*", command)}
+    known = run(server, tmp_path, script, "--help").partition("\noptions:\n")[2]
+    assert wanted <= set(re.findall(r"--[a-z][\w-]*", known))
+
+
+def test_files_that_benchmarks_name_exist():
+    for path in FILES.values():
+        for name in re.findall(r"\b(?:benchmarks|docs|hf_mlnmt|tests|training)/[\w./-]*\w", path.read_text("utf-8")):
+            assert (ROOT / name).exists(), f"{path.name}: {name}"
