@@ -18,7 +18,7 @@ FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 SCRIPTS = [name for name, path in FILES.items() if re.search(r"^def main\(", path.read_text("utf-8"), re.MULTILINE)]
 WRITTEN = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *FILES.values()]  # where commands are
 OPTIONAL = {"ctranslate2", "pymarian"}  # what benchmarks need beside the package
-SECONDS = 120  # at most, of one script
+SECONDS = 300  # at most, of one script
 
 
 @pytest.fixture(scope="module")
