@@ -87,7 +87,7 @@ def main() -> None:
         CLOCK = time.process_time
     if not options.no_tests:
         require_green_tests()
-    pipeline = TranslationPipeline.from_pretrained(options.model, engine="torch")
+    pipeline = TranslationPipeline.from_pretrained(options.model)
     TranslationPipeline.from_pretrained = classmethod(lambda *_, **__: pipeline)  # type: ignore[assignment,method-assign]
     lines = list(itertools.islice(read_lines(options.text), options.lines))
     settings = Settings(drop=(), max_new_tokens=options.limit)

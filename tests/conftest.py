@@ -9,7 +9,6 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["HF_MLNMT_ENGINE"] = "torch"  # the engine's own tests name it; nothing is converted into the user's cache
 
 import pytest
 from hypothesis import HealthCheck, settings

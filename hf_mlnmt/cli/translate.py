@@ -153,13 +153,12 @@ def translate(
     device: Device = None,
     dtype: Dtype = "auto",
     engine: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="torch: generate(); ctranslate2; auto: CTranslate2 where it is installed and finds the same as "
-            "generate(). Default: auto, or what the variable HF_MLNMT_ENGINE says.",
+            help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
             rich_help_panel=PANEL,
         ),
-    ] = None,
+    ] = "torch",
     threads: Threads = None,
     revision: Revision = None,
     trust_remote_code: Annotated[

@@ -1,10 +1,10 @@
-"""CTranslate2 as the engine that searches in the place of generate(): the same translations, faster.
+"""CTranslate2 as the engine that searches in the place of generate(), where it is asked for.
 
 | file | what is in it |
 | --- | --- |
 | conversion.py | the baseline's weights under CTranslate2's names |
 | cache.py | converted models, kept in the user's cache by what is in them |
-| request.py | what generate() was asked, in CTranslate2's words, or why it cannot be said in them |
+| request.py | what generate() was asked, in CTranslate2's words, or what of it CTranslate2 has not |
 | translator.py | a loaded model: searches, and scores of given translations |
 """
 

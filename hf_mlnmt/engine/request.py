@@ -2,8 +2,8 @@
 
 Of CTranslate2 4.8 (tested against generate()): a search with n beams ends when n hypotheses are finished, which is
 `early_stopping=True`; a finished one is scored by log P / L^a, a forced first token counted in L; tokens that are
-forbidden get no probability, and the others share it, which is `renormalize_logits=True`. Any option that is not
-listed here and is not left as it is by default goes to generate().
+forbidden get no probability, and the others share it, which is `renormalize_logits=True`; at the length limit no end
+of sentence is forced. Any option that is not listed here and is not left as it is by default is refused.
 """
 
 from __future__ import annotations
@@ -41,32 +41,26 @@ class Request:
     limit: int  # generated tokens, end of sentence included
     forbidden: tuple[int, ...]  # tokens
     first: int | None  # the token that every translation begins with
-    last_is_forced: bool  # generate() puts the end of sentence at the limit; CTranslate2 does not
-
-    @property
-    def kind(self) -> tuple[int, ...]:
-        """Searches of one kind are checked once (generation/engines.py)."""
-        return self.beams, self.count
 
 
-def request_of(model: Any, arguments: dict[str, Any], own_stopping: bool = False) -> Request | str:
-    """From the model's generation config and generate()'s arguments: the search, or why it is not CTranslate2's.
+def request_of(model: Any, arguments: dict[str, Any]) -> Request | str:
+    """From the model's generation config and generate()'s arguments: the search, or what of it CTranslate2 has not.
 
-    own_stopping: let searches end as CTranslate2's do where `arguments` say nothing of `early_stopping`.
+    Where `arguments` say nothing of `early_stopping`, a search ends as CTranslate2's do.
     """
     config = copy.deepcopy(model.generation_config)
     if others := config.update(**arguments):
-        return f"the argument {next(iter(others))}"
+        return f"what the argument {next(iter(others))} asks"
     beams, count = config.num_beams or 1, config.num_return_sequences or 1
     limit = config.max_new_tokens or (config.max_length or 20) - 1
     words = config.bad_words_ids or []
     reason = (
         _unknown_option(config)
         or _why_not_tokens(model, config, words, beams)
-        or _why_not_beams(config, beams, count, own_stopping and "early_stopping" not in arguments)
+        or _why_not_beams(config, beams, count, "early_stopping" not in arguments)
     )
     if limit > model.config.max_position_embeddings:
-        reason = reason or f"up to {limit} tokens, more than the model's {model.config.max_position_embeddings}"
+        reason = reason or f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
     return reason or Request(
         beams,
         count,
@@ -74,7 +68,6 @@ def request_of(model: Any, arguments: dict[str, Any], own_stopping: bool = False
         limit,
         tuple(word[0] for word in words),
         config.forced_bos_token_id,
-        config.forced_eos_token_id is not None,
     )
 
 

@@ -69,16 +69,13 @@ class Translator:
             return cls(folder, model, tokenizers, dtype)
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[Rows]:
-        """Translations of each source, best first: generated ids, the end of sentence included.
-
-        `request.count` of them; all beams' where an end is to be forced, so that it shows whether one ran to the limit.
-        """
+        """`request.count` translations of each source, best first: generated ids, the end of sentence included."""
         prefix = None if request.first is None else [[self.tokens[request.first]]] * len(sources)
         results = self.engine.translate_batch(
             [[self.pieces[index] for index in ids] for ids in sources],
             target_prefix=prefix,
             beam_size=request.beams,
-            num_hypotheses=request.beams if request.last_is_forced else request.count,
+            num_hypotheses=request.count,
             length_penalty=request.length_penalty,
             suppress_sequences=[[self.tokens[index]] for index in request.forbidden] or None,
             return_end_token=True,

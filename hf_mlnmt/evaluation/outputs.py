@@ -77,7 +77,7 @@ def translate(model: str | Path, sources: Sequence[str], *, device: str | None =
 
     options = {key: value for key, value in decoding.items() if value is not None}
     DecodingOptions.of(options)  # mistakes are found before the model is loaded
-    pipeline = TranslationPipeline.from_pretrained(str(model), device=device, engine="torch")  # scores are generate()'s
+    pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
     lines = list(pipeline(list(sources), progress=True, **options))
     return SystemOutput(str(model), lines, pipeline.model.num_parameters(), {**_defaults(pipeline.model), **options})
 

@@ -19,7 +19,7 @@ from transformers import LogitsProcessorList
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, sentences_that_fit
 from hf_mlnmt.generation.draws import TextDraws
-from hf_mlnmt.generation.engines import Search, choose_engine
+from hf_mlnmt.generation.engines import CTranslate2Search, TorchSearch, check_engine
 from hf_mlnmt.generation.found import Found
 from hf_mlnmt.generation.languages import Direction, code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
@@ -50,7 +50,7 @@ class Hypothesis:
 class TranslationPipeline:
     """Translates texts with one loaded model.
 
-    `engine`: "torch" (generate()), "ctranslate2", or "auto": CTranslate2 where it finds the same; see engines.py.
+    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see engines.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
@@ -59,8 +59,13 @@ class TranslationPipeline:
 
     def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
         """`rounded`: in int8; `parts` are in float32 then."""
-        self.search = Search(parts, engine, rounded, name or "the model")
-        self.parts = self.search.torch_parts if self.search.refused else parts
+        check_engine(engine)
+        self.search: TorchSearch | CTranslate2Search
+        if engine == "ctranslate2":
+            self.search = CTranslate2Search(parts, rounded, name or "the model")
+        else:
+            self.search = TorchSearch(parts, rounded)
+        self.parts = self.search.parts
         self.model = self.parts.model
         self.name = name
 
@@ -71,7 +76,7 @@ class TranslationPipeline:
         device: str | None = None,
         dtype: str = "auto",
         *,
-        engine: str | None = None,
+        engine: str = "torch",
         fast: bool = True,
         **options: Any,
     ) -> TranslationPipeline:
@@ -80,13 +85,13 @@ class TranslationPipeline:
         Args:
             device: default: a GPU where there is one, but a CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
-            engine: "auto" (the default, unless the variable HF_MLNMT_ENGINE names another), "ctranslate2" or "torch".
+            engine: "torch" or "ctranslate2".
             fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
                 the same outputs; False leaves it as it is.
 
         Raises: UserError when it cannot be loaded, or the engine that is named cannot run it.
         """
-        engine = choose_engine(engine)
+        check_engine(engine)
         rounded = dtype == "int8"
         device = "cpu" if rounded and device is None else device
         parts = load(str(name), device, "float32" if rounded else dtype, fast=fast, **options)
@@ -178,14 +183,14 @@ class TranslationPipeline:
 class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
-    def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: Search):
+    def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: TorchSearch | CTranslate2Search):
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         if has_modules(parts.model):
             pair = pair_of(parts.model, *languages, name)
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            search = Search(parts, "torch", search.rounded, name)
-            parts = search.torch_parts
+            search = TorchSearch(parts, search.rounded)
+            parts = search.parts
         self.parts = parts
         self.search = search
         self.model = parts.model

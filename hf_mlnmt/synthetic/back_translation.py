@@ -152,9 +152,7 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
 
     options: dict[str, Any] = {"revision": revision} if revision else {}
     # By generate() alone, whatever is installed: the same bytes are promised.
-    return TranslationPipeline.from_pretrained(
-        str(model), device=device, dtype=settings.dtype, engine="torch", **options
-    )
+    return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:

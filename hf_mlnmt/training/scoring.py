@@ -103,7 +103,7 @@ class Scoring:
             if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
                 return outputs
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        translate = TranslationPipeline.from_pretrained(str(model), engine="torch")  # scores are generate()'s
+        translate = TranslationPipeline.from_pretrained(str(model))
         options = {name: language for name, language in asked(test).items() if language}
         if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
             options = {"target_language": test.language}

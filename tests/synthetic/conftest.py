@@ -26,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def pipeline(folder) -> TranslationPipeline:
     """The model, loaded."""
-    return TranslationPipeline.from_pretrained(str(folder), device="cpu", engine="torch")
+    return TranslationPipeline.from_pretrained(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -257,7 +257,7 @@ def test_a_tokenizer_with_codes_for_one_pair(three, tmp_path):
     model = {"system": "rnn", "shape": "tiny", "settings": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}}
     run(recipe_of(tmp_path / "b", {"pairs": ["de-en"]}, model, tokenizer=given, **short), three, tmp_path / "run")
     (written,) = (tmp_path / "run" / "translations").glob("*.average.en")
-    translate = TranslationPipeline.from_pretrained(tmp_path / "run" / "average", engine="torch")
+    translate = TranslationPipeline.from_pretrained(tmp_path / "run" / "average")
     found = translate((three / "test.de").read_text().splitlines(), target_language="en")
     assert written.read_text().splitlines() == found
 
