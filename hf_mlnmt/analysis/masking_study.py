@@ -7,7 +7,6 @@ from typing import Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.masking import WHOLE, Question, rows, translations, variants
-from hf_mlnmt.analysis.published import published_masking
 from hf_mlnmt.analysis.studies import Systems
 from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.analysis.writing import file_name
@@ -25,7 +24,6 @@ def masking_study(
 ) -> Study:
     """`questions`: None for all that each system has; `scoring`: protocol, language, bootstrap, trials, seed.
 
-    Beside layer aggregation and MLMHA of our own stand the papers' changes, in a column of the rows that is named so.
     Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.
     """
     chosen = {}
@@ -43,7 +41,6 @@ def masking_study(
             study.texts[f"translations/{file_name(f'{name}.{what}')}.txt"] = text
         found = [{"system": name, **row} for row in rows(outputs, chosen[name], references, **scoring)]
         study.rows += found
-        study.rows += _published(name, parts.model.config)
         study.summary += [
             {
                 "system": name,
@@ -57,12 +54,3 @@ def masking_study(
         panels[f"{name}: {found[0]['BLEU']:.2f} BLEU"] = bars
     study.figures["masking"] = figures.bars(panels, "change of BLEU", changes=True)
     return study
-
-
-def _published(name: str, config: Any) -> list[dict[str, Any]]:
-    """The thesis's row, each number as it is printed."""
-    printed = published_masking(config) or []
-    return [
-        {"system": name, "question": "published", "without": f"layer {number}", "thesis_table_3.5_WMT14_En-De": text}
-        for number, text in enumerate(printed, start=1)
-    ]

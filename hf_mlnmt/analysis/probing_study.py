@@ -18,9 +18,8 @@ from hf_mlnmt.analysis.probing_tasks import (
     length_task,
     word_content_task,
 )
-from hf_mlnmt.analysis.published import PROBING
 from hf_mlnmt.analysis.reading import usable_indices
-from hf_mlnmt.analysis.senteval import FILES, find_files, read_task
+from hf_mlnmt.analysis.senteval import find_files, read_task
 from hf_mlnmt.analysis.studies import Systems
 from hf_mlnmt.analysis.study import Study, named
 from hf_mlnmt.errors import UserError
@@ -90,7 +89,6 @@ def probing_study(
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.
-    Published accuracies of SentEval's tasks are rows of their own.
     """
     study = Study("probing")
     if pooling is not None and layers:
@@ -123,7 +121,6 @@ def probing_study(
         for row in study.rows
     ]
     study.figures["probing"] = _figure(study.rows, several)
-    study.rows += published_rows({task.name for task in tasks})
     return study
 
 
@@ -147,17 +144,6 @@ def _figure(rows: Sequence[dict[str, Any]], several: bool) -> Any:
     majorities = {row["task"]: row["majority"] for row in rows}
     levels = "most frequent class", [majorities[name] for name in names]
     return figures.points(panels, names, "", "accuracy (%)", levels)
-
-
-def published_rows(tasks: set[str]) -> list[dict[str, Any]]:
-    """The papers' accuracies on these tasks, if they are SentEval's."""
-    return [
-        {"system": f"published: {system}, {table}", "task": name, "accuracy": of_system[name]}
-        for table, systems in PROBING.items()
-        for system, of_system in systems.items()
-        for name in FILES.values()
-        if name in tasks
-    ]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

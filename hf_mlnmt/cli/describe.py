@@ -16,7 +16,10 @@ def describe(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     card: Annotated[
-        bool, typer.Option("--card", help="Print the model card of a record (Markdown), as model_cards/ holds it.")
+        bool,
+        typer.Option(
+            "--card", help="Print the model card of a record (Markdown), without what papers report of the system."
+        ),
     ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub name.")] = None,
 ) -> None:

@@ -31,6 +31,7 @@ def report(
     """
     from hf_mlnmt.files import check_file
     from hf_mlnmt.reports.index_page import write_index
+    from hf_mlnmt.reports.published import papers_table
     from hf_mlnmt.reports.record_cards import stale_cards, write_cards
     from hf_mlnmt.reports.regions import pages, stale_pages, write_pages
 
@@ -44,7 +45,7 @@ def report(
     has_cards = cards and (root / "modeling").is_dir()
     if check:
         stale = [str(path.relative_to(root)) for path in stale_pages(root)]
-        stale += [f"model_cards/{stem}.md" for stem in (stale_cards(root) if has_cards else [])]
+        stale += [f"model_cards/{stem}.md" for stem in (stale_cards(root, papers_table) if has_cards else [])]
         if stale:
             raise UserError(f"stale: {', '.join(stale)}. Make them anew with `hf-mlnmt report {results}`.")
         typer.echo(f"README, docs{' and cards' if has_cards else ''} say what the results say.")
@@ -52,6 +53,6 @@ def report(
     changed = write_pages(root)
     typer.echo(f"{len(pages(root))} pages, changed: {', '.join(path.name for path in changed) or 'none'}")
     if has_cards:
-        typer.echo(f"{len(write_cards(root))} cards")
+        typer.echo(f"{len(write_cards(root, papers_table))} cards")
     if index:
         typer.echo(f"written to {write_index(index, [results, *(runs or [])])}")

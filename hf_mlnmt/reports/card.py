@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from hf_mlnmt.evaluation.marks import LEGEND
-from hf_mlnmt.reports.card_comparisons import papers_table, side_by_side
+from hf_mlnmt.reports.card_comparisons import side_by_side
 from hf_mlnmt.reports.card_text import auto_class_of_facts, how_to_use_text, perplexity_table, what_it_is
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import language_name
@@ -49,7 +49,7 @@ def build_card(facts: Facts) -> str:
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
         legend=LEGEND,
-        papers_table=papers_table(facts),
+        papers_table=facts.papers,
         decoding=_decoding(facts),
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
     )

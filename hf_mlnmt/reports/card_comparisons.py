@@ -1,4 +1,4 @@
-"""Two sections of a record's card: the system beside others at a budget of the comparison's own, and in the papers."""
+"""A section of a record's card: the system beside others, at a budget of the comparison's own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.reports.comparison import RunComparison
 from hf_mlnmt.reports.comparison_page import detail, same_for_all
 from hf_mlnmt.reports.facts import Facts
-from hf_mlnmt.reports.published import COLUMNS, numbers
-from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Table
 
 
@@ -42,13 +40,3 @@ def _rows(comparison: RunComparison, stem: str) -> Table:
                 cells = detail(comparison, stem, test_set, protocol, metric)
                 rows.append([test_set, protocol, with_arrow(metric), *cells])
     return Table(header, rows)
-
-
-def papers_table(facts: Facts) -> Table | None:
-    """What the papers report; None where they report nothing."""
-    if facts.papers is None:
-        return None
-    own, baseline = facts.papers
-    pairs = {name: (getattr(own, key), getattr(baseline, key)) for name, key in COLUMNS.items()}
-    rows = [[name, *numbers(pair, MISSING)] for name, pair in pairs.items() if pair[0] is not None]
-    return Table(["in the paper", "this system", "its baseline"], rows)

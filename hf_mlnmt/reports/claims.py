@@ -18,16 +18,24 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.evaluation.marks import holm
-from hf_mlnmt.reports.comparison import TESTED, RunComparison
+from hf_mlnmt.reports.comparison import PAGE, TESTED, RunComparison, comparisons, read_comparison
+from hf_mlnmt.reports.comparison_page import comparison_page, own_budget
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
 from hf_mlnmt.zoo.papers import BASELINE
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
 
+SECTION = (
+    "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
+    "what is better in every seed on the test set, better on the dev set, and has p < 0.05 there (approximate "
+    "randomisation, corrected for the number of lines); contradicted what is significantly the other way in every "
+    "seed; with one seed every line is open. A small model and a short training say nothing about the papers' sizes."
+)
 SIGNIFICANT = 0.05
 OPEN, FEWEST_SEEDS = "open", 2
 BETTER, NO_BETTER = ("confirmed", "not seen", "contradicted"), ("not contradicted", "contradicted")
@@ -88,8 +96,11 @@ def claims(systems: Collection[str]) -> list[Claim]:
 
 
 def claims_table(comparison: RunComparison) -> Table | None:
-    """A line for each statement about the compared systems; None where there is none, or no test set beside dev."""
-    if comparison.claims is None or comparison.methods:
+    """A line for each statement about the compared systems; None where there is none, or no test set beside dev.
+
+    Nor is there one of a comparison whose pairs of systems were not tested.
+    """
+    if comparison.pairs is None or comparison.methods:
         return None
     suffix = comparison.baseline.removeprefix(BASELINE)
     tests = {test: test in DEV for test in comparison.first["scores"]}
@@ -113,6 +124,19 @@ def claims_table(comparison: RunComparison) -> Table | None:
         shown = f"{p:.3f}" if p is not None else MISSING
         rows.append([claim.text, _range(claim.published), *cells, better, shown, answer(claim, seeds, on_dev, p)])
     return Table([*columns, "seeds better", Number("p, corrected"), "at this scale"], rows)
+
+
+def page_with_claims(folder: Path, root: Path) -> str:
+    """README.md of a comparison's folder, with what the papers say of its systems behind the overview."""
+    comparison = read_comparison(folder)
+    table = claims_table(comparison)
+    sections = [f"## What the papers say\n\n{SECTION}\n\n{table.markdown()}"] if table else []
+    return comparison_page(comparison, own_budget(comparison.baseline, root), sections)
+
+
+def comparison_pages(root: Path) -> dict[Path, str]:
+    """The pages of all comparisons in results/, as they should be."""
+    return {folder / PAGE: page_with_claims(folder, root) for folder in comparisons(root)}
 
 
 def answer(claim: Claim, seeds: list[float], dev: float | None, p: float | None) -> str:
@@ -144,7 +168,7 @@ def _tested(comparison: RunComparison, claim: Claim, suffix: str) -> dict[str, A
     if claim.against == BASELINE:
         found = comparison.tests.get(claim.system + suffix, {})
     else:
-        found = (comparison.claims or {}).get(f"{claim.system}{suffix} > {claim.against}{suffix}", {})
+        found = (comparison.pairs or {}).get(f"{claim.system}{suffix} > {claim.against}{suffix}", {})
     return dict(found.get(TESTED, {}))
 
 

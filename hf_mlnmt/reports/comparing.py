@@ -24,7 +24,6 @@ from hf_mlnmt.evaluation.seed_tests import compare_seeds
 from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS
 from hf_mlnmt.files import write_json, write_text
-from hf_mlnmt.reports.claims import pairs_to_test
 from hf_mlnmt.reports.comparison import (
     COMPARISON,
     COUNTS,
@@ -47,6 +46,7 @@ def add_runs(
     data: str | Path = ".",
     tell: Callable[[str], None] = print,
     methods: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None,
     **settings: int,
 ) -> list[str]:
     """Take runs into a comparison and test every system against the baseline; what is there already is kept.
@@ -57,10 +57,11 @@ def add_runs(
         output: folder of the comparison.
         data: folder of the raw references, as for training.
         methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
+        pairs: systems to test against other systems than the baseline, beside the pairs that were tested before.
         settings: bootstrap, trials and seed of the tests.
 
     Returns: the systems that were tested anew.
-    Raises: UserError for runs that are not comparable; then nothing is written.
+    Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
     """
     output = Path(output)
     new = [run for run in (_read(folder, tell) for folder in folders) if run is not None]
@@ -83,10 +84,12 @@ def add_runs(
     for (system, seed), run in every.items():
         comparison.runs.setdefault(system, {})[seed] = hide_paths(dict(run.results))
     comparison.runs = in_order(comparison.runs, comparison.baseline)
+    if gone := {name for pair in pairs or () for name in pair} - comparison.runs.keys():
+        raise UserError(f"{output}: no runs of {', '.join(sorted(gone))}, so nothing to test as a pair.")
     for (system, seed), found in counts.items():
         write_counts(output / f"{system}.seed{seed}{COUNTS}", found)
         write_json(output / f"{system}.seed{seed}.json", comparison.runs[system][seed])
-    tested = _test(comparison, kept, output, tell)
+    tested = _test(comparison, kept, pairs, output, tell)
     write_json(output / COMPARISON, _content(comparison))
     write_text(output / PAGE, page_of(output))
     return tested
@@ -133,12 +136,16 @@ def _check(runs: Mapping[tuple[str, int], FinishedRun], comparison: RunCompariso
 
 
 def _test(
-    comparison: RunComparison, kept: RunComparison | None, output: Path, tell: Callable[[str], None]
+    comparison: RunComparison,
+    kept: RunComparison | None,
+    pairs: Sequence[tuple[str, str]] | None,
+    output: Path,
+    tell: Callable[[str], None],
 ) -> list[str]:
-    """Fill `comparison.tests` and `.claims`; returns the systems whose numbers are not those that were kept."""
+    """Fill `comparison.tests` and `.pairs`; returns the systems whose numbers are not those that were kept."""
     same = kept and kept.settings == comparison.settings and kept.ties_counted
     known = kept if kept and same else RunComparison(comparison.baseline)
-    tested, claims = [], known.claims or {}
+    tested = []
     for system in comparison.runs:
         found = system != comparison.baseline and _pair(
             comparison, system, comparison.baseline, known.tests.get(system), output, tell
@@ -146,12 +153,13 @@ def _test(
         if found:
             comparison.tests[system] = found
             tested += [system] if found is not known.tests.get(system) else []
-    made: dict[str, Any] = {}
-    for system, against in pairs_to_test(comparison):
-        name = f"{system} > {against}"
-        if found := _pair(comparison, system, against, claims.get(name), output, tell):
-            made[name] = found
-    comparison.claims = made
+    before = kept.pairs if kept else None
+    if before is not None or pairs is not None:
+        comparison.pairs = {}
+        for name in dict.fromkeys([*(before or ()), *(f"{system} > {against}" for system, against in pairs or ())]):
+            system, _, against = name.partition(" > ")
+            if found := _pair(comparison, system, against, (known.pairs or {}).get(name), output, tell):
+                comparison.pairs[name] = found
     return tested
 
 
@@ -208,5 +216,5 @@ def _content(comparison: RunComparison) -> dict[str, Any]:
         "settings": comparison.settings,
         **({"compares": METHODS} if comparison.methods else {}),
         "systems": comparison.tests,
-        "claims": comparison.claims,
+        **({"pairs": comparison.pairs} if comparison.pairs is not None else {}),
     }

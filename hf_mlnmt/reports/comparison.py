@@ -5,7 +5,7 @@
 | `<system>.seed<n>.json` | a run's own results file, whole |
 | `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/sentence_counts.py) |
 | `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
-and of systems that the papers compare with one another |
+and of further pairs of systems, where these were asked for |
 | `README.md` | the page of tables, made from the files above and from nothing else |
 
 The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
@@ -47,8 +47,8 @@ class RunComparison:
     runs: {system: {seed: content of its results file}}, the baseline first, the others in the zoo's order.
     tests: {system: {"seeds", "made_of", "tested": {test set: {protocol: {metric: numbers of a SeedResult}}}}}.
     settings: bootstrap, trials and seed of the tests.
-    claims: {"system > system": ...} as `tests`, of two systems neither of which is the baseline (claims.py);
-        None in comparisons of before there were such.
+    pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
+        asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
     ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not before
         there was schema 2.
@@ -58,7 +58,7 @@ class RunComparison:
     runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, int] = field(default_factory=dict)
-    claims: dict[str, dict[str, Any]] | None = None
+    pairs: dict[str, dict[str, Any]] | None = None
     methods: bool = False
     ties_counted: bool = True
 
@@ -119,7 +119,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> RunCompariso
         raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
     runs = in_order(found, content["baseline"])
     methods = content.get("compares") == METHODS
-    tested = (content["systems"], content["settings"], content.get("claims"))
+    tested = (content["systems"], content["settings"], content.get("pairs"))
     ties = content["schema"] == SCHEMA
     return RunComparison(content["baseline"], runs, *tested, methods=methods, ties_counted=ties)
 

@@ -12,33 +12,27 @@ from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.significance import TOO_FEW
-from hf_mlnmt.reports.claims import claims_table
-from hf_mlnmt.reports.comparison import PAGE, RunComparison, comparisons, read_comparison
+from hf_mlnmt.reports.comparison import RunComparison, read_comparison
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 
-CLAIMS = (
-    "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
-    "what is better in every seed on the test set, better on the dev set, and has p < 0.05 there (approximate "
-    "randomisation, corrected for the number of lines); contradicted what is significantly the other way in every "
-    "seed; with one seed every line is open. A small model and a short training say nothing about the papers' sizes."
-)
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
 
-def comparison_page(comparison: RunComparison, own_budget: Mapping[str, Any] | None = None) -> str:
-    """The page. own_budget: that of the baseline's recipe."""
+def comparison_page(
+    comparison: RunComparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
+) -> str:
+    """The page. own_budget: that of the baseline's recipe; sections: Markdown that is to stand behind the overview."""
     blocks = [
         f"# {_heading(comparison.first, comparison.methods)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare-runs` "
         "from the files beside this page.",
         overview(comparison).markdown(),
         *_notes(comparison),
+        *sections,
     ]
-    if answers := claims_table(comparison):
-        blocks.append(f"## What the papers say\n\n{CLAIMS}\n\n{answers.markdown()}")
     for test_set, protocol in _tests(comparison):
         heading = f"## {test_set}, protocol {title(protocol)}"
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
@@ -59,17 +53,6 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
 
     path = (Path(root) if root is not None else records_root()) / "training" / f"{stem}.yaml"
     return read_recipe(path).to_dict()["budget"] if path.is_file() else None
-
-
-def stale_comparisons(root: str | Path | None = None) -> list[str]:
-    """Names of the comparisons under results/ whose README.md is not what their JSON files say."""
-    root = Path(root) if root is not None else records_root()
-    pages = [folder / PAGE for folder in comparisons(root)]
-    return [
-        page.parent.name
-        for page in pages
-        if not page.is_file() or page.read_text(encoding="utf-8") != page_of(page.parent, root)
-    ]
 
 
 def _heading(results: Mapping[str, Any], methods: bool) -> str:

@@ -14,7 +14,7 @@ from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.zoo.entry import Reported
+from hf_mlnmt.table import Table
 
 if TYPE_CHECKING:
     from hf_mlnmt.reports.comparison import RunComparison
@@ -49,8 +49,8 @@ class Facts:
     """By part, see parts.py."""
     comparisons: Mapping[str, RunComparison] = field(default_factory=dict)
     """Comparisons with other systems, by their names under results/."""
-    papers: tuple[Reported, Reported] | None = None
-    """What the papers report for this system in this setup, and for their baseline."""
+    papers: Table | None = None
+    """What papers report of a system; only for records, and only from those who keep such numbers."""
     curves: Path | None = None
     """The picture of its training, which goes beside the card."""
     published: bool = True

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries import layers_read
 from hf_mlnmt.zoo.methods import METHODS
-from hf_mlnmt.zoo.papers import reported, systems_scored
+from hf_mlnmt.zoo.papers import papers_numbers, reported, systems_scored
 from hf_mlnmt.zoo.setups import SETUPS
 from hf_mlnmt.zoo.systems import SYSTEMS
 
@@ -286,6 +287,16 @@ def _setup_table(setup: str, names: Sequence[str], ours: Mapping[str, str]) -> T
     cells.append([ours.get(f"{name}.{setup}", "not trained") for name in names])
     heads = [Number(f"published {title}" if title in SCORES else title) for title in columns]
     return Table(["system", *heads, "ours, cased BLEU"], list(map(list, zip(*cells, strict=True))))
+
+
+def papers_table(record: str) -> Table | None:
+    """What the papers report of a record's system and of their baseline; None where they report nothing."""
+    if (found := papers_numbers(record)) is None:
+        return None
+    own, baseline = found
+    pairs = {name: (getattr(own, key), getattr(baseline, key)) for name, key in COLUMNS.items()}
+    rows = [[name, *numbers(pair, MISSING)] for name, pair in pairs.items() if pair[0] is not None]
+    return Table(["in the paper", "this system", "its baseline"], rows)
 
 
 def numbers(values: Sequence[float | None], missing: str = "") -> list[str]:

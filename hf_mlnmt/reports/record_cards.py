@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,28 @@ from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import comparisons_of_record
 from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config, parameters_by_part
-from hf_mlnmt.zoo.papers import papers_numbers
+from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.records import records_root, stems
 
+Papers = Callable[[str], Table | None]
+"""What papers report of the system of a record, by the record's name."""
 
-def card_for_record(stem: str, root: str | Path | None = None) -> str:
+
+def card_for_record(stem: str, root: str | Path | None = None, papers: Table | None = None) -> str:
     """The card of a record: before training the plan with "No results yet", after it the results.
 
     Args:
         stem: the name that modeling/<stem>.json, training/<stem>.yaml and model_cards/<stem>.md share. Scores come from
             results/<stem>.json and, with several seeds, results/<stem>.seed<n>.json, as far as these are there.
         root: the folder that holds modeling/ and the others; default: this project's own.
+        papers: what papers report of the system; a section of the card.
 
     Raises: UserError when the record is missing or broken.
     """
-    return build_card(facts_of_record(stem, root))
+    return build_card(facts_of_record(stem, root, papers))
 
 
-def facts_of_record(stem: str, root: str | Path | None = None) -> Facts:
+def facts_of_record(stem: str, root: str | Path | None = None, papers: Table | None = None) -> Facts:
     """What is known of a record."""
     from hf_mlnmt.training.recipe import read_recipe
 
@@ -48,7 +53,7 @@ def facts_of_record(stem: str, root: str | Path | None = None) -> Facts:
         recipe=recipe,
         parameters=parameters_by_part(model),
         comparisons=comparisons_of_record(stem, root),
-        papers=papers_numbers(stem),
+        papers=papers,
         published=False,
     )
 
@@ -75,15 +80,15 @@ def results_of_record(stem: str, root: str | Path | None = None) -> list[Path]:
     return [*([plain] if plain.is_file() else []), *seeds]
 
 
-def stale_cards(root: str | Path | None = None) -> list[str]:
+def stale_cards(root: str | Path | None = None, papers: Papers = lambda stem: None) -> list[str]:
     """Stems whose card is missing or differs from what `card_for_record` makes."""
-    return [stem for stem in stems(_root(root)) if _written(stem, root) != card_for_record(stem, root)]
+    return [stem for stem in stems(_root(root)) if _written(stem, root) != card_for_record(stem, root, papers(stem))]
 
 
-def write_cards(root: str | Path | None = None) -> list[Path]:
+def write_cards(root: str | Path | None = None, papers: Papers = lambda stem: None) -> list[Path]:
     """Write the card of every record; returns the files."""
     return [
-        write_text(_root(root) / "model_cards" / f"{stem}.md", card_for_record(stem, root))
+        write_text(_root(root) / "model_cards" / f"{stem}.md", card_for_record(stem, root, papers(stem)))
         for stem in stems(_root(root))
     ]
 

@@ -29,7 +29,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.marks import LEGEND as MARKS
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports import monolingual, multilingual
-from hf_mlnmt.reports.claims import claims_table
+from hf_mlnmt.reports.claims import claims_table, comparison_pages
 from hf_mlnmt.reports.comparison import comparisons, read_comparison
 from hf_mlnmt.reports.comparison_page import brief, mean_text
 from hf_mlnmt.reports.facts import load_results
@@ -89,17 +89,16 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
 
-def stale_pages(root: str | Path | None = None) -> list[Path]:
-    """The pages that do not say what results/ and the zoo say."""
+def stale_pages(root: str | Path | None = None) -> dict[Path, str]:
+    """The pages that do not say what results/ and the zoo say, those of comparisons too, as they should be."""
     folder = _root(root)
-    return [path for path in pages(folder) if path.read_text(encoding="utf-8") != filled(path, folder)]
+    made = {**{path: filled(path, folder) for path in pages(folder)}, **comparison_pages(folder)}
+    return {path: text for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text}
 
 
 def write_pages(root: str | Path | None = None) -> list[Path]:
-    """Make every region anew; returns the pages that changed."""
-    folder = _root(root)
-    made = {path: filled(path, folder) for path in stale_pages(folder)}  # all are read before one is written
-    return [write_text(path, text) for path, text in made.items()]
+    """Make every region, and every comparison's page, anew; returns the pages that changed."""
+    return [write_text(path, text) for path, text in stale_pages(root).items()]
 
 
 def results_table(

@@ -136,8 +136,7 @@ def test_masking(folders, files):
         "auxiliary 1",
         "decoder on layer 1",
     ]
-    published = [row for row in rows if row["question"] == "published"]
-    assert [row["thesis_table_3.5_WMT14_En-De"] for row in published][:2] == ["-0.83‡", "-1.32‡"]
+    assert len([row for row in rows if row["system"] == "a"]) == 3, "rows are of our own translations alone"
     assert len((out / "translations" / "a.layer-2.txt").read_text().splitlines()) == 5
     check_figures(out, "masking")
     with pytest.raises(UserError, match=r"c: .*collects no encoder layers"):
@@ -169,8 +168,7 @@ def test_probe_goes_on_where_it_was(folders, files, demo):
     )
     run("probe", f"a={folders('transformer')}", "--senteval", files, "-o", out, "--classifier", "logistic")
     rows = contents(out, "probing")["rows"]
-    assert rows[0]["task"] == "Tense"
-    assert rows[1] == {"system": "published: Transformer, IWSLT En-Vi, table 4.8", "task": "Tense", "accuracy": 78.88}
+    assert [row["task"] for row in rows] == ["Tense"]
     with pytest.raises(UserError, match="probe needs sentences"):
         run("probe", f"a={folders('transformer')}", "-o", out)
     with pytest.raises(UserError, match="expected three numbers"):

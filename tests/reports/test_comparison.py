@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 from pathlib import Path
@@ -24,9 +23,10 @@ from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparing import add_runs
 from hf_mlnmt.reports.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
-from hf_mlnmt.reports.comparison_page import page_of, stale_comparisons
+from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
+from hf_mlnmt.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,6 +122,23 @@ def test_p_values_of_before_ties_were_counted_are_said_to_be_and_made_again(runs
     assert OLD_RULE not in page_of(compared)
     assert set(add_runs([runs / "base"], output, runs / "data", **FEW)) == {NAMES["a"], NAMES["b"]}
     assert contents(output) == contents(compared)
+
+
+def test_pairs_without_the_baseline_are_tested_when_asked_for_and_again_when_runs_change(runs, compared, tmp_path):
+    assert "pairs" not in json.loads((compared / "comparison.json").read_text())
+    output, said = shutil.copytree(compared, tmp_path / "toy"), []
+    add_runs([], output, runs / "data", said.append, pairs=[(NAMES["a"], NAMES["b"])], **FEW)
+    name = f"{NAMES['a']} > {NAMES['b']}"
+    assert said == [f"testing {NAMES['a']} against {NAMES['b']}, seeds 1"]
+    found = read_comparison(output).pairs
+    scores = [read_comparison(output).scores(NAMES[key], "test", "cased", "BLEU")[0] for key in "ab"]
+    assert found[name]["tested"]["test"]["cased"]["BLEU"]["difference"] == pytest.approx(scores[0] - scores[1])
+    assert (output / "README.md").read_text() == (compared / "README.md").read_text()
+    other = write_run(tmp_path / "b", "b", SECOND["a"])
+    add_runs([other], output, runs / "data", said.append, **FEW)
+    assert read_comparison(output).pairs[name]["made_of"] != found[name]["made_of"]
+    with pytest.raises(UserError, match=r"no runs of rnn\.multi30k-ende"):
+        add_runs([], output, runs / "data", pairs=[(NAMES["a"], "rnn.multi30k-ende")], **FEW)
 
 
 def test_a_comparison_without_counts_shows_its_tests_and_takes_no_seed(runs, compared, tmp_path):
@@ -228,27 +245,19 @@ def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
     assert "model-index" not in card
     base = build_card(facts_of_record(NAMES["base"], root))
     assert "the baseline" in base.split("## Side by side")[1]
-    assert stale_comparisons(root) == []
-    (root / "results" / "toy" / "README.md").write_text("old")
-    assert stale_comparisons(root) == ["toy"]
-    (root / "results" / "other").mkdir()
-    shutil.copyfile(ROOT / "results" / "transformer.demo-ende.json", root / "results" / "other" / "run.json")
-    assert stale_comparisons(root) == ["toy"]
 
 
-def test_the_papers_numbers_are_said_to_be_the_papers():
-    card = build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT))
+def test_numbers_of_papers_stand_apart_in_a_card():
+    papers = Table(
+        ["in the paper", "this system", "its baseline"], [["BLEU", "28.81", "28.37"], ["size", "77.0", "61.2"]]
+    )
+    card = build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT, papers))
     section = card.split("## What the paper reports")[1].split("\n## ")[0]
     assert "28.81 | 28.37" in section
     assert "77.0 | 61.2" in section
     assert "not of this project" in " ".join(section.split())
-    rest = copy.copy(card).replace(section, "")
-    assert "28.81" not in rest
-    assert "What the paper reports" not in build_card(facts_of_record("iter-c-agg.multi30k-ende", ROOT))
-
-
-def test_pages_of_the_projects_comparisons_are_in_step():
-    assert stale_comparisons(ROOT) == [], "run hf-mlnmt compare-runs again, or write page_of(folder)"
+    assert "28.81" not in card.replace(section, "")
+    assert "What the paper reports" not in build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT))
 
 
 def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.index_page import index_page
 from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.regions import filled, region, stale_pages, write_pages
@@ -47,7 +49,7 @@ def test_regions_are_made_anew_and_the_rest_stays(project):
     assert "seed2" not in readme
     assert "](../results/transformer.iwslt-envi.seed2.json) | tst2013 | 4,321 steps | 33.00 |" in page
     assert "val" not in page
-    assert stale_pages(project) == []
+    assert not stale_pages(project)
     (project / "README.md").write_text(readme.replace("30.00", "31.00"))
     assert [path.name for path in stale_pages(project)] == ["README.md"]
 
@@ -100,7 +102,19 @@ def test_a_printed_table_is_whole(name):
 
 
 def test_this_project_s_pages_say_what_its_results_say():
-    assert stale_pages(ROOT) == [], "run `hf-mlnmt report results`"
+    assert not list(stale_pages(ROOT)), "run `hf-mlnmt report results`"
+
+
+def test_the_page_of_a_comparison_is_made_with_what_the_papers_say(tmp_path):
+    name = "multi30k-ende-long"
+    shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
+    page = tmp_path / "results" / name / "README.md"
+    text = page.read_text()
+    assert "## What the papers say" in text
+    assert not stale_pages(tmp_path)
+    page.write_text(page_of(page.parent, ROOT))
+    assert "papers" not in page.read_text(), "compare-runs knows nothing of them"
+    assert list(stale_pages(tmp_path)) == [page]
 
 
 def test_the_index_has_every_run(project):
