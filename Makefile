@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test test-versions newer-releases lint install clean
+.PHONY: help demo test test-versions newer-releases lint report records install clean
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -42,6 +42,12 @@ newer-releases: install  ## which packages of the tested set have newer releases
 
 lint: install  ## formatting, style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+report: install  ## the tables of README and docs, and the pages of comparisons, anew from results/
+	$(BIN)/python studies/report.py
+
+records: install  ## the records in modeling/ and training/ that are made, and all model cards
+	$(BIN)/python studies/records.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache

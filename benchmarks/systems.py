@@ -5,7 +5,7 @@
 Each system takes its turn right after the baseline, A B A C A D ..., and its ratio is to the turn before; the median
 is printed beside the ratio of the arithmetic (floating-point operations in the matrix products of a step: a guide, not
 a bound, since products differ in speed and a step has other work) and the papers' own ratio (their GPU, their code:
-hf_mlnmt/zoo/entries). Random weights and sentences; all systems do the same steps on the same batches. Turns are
+studies/papers.py). Random weights and sentences; all systems do the same steps on the same batches. Turns are
 short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for every turn:
 all together do not fit into memory.
 """
@@ -28,8 +28,10 @@ from hf_mlnmt.reports.cost import Work, decoding, operations, training
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.reports.turns import Turn, beside_baseline
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.papers import decoding_ratio, training_ratio
 from hf_mlnmt.zoo.systems import find_system, list_systems
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "studies"))
+from papers import decoding_ratio, training_ratio
 
 BASELINE = "transformer"
 

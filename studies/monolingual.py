@@ -31,10 +31,10 @@ from typing import Any
 
 import yaml
 from monolingual_rows import BASE, HEADLINE, ROWS, SCORES, Rows, Setting, Work
+from monolingual_tables import STUDY, study_page
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_json, write_text
-from hf_mlnmt.reports.monolingual import STUDY, study_page
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training.recipe import read_recipe
 

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from multilingual_tables import STUDY, study_tables
 
 from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.reports.multilingual import STUDY, study_tables
 from hf_mlnmt.training.directions import trained_pairs
 from hf_mlnmt.training.recipe_keys import Directions
 

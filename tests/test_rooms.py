@@ -76,6 +76,16 @@ def test_imports_run_down():
             assert not found, "an import that runs up"
 
 
+def test_the_package_imports_nothing_of_studies():
+    """What only this project's pages and records need is no part of the package, and is not installed with it."""
+    programs = {"studies", *(path.stem for path in (PACKAGE.parent / "studies").glob("*.py"))}
+    for file, tree in FILES.items():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert not {name.split(".")[0] for name in names} & programs, file
+
+
 def test_no_circles():
     """Of files that import each other, at their tops or when they run; the door apart, and what only types read."""
     needed = {file: set(files_imported(file)) for file in FILES}

@@ -40,7 +40,6 @@ from hf_mlnmt.cli.outputs import outputs
 from hf_mlnmt.cli.perplexity import perplexity
 from hf_mlnmt.cli.probe import probe
 from hf_mlnmt.cli.publish import publish
-from hf_mlnmt.cli.report import report
 from hf_mlnmt.cli.retrieve import retrieve
 from hf_mlnmt.cli.rounds import rounds
 from hf_mlnmt.cli.sweep import sweep
@@ -53,7 +52,7 @@ VERBS = {
     "First steps": (demo,),
     "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
     "Translate": (translate, back_translate),
-    "Score": (evaluate, perplexity, compare, compare_runs, domains, report, fusion_grid, matrix),
+    "Score": (evaluate, perplexity, compare, compare_runs, domains, fusion_grid, matrix),
     "Look into a model": (describe, cost, coverage, attention, masking, probe, outputs, embed, retrieve),
     "Publish": (publish, export),
     "Models of other toolkits": (import_model,),

@@ -4,6 +4,6 @@ from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.description import describe
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.parameters import parameters_by_part
-from hf_mlnmt.reports.record_cards import card_for_record, stale_cards, write_cards
+from hf_mlnmt.reports.record_cards import card_for_record
 
-__all__ = ["Facts", "build_card", "card_for_record", "describe", "parameters_by_part", "stale_cards", "write_cards"]
+__all__ = ["Facts", "build_card", "card_for_record", "describe", "parameters_by_part"]

@@ -1,22 +1,17 @@
-"""The cards of the records at the root: model_cards/<stem>.md, made from modeling/, training/ and results/."""
+"""The card of a record, made from its files in modeling/ and training/ and from results/."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import comparisons_of_record
 from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config, parameters_by_part
 from hf_mlnmt.table import Table
 from hf_mlnmt.zoo.records import records_root, stems
-
-Papers = Callable[[str], Table | None]
-"""What papers report of the system of a record, by the record's name."""
 
 
 def card_for_record(stem: str, root: str | Path | None = None, papers: Table | None = None) -> str:
@@ -80,23 +75,5 @@ def results_of_record(stem: str, root: str | Path | None = None) -> list[Path]:
     return [*([plain] if plain.is_file() else []), *seeds]
 
 
-def stale_cards(root: str | Path | None = None, papers: Papers = lambda stem: None) -> list[str]:
-    """Stems whose card is missing or differs from what `card_for_record` makes."""
-    return [stem for stem in stems(_root(root)) if _written(stem, root) != card_for_record(stem, root, papers(stem))]
-
-
-def write_cards(root: str | Path | None = None, papers: Papers = lambda stem: None) -> list[Path]:
-    """Write the card of every record; returns the files."""
-    return [
-        write_text(_root(root) / "model_cards" / f"{stem}.md", card_for_record(stem, root, papers(stem)))
-        for stem in stems(_root(root))
-    ]
-
-
 def _root(root: str | Path | None) -> Path:
     return Path(root) if root is not None else records_root()
-
-
-def _written(stem: str, root: str | Path | None) -> str | None:
-    path = _root(root) / "model_cards" / f"{stem}.md"
-    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.evaluation import score_protocols
+from hf_mlnmt.reports.comparing import add_runs
 
 WORDS = ["ein", "Hund", "läuft", "über", "das", "Gras", "und", "die", "Frau", "sieht", "den", "roten", "Ball"]
 NAMES = {"base": "transformer.multi30k-ende", "a": "m-10.multi30k-ende", "b": "s-agg.multi30k-ende"}
@@ -57,3 +58,18 @@ def write_run(folder: Path, key: str, outputs: list[str] | None = None, **change
     (folder / "average").mkdir(exist_ok=True)
     (folder / "average" / "config.json").write_text(json.dumps({"d_model": 16, "model_type": key}))
     return folder
+
+
+def write_runs(folder: Path) -> Path:
+    """A run of each system, and the references in `data`."""
+    for key in NAMES:
+        write_run(folder / key, key)
+    write_lines(folder / "data" / "test.en", sentences(0, 0))
+    write_lines(folder / "data" / "test.de", sentences(0, 0))
+    return folder
+
+
+def compare(runs: Path, output: Path) -> Path:
+    """A comparison of these runs."""
+    add_runs([runs / "base", runs / "a", runs / "b"], output, runs / "data", **FEW)
+    return output

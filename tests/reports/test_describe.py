@@ -10,9 +10,9 @@ from helpers.model_folders import small_model, some_results
 from rich.console import Console
 
 from hf_mlnmt import UserError, config_for
-from hf_mlnmt.reports import describe, parameters_by_part, write_cards
+from hf_mlnmt.reports import describe, parameters_by_part
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
-from hf_mlnmt.reports.record_cards import card_for_record, record_config, stale_cards
+from hf_mlnmt.reports.record_cards import card_for_record, record_config
 from hf_mlnmt.reports.rendering import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,15 +146,6 @@ def test_record_before_and_after_training(root):
     assert "77" not in after.split("## Training\n")[1].split("## Scores")[0], "the plan gives way to what was done"
     assert [result["seed"] for result in describe(path)["results"]] == [7, 8]
     assert "not recorded" not in text_of(describe(path)).split("scores")[1]
-
-
-def test_cards_are_written_and_kept_in_step(root):
-    assert stale_cards(root) == ["toy.toy-ende"]
-    (path,) = write_cards(root)
-    assert path.name == "toy.toy-ende.md"
-    assert stale_cards(root) == []
-    path.write_text(path.read_text().replace("No results yet", "BLEU 99"))
-    assert stale_cards(root) == ["toy.toy-ende"]
 
 
 def test_bad_targets(root, tmp_path):

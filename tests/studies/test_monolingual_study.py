@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from monolingual_tables import LAYOUTS, study_page, study_tables
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 from hf_mlnmt.reports.comparison import COMPARISON
-from hf_mlnmt.reports.monolingual import LAYOUTS, study_page, study_tables
 
 STUDY = "monolingual"
 

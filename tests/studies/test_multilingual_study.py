@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from multilingual_tables import study_tables
 
 from hf_mlnmt.files import write_json
-from hf_mlnmt.reports.multilingual import study_tables
 from hf_mlnmt.training.recipe import read_recipe
 
 STUDY = "multilingual"

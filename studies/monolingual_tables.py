@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from published import PRINTED
+
 from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.files import read_json
 from hf_mlnmt.reports.comparison import COMPARISON, RunComparison, read_comparison
-from hf_mlnmt.reports.published import PRINTED
 from hf_mlnmt.table import Number, Table
 
 STUDY = "study.json"

@@ -1,24 +1,32 @@
-"""Makes the records modeling/<stem>.json and training/<stem>.yaml of the setups, from the zoo's entries.
+"""`make records`: makes the records modeling/<stem>.json and training/<stem>.yaml of the setups, and all cards.
 
-The recipes of each setup's baseline and of methods are written by hand; those of the other systems extend the first.
-After a change in the zoo:
-python -c "from hf_mlnmt.zoo.record_files import write_records; write_records()"
+    python studies/records.py
+    python studies/records.py --check
+
+The records are made from the zoo's entries. The recipes of each setup's baseline and of methods are written by hand;
+those of the other systems extend the first. The cards model_cards/<stem>.md are made from the records and results/,
+with what the papers report.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
+from methods import METHODS, Method
+from papers import BASELINE
+from published import papers_table
+from setups import SETUPS
+
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.reports import card_for_record
 from hf_mlnmt.zoo.entries.bridge import BRIDGE
 from hf_mlnmt.zoo.entries.fusion import FUSION
 from hf_mlnmt.zoo.entry import System
-from hf_mlnmt.zoo.methods import METHODS, Method
-from hf_mlnmt.zoo.papers import BASELINE
-from hf_mlnmt.zoo.records import records_root
-from hf_mlnmt.zoo.setups import SETUPS
+from hf_mlnmt.zoo.records import records_root, stems
 from hf_mlnmt.zoo.systems import VARIANTS, config_of_entry, find_system
 
 
@@ -100,7 +108,7 @@ def _bridge_text(entry: System) -> str:
 def write_records(setups: list[str] | None = None, root: str | Path | None = None) -> list[Path]:
     """Write modeling/ and training/ of all records of the setups (default: all), but recipes written by hand.
 
-    The cards are `hf_mlnmt.reports.write_cards`'. Returns the files.
+    Returns the files.
     """
     root, written = Path(root) if root is not None else records_root(), []
     for setup in setups or SETUPS:
@@ -112,3 +120,36 @@ def write_records(setups: list[str] | None = None, root: str | Path | None = Non
             if system != BASELINE:
                 written.append(write_text(root / "training" / f"{stem}.yaml", recipe_text(system, setup)))
     return written
+
+
+def stale_cards(root: str | Path | None = None) -> list[str]:
+    """Names of the records whose card is missing or is not what it should be."""
+    root = Path(root) if root is not None else records_root()
+    cards = {stem: root / "model_cards" / f"{stem}.md" for stem in stems(root)}
+    return [stem for stem, path in cards.items() if not path.is_file() or path.read_text("utf-8") != _card(stem, root)]
+
+
+def write_cards(root: str | Path | None = None) -> list[Path]:
+    """Write the card of every record; returns the files."""
+    root = Path(root) if root is not None else records_root()
+    return [write_text(root / "model_cards" / f"{stem}.md", _card(stem, root)) for stem in stems(root)]
+
+
+def _card(stem: str, root: Path) -> str:
+    return card_for_record(stem, root, papers_table(stem))
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 and name stale cards")
+    if parser.parse_args(words).check:
+        if stale := stale_cards():
+            print(f"stale: {', '.join(stale)}. Make them anew with `make records`.", file=sys.stderr)
+        return int(bool(stale))
+    print(f"{len(write_records())} files of records, {len(write_cards())} cards")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

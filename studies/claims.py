@@ -11,23 +11,35 @@ papers print stands beside what the comparison has measured, and a rule answers,
 | no better | better in every seed, corrected p < 0.05 | contradicted |
 | no better | anything else | not contradicted |
 | either | one seed alone | open |
+
+    python studies/claims.py results/multi30k-ende-short
+
+tests the pairs of systems that the papers compare with each other, in a comparison of `hf-mlnmt compare-runs`, and
+makes its page anew. From then on `compare-runs` keeps these tests up to date, and `make report` the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from papers import BASELINE
+
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.marks import holm
+from hf_mlnmt.files import write_text
+from hf_mlnmt.reports.comparing import add_runs
 from hf_mlnmt.reports.comparison import PAGE, TESTED, RunComparison, comparisons, read_comparison
 from hf_mlnmt.reports.comparison_page import comparison_page, own_budget
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
-from hf_mlnmt.zoo.papers import BASELINE
+from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
 
 SECTION = (
@@ -196,3 +208,22 @@ def _range(values: list[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:+.2f}"
     return f"{min(values):+.2f} to {max(values):+.2f} ({len(values)} tasks)"
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of a comparison")
+    options = parser.parse_args(words)
+    try:
+        comparison = read_comparison(options.folder)
+        add_runs([], options.folder, pairs=list(pairs_to_test(comparison)), **comparison.settings)
+        write_text(options.folder / PAGE, page_with_claims(options.folder, records_root()))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt import reports
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import read_metrics, series
 from hf_mlnmt.errors import UserError
@@ -41,7 +42,7 @@ def index_page(folders: list[Path]) -> str:
     figures = [
         f"<figure><figcaption>{escape(e['name'])}</figcaption>{plot}</figure>" for e in entries for plot in e["plots"]
     ]
-    css = (Path(__file__).parent / "compare.css").read_text(encoding="utf-8")
+    css = (Path(reports.__file__).parent / "compare.css").read_text(encoding="utf-8")
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">'
     body = f'<main>\n<h1>Runs</h1>\n<div class="wide">{Table(columns, rows).html()}</div>\n'
     body += f'<h2>Training curves</h2>\n<div class="plots">{"".join(figures)}</div>\n</main>'

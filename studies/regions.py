@@ -15,7 +15,7 @@
 | systems:FOLDER | the systems of a comparison of runs, results/FOLDER; systems:FOLDER:NAME,NAME of these alone |
 | claims:FOLDER | what the papers say of them, answered |
 | front | rows of our comparisons that a reader wants first (front.py) |
-| study:NAME | a table of a study (monolingual.py, multilingual.py), as far as it is run |
+| study:NAME | a table of a study (monolingual_tables.py, multilingual_tables.py), as far as it is run |
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import monolingual_tables as monolingual
+import multilingual_tables as multilingual
+from claims import claims_table, comparison_pages
+from front import LEGEND, front_table
+from published import PRINTED, setup_tables
+
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.marks import LEGEND as MARKS
 from hf_mlnmt.files import write_text
-from hf_mlnmt.reports import monolingual, multilingual
-from hf_mlnmt.reports.claims import claims_table, comparison_pages
 from hf_mlnmt.reports.comparison import comparisons, read_comparison
 from hf_mlnmt.reports.comparison_page import brief, mean_text
 from hf_mlnmt.reports.facts import load_results
-from hf_mlnmt.reports.front import LEGEND, front_table
-from hf_mlnmt.reports.published import PRINTED, setup_tables
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root

@@ -1,7 +1,7 @@
 """What the papers print, as tables to stand beside our numbers and never among them; docs/published.md shows them all.
 
 T1: thesis on joint attention; T2: thesis on monolingual data. The BLEU of single systems is in the zoo's entries, what
-is printed of masking and probing in hf_mlnmt/analysis/published.py.
+is printed of masking and probing in published_analyses.yaml.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from methods import METHODS
+from papers import papers_numbers, reported, systems_scored
+from setups import SETUPS
+
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries import layers_read
-from hf_mlnmt.zoo.methods import METHODS
-from hf_mlnmt.zoo.papers import papers_numbers, reported, systems_scored
-from hf_mlnmt.zoo.setups import SETUPS
 from hf_mlnmt.zoo.systems import SYSTEMS
 
 SCORES = {"BLEU": "bleu", "TER": "ter", "dev BLEU": "dev_bleu", "dev TER": "dev_ter"}

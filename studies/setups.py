@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from papers import BASELINE, systems_scored
+
 from hf_mlnmt.zoo.entries.bridge import BRIDGE, RNN
-from hf_mlnmt.zoo.papers import BASELINE, systems_scored
 from hf_mlnmt.zoo.systems import find_system, list_systems
 
 

@@ -1,4 +1,4 @@
-"""`hf-mlnmt report`: marked regions of pages, published numbers apart, the index page; this project's own pages."""
+"""`make report`: marked regions of pages, published numbers apart, the index page; this project's own pages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 from helpers.model_folders import some_results
-from typer.testing import CliRunner
+from index_page import index_page
+from published import PRINTED, setup_tables
+from regions import filled, region, stale_pages, write_pages
+from report import main
 
-from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.reports.comparison_page import page_of
-from hf_mlnmt.reports.index_page import index_page
-from hf_mlnmt.reports.published import PRINTED, setup_tables
-from hf_mlnmt.reports.regions import filled, region, stale_pages, write_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +101,7 @@ def test_a_printed_table_is_whole(name):
 
 
 def test_this_project_s_pages_say_what_its_results_say():
-    assert not list(stale_pages(ROOT)), "run `hf-mlnmt report results`"
+    assert not list(stale_pages(ROOT)), "run `make report`"
 
 
 def test_the_page_of_a_comparison_is_made_with_what_the_papers_say(tmp_path):
@@ -136,20 +135,21 @@ def test_the_index_has_every_run(project):
         index_page([project / "docs"])
 
 
-def test_the_command(project):
+def test_the_command(project, capsys):
     def run(*arguments):
-        return CliRunner().invoke(app, ["report", str(project / "results"), *map(str, arguments)])
+        code = main([str(project / "results"), *map(str, arguments)])
+        return code, "".join(capsys.readouterr())
 
-    stale = run("--check")
-    assert "stale: README.md, docs/a.md" in str(stale.exception)
-    assert "changed: README.md, a.md" in run("--index", project / "index.html").output
+    code, text = run("--check")
+    assert code == 1
+    assert "stale: README.md, docs/a.md" in text
+    assert "changed: README.md, docs/a.md" in run("--index", project / "index.html")[1]
     assert (project / "index.html").is_file()
-    assert "say what the results say" in run("--check").output
-    gone = CliRunner().invoke(app, ["report", str(project / "nothing")])
-    assert "no such folder" in str(gone.exception)
+    assert run("--check") == (0, "The pages say what the results say.\n")
     (project / "alone" / "results").mkdir(parents=True)
-    nothing = CliRunner().invoke(app, ["report", str(project / "alone" / "results")])
-    assert "neither README.md nor docs" in str(nothing.exception)
+    for folder, message in (("nothing", "no such folder"), ("alone/results", "neither README.md nor docs")):
+        assert main([str(project / folder)]) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_the_systems_of_a_comparison():

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
+import front
 import pytest
-from helpers.finished_runs import NAMES
+from helpers.finished_runs import NAMES, compare, write_runs
+from regions import region
 
-from hf_mlnmt.reports import front
 from hf_mlnmt.reports.comparison import read_comparison
-from hf_mlnmt.reports.regions import region
 from hf_mlnmt.zoo.entries import (
     aggregation,
     dual_context,
@@ -23,8 +22,8 @@ from hf_mlnmt.zoo.entries import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_rows_are_those_of_the_comparisons_that_are_there(compared, tmp_path, monkeypatch):
-    shutil.copytree(compared, tmp_path / "results" / "toy")
+def test_rows_are_those_of_the_comparisons_that_are_there(tmp_path, monkeypatch):
+    compared = compare(write_runs(tmp_path / "runs"), tmp_path / "results" / "toy")
     names = {"transformer": "the baseline", "s-agg": "one system", "m-00": "not run"}
     monkeypatch.setattr(front, "PARTS", {"toy": names, "nothing": names})
     monkeypatch.setattr(front, "TESTS", ("test",))

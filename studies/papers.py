@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from methods import METHODS
+
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.zoo.entry import Reported
-from hf_mlnmt.zoo.methods import METHODS
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, find_system
 
 BASELINE = "transformer"

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from methods import METHODS
+from papers import BASELINE, decoding_ratio, papers_numbers, reported, systems_scored, training_ratio
+from records import recipe_text, record_config_of, record_json, write_records
+from setups import SETUPS
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.zoo.entries import layers_read
 from hf_mlnmt.zoo.entries.fusion import FUSION
-from hf_mlnmt.zoo.methods import METHODS
-from hf_mlnmt.zoo.papers import BASELINE, decoding_ratio, papers_numbers, reported, systems_scored, training_ratio
-from hf_mlnmt.zoo.record_files import recipe_text, record_config_of, record_json, write_records
 from hf_mlnmt.zoo.records import stems
-from hf_mlnmt.zoo.setups import SETUPS
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architecture_of, architectures, find_system, list_systems
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,10 +26,10 @@ RECORDS = [stem.split(".", 1) for stem in stems(ROOT) if stem.split(".", 1)[1] i
 @pytest.mark.parametrize(("system", "setup"), RECORDS)
 def test_a_record_is_its_systems_config(system: str, setup: str):
     content = json.loads((ROOT / "modeling" / f"{system}.{setup}.json").read_text(encoding="utf-8"))
-    assert content == record_json(system, setup), "run hf_mlnmt.zoo.record_files.write_records()"
+    assert content == record_json(system, setup), "run `make records`"
     text = (ROOT / "training" / f"{system}.{setup}.yaml").read_text(encoding="utf-8")
     if system != BASELINE and system not in METHODS.get(setup, {}):
-        assert text == recipe_text(system, setup), "run hf_mlnmt.zoo.record_files.write_records()"
+        assert text == recipe_text(system, setup), "run `make records`"
     assert max(map(len, text.splitlines())) <= 120
 
 

@@ -1,8 +1,8 @@
 """What the papers say, answered by a comparison: the rule, what is stated, and the table."""
 
 import pytest
+from claims import Claim, answer, claims, claims_table, pairs_to_test
 
-from hf_mlnmt.reports.claims import Claim, answer, claims, claims_table, pairs_to_test
 from hf_mlnmt.reports.comparison import RunComparison
 
 BETTER, NO_BETTER = Claim("ms-1"), Claim("fertility", gain=False)
