@@ -5,9 +5,9 @@
 Each system takes its turn right after the baseline, A B A C A D ..., and its ratio is to the turn before; the median
 is printed beside the ratio of the arithmetic (floating-point operations in the matrix products of a step: a guide, not
 a bound, since products differ in speed and a step has other work) and the papers' own ratio (their GPU, their code:
-studies/papers.py). Random weights and sentences; all systems do the same steps on the same batches. Turns are
-short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for every turn:
-all together do not fit into memory.
+studies/published_scores.yaml). Random weights and sentences; all systems do the same steps on the same batches. Turns
+are short, because a busy machine changes its speed within seconds. At the base shape a model is built anew for every
+turn: all together do not fit into memory.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers import BASELINE
+from papers import BASELINE, known_system, reported_of
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.marks import holm
@@ -40,7 +40,7 @@ from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
 from hf_mlnmt.zoo.records import records_root
-from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS
+from hf_mlnmt.zoo.systems import VARIANTS
 
 SECTION = (
     "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
@@ -69,7 +69,7 @@ class Claim:
     @property
     def published(self) -> list[float]:
         """The differences of BLEU that the papers print, for each setup that has both; of dev sets if no other is."""
-        own, other = ((SYSTEMS.get(name) or VARIANTS[name]).reported for name in (self.system, self.against))
+        own, other = (reported_of(name) for name in (self.system, self.against))
         found = []
         for setup in own.keys() & other.keys():
             scores = [[getattr(row[setup], key) for row in (own, other)] for key in ("bleu", "dev_bleu")]
@@ -100,9 +100,9 @@ def claims(systems: Collection[str]) -> list[Claim]:
     """
     found = []
     for system in systems:
-        known = SYSTEMS.get(system) or VARIANTS.get(system)
+        known = known_system(system)
         if system != BASELINE and known and (differences := Claim(system).published):
-            proposed = system in SYSTEMS and known.architecture != EXTENDED_CROSS_ATTENTION
+            proposed = system not in VARIANTS and known.architecture != EXTENDED_CROSS_ATTENTION
             found.append(Claim(system, gain=proposed and statistics.fmean(differences) > 0))
     return found + [claim for claim in BETWEEN if {claim.system, claim.against} <= set(systems)]
 

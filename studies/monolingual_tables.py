@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from published import PRINTED
+from papers import printed_tables
 
 from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.files import read_json
@@ -28,7 +28,7 @@ _PARTS = {
     "decoder, language model": "decoder-lm",
     "all, pseudo-encoder": "pseudo-encoder",
 }
-# name -> title, label and row of each line, names in PRINTED of what the thesis has of it
+# name -> title, label and row of each line, names in printed_tables() of what the thesis has of it
 LAYOUTS: dict[str, tuple[str, list[tuple[str, str]], tuple[str, ...]]] = {
     "overview": (
         "Methods by themselves (as table 4.32)",
@@ -136,7 +136,7 @@ def study_page(folder: str | Path) -> str:
     for name, table in study_tables(folder).items():
         blocks += [f"## {table.title}", table.markdown()]
         for printed in LAYOUTS[name][2] if name in LAYOUTS else ():
-            one = PRINTED[printed]
+            one = printed_tables()[printed]
             blocks += [f"Published, other data ({one.source}). {one.title}:", one.table().markdown()]
     return "\n\n".join(blocks) + "\n"
 

@@ -1,32 +1,116 @@
-"""What the papers report (see the entries), to stand beside our own numbers and never among them."""
+"""What the papers print: read from published_scores.yaml and published_tables.yaml, to stand beside our own numbers.
+
+What they print of masking and probing is in published_analyses.yaml, which docs/analysis.md repeats.
+"""
 
 from __future__ import annotations
 
-from methods import METHODS
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.zoo.entry import Reported
+from hf_mlnmt.table import Number, Table
+from hf_mlnmt.zoo.entries import layers_read
+from hf_mlnmt.zoo.entry import System
 from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, find_system
 
 BASELINE = "transformer"
+LAYERS_READ = (*layers_read.LAYERS, 6)
 # Where speeds are printed; the first that has a system's is taken.
 _TIMED = ("iwslt-envi", "wmt14-ende")
 
 
+class Reported(NamedTuple):
+    """What a paper prints of a system or method on a setup; None where it prints nothing."""
+
+    bleu: float | None = None
+    """On the setup's first test set."""
+    parameters: float | None = None
+    """In millions."""
+    steps_per_second: float | None = None
+    """Training."""
+    tokens_per_second: float | None = None
+    """Decoding."""
+    ter: float | None = None
+    """On the setup's first test set."""
+    dev_bleu: float | None = None
+    dev_ter: float | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a score is printed."""
+        return self.bleu is not None or self.dev_bleu is not None
+
+
+class Printed(NamedTuple):
+    """A table of a paper: rows are lines, cells are parted by two spaces or more, the first line names the columns."""
+
+    title: str
+    source: str
+    text: str
+
+    def table(self) -> Table:
+        """All columns but the first hold numbers."""
+        head, *rows = [re.split(r"\s{2,}", line.strip()) for line in self.text.strip().splitlines()]
+        return Table([head[0], *map(Number, head[1:])], rows)
+
+
+@cache
+def scores() -> dict[str, dict[str, Reported]]:
+    """{setup: {system or method: what is printed of it}}, in the order of the file."""
+    found: dict[str, dict[str, Reported]] = {}
+    for block in _read("published_scores.yaml"):
+        of_setup = found.setdefault(block["setup"], {})
+        for name, numbers in block["rows"].items():
+            of_setup[name] = Reported(**dict(zip(block["columns"], numbers, strict=True)))
+    return found
+
+
+@cache
+def printed_tables() -> dict[str, Printed]:
+    """The papers' other tables, by the names that pages call them."""
+    read = _read("published_tables.yaml")
+    tables = {name: Printed(one["title"], one["source"], one["table"]) for name, one in read.items()}
+    return {"layers-read": _layers_read(), **tables}
+
+
+def _layers_read() -> Printed:
+    """The numbers of systems that read their top n layers, beside one another."""
+    rows = [["system", *(f"n = {layers}" for layers in LAYERS_READ)]]
+    for name in layers_read.READERS:
+        printed = [scores()["wmt14-ende"][f"{name}-top-{layers}"] for layers in LAYERS_READ]
+        cells = [f"{one.parameters:.1f} {one.steps_per_second:.2f} {one.bleu:.2f}" for one in printed]
+        rows.append([SYSTEMS[name].title, *cells])
+    title = "Layers that are read: parameters (million), training steps a second, BLEU on newstest2014"
+    return Printed(title, "T1, table 3.4", "\n".join("  ".join(row) for row in rows))
+
+
+def known_system(name: str) -> System | None:
+    """The zoo's entry, a variant's too; None for anything else, such as a method."""
+    try:
+        return VARIANTS.get(name) or find_system(name)
+    except UserError:
+        return None
+
+
 def systems_scored(setup: str) -> tuple[str, ...]:
     """The systems, and variants of the baseline, whose BLEU on a setup a paper prints."""
-    entries = {**SYSTEMS, **VARIANTS}
-    return tuple(name for name, entry in entries.items() if setup in entry.reported and entry.reported[setup].is_scored)
+    return tuple(name for name, row in scores().get(setup, {}).items() if row.is_scored and known_system(name))
+
+
+def reported_of(system: str) -> dict[str, Reported]:
+    """What the papers print of a system, by setup."""
+    return {setup: rows[system] for setup, rows in scores().items() if system in rows}
 
 
 def reported(record: str) -> Reported | None:
     """What the papers report for a record "<system or method>.<setup>"; None where they print no score of it."""
     system, _, setup = record.partition(".")
-    if method := METHODS.get(setup, {}).get(system):
-        found = method.reported
-    else:
-        entry = SYSTEMS.get(system) or VARIANTS.get(system)
-        found = entry.reported.get(setup) if entry else None
+    found = scores().get(setup, {}).get(system)
     return found if found and found.is_scored else None
 
 
@@ -47,13 +131,12 @@ def decoding_ratio(system: str) -> float | None:
 
 
 def _ratio(system: str, speed: str) -> float | None:
-    try:
-        rows = find_system(system).reported
-    except UserError:
-        return None
     for setup in _TIMED:
-        own = getattr(rows.get(setup), speed, None)
-        base = getattr(SYSTEMS[BASELINE].reported[setup], speed)
+        own, base = (getattr(scores()[setup].get(name), speed, None) for name in (system, BASELINE))
         if own and base:
             return float(own / base)
     return None
+
+
+def _read(name: str) -> Any:
+    return yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8"))

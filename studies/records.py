@@ -31,7 +31,7 @@ from hf_mlnmt.zoo.systems import VARIANTS, config_of_entry, find_system
 
 
 def _entry(system: str) -> System:
-    return VARIANTS[system] if system in VARIANTS else find_system(system)
+    return VARIANTS.get(system) or find_system(system)
 
 
 def record_config_of(system: str, setup: str, **more: Any) -> Any:

@@ -29,7 +29,8 @@ import monolingual_tables as monolingual
 import multilingual_tables as multilingual
 from claims import claims_table, comparison_pages
 from front import LEGEND, front_table
-from published import PRINTED, setup_tables
+from papers import printed_tables
+from published import setup_tables
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.marks import LEGEND as MARKS
@@ -78,15 +79,15 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return _published(ours)
     if kind == "published" and rest in (tables := setup_tables(ours)):
         return tables[rest].markdown()
-    if kind == "printed" and rest in PRINTED:
-        return PRINTED[rest].table().markdown()
+    if kind == "printed" and rest in printed_tables():
+        return printed_tables()[rest].table().markdown()
     if kind == "study" and rest in STUDIES:
         return _study(rest, root, link)
     compared = {path.name: path for path in comparisons(root)}
     if kind in ("systems", "claims") and rest.partition(":")[0] in compared:
         return _compared(kind, rest, compared, root, link, where)
     known = ["results", "first", "front", "published", *(f"published:{one}" for one in setup_tables(ours))]
-    known += [*(f"printed:{one}" for one in PRINTED), *(f"study:{one}" for one in STUDIES)]
+    known += [*(f"printed:{one}" for one in printed_tables()), *(f"study:{one}" for one in STUDIES)]
     known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
 
@@ -193,7 +194,7 @@ def _published(ours: Mapping[str, str]) -> str:
     blocks = []
     for setup, table in setup_tables(ours).items():
         blocks += [f"### {setup}", table.markdown()]
-    for printed in PRINTED.values():
+    for printed in printed_tables().values():
         blocks += [f"### {printed.title}", f"{printed.source}.", printed.table().markdown()]
     return "\n\n".join(blocks)
 

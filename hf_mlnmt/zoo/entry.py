@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 Kind = Literal["translation", "language-model"]
 # Of a translation system, the encoder with a projection of its own (encoder-cloze, encoder-lm).
@@ -15,28 +15,6 @@ HEADS: dict[Kind, tuple[str, str]] = {
     "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
     "language-model": ("AutoModelForCausalLM", "ForCausalLM"),
 }
-
-
-class Reported(NamedTuple):
-    """What a paper prints of a system; None where it prints nothing. Speeds of one shape can be compared, no others."""
-
-    bleu: float | None = None
-    """On the setup's first test set."""
-    parameters: float | None = None
-    """In millions."""
-    steps_per_second: float | None = None
-    """Training."""
-    tokens_per_second: float | None = None
-    """Decoding."""
-    ter: float | None = None
-    """On the setup's first test set."""
-    dev_bleu: float | None = None
-    dev_ter: float | None = None
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether a score is printed."""
-        return self.bleu is not None or self.dev_bleu is not None
 
 
 @dataclass(frozen=True)
@@ -110,9 +88,5 @@ class System:
     """What the paper calls it."""
     clause: str
     """What it is."""
-    reported: Mapping[str, Reported] = field(default_factory=dict)
-    """What its papers print of it, by setup (setups.py); to stand beside our own numbers, never among them."""
     setup_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Config fields that it has in some setups only."""
-    listed: bool = True
-    """Among `list_systems()`: tested in every contract, trained side by side with the others."""
+    """Config fields that it has in some of this project's setups only, by their names."""

@@ -52,7 +52,7 @@ def list_systems(kind: Kind | None = None) -> list[str]:
     Args:
         kind: "translation" (AutoModelForSeq2SeqLM) or "language-model" (AutoModelForCausalLM); None: both.
     """
-    return [name for name, entry in SYSTEMS.items() if entry.listed and kind in (None, entry.architecture.kind)]
+    return [name for name, entry in SYSTEMS.items() if kind in (None, entry.architecture.kind)]
 
 
 def find_system(name: str) -> System:
@@ -73,14 +73,12 @@ def find_system(name: str) -> System:
 
 
 def _over_dual_context(joint: System, name: str) -> System:
-    """The system over a dual-context encoder, which no paper reports."""
+    """The system over a dual-context encoder, a combination of ours."""
     architecture = joint.architecture.over_dual_context
     assert architecture is not None
     title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
     fields = dual_context.SETUP_FIELDS
-    return replace(
-        joint, name=name, architecture=architecture, title=title, clause=clause, reported={}, setup_fields=fields
-    )
+    return replace(joint, name=name, architecture=architecture, title=title, clause=clause, setup_fields=fields)
 
 
 def architectures() -> Iterator[Architecture]:

@@ -1,4 +1,4 @@
-"""The language model of the thesis on monolingual data, chapter 4; it reports perplexities only of other sizes."""
+"""The language model of the thesis on monolingual data, chapter 4."""
 
 from hf_mlnmt.zoo.entry import Architecture, System
 
