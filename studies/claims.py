@@ -217,7 +217,8 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         comparison = read_comparison(options.folder)
-        add_runs([], options.folder, pairs=list(pairs_to_test(comparison)), **comparison.settings)
+        settings: dict[str, Any] = dict(comparison.settings)
+        add_runs([], options.folder, pairs=list(pairs_to_test(comparison)), **settings)
         write_text(options.folder / PAGE, page_with_claims(options.folder, records_root()))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

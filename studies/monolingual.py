@@ -218,8 +218,8 @@ class Study:
                 results = _read(work.folder / "results.json")
                 lines = (work.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
                 losses = [line for line in map(json.loads, lines) if "loss" in line]
-                kept = ("step", "loss", "loss_log_q", "loss_log_z")
-                course = [{key: line[key] for key in kept if key in line} for line in losses]
+                terms = ("step", "loss", "loss_log_q", "loss_log_z")
+                course = [{key: line[key] for key in terms if key in line} for line in losses]
                 kinds["fused_losses"][name] = {"dev": results["dev"], "losses": course, "budget": results["budget"]}
         return {"base": BASE, "seeds": self.seeds, "settings": found}
 

@@ -96,7 +96,7 @@ class Setting:
     def text(self, objective: str, text: str = "mono") -> list[dict[str, Any]]:
         """Its side of the parallel data; of "mono" with the captions in its language."""
         language = self.side(objective)
-        own = {"path": f"train.{language}.gz", "language": language, "limit": self.pairs}
+        own: dict[str, Any] = {"path": f"train.{language}.gz", "language": language, "limit": self.pairs}
         return [own, {"path": f"monolingual/train.{language}.gz", "language": language}][: 1 + (text == "mono")]
 
 

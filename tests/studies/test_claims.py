@@ -1,7 +1,10 @@
 """What the papers say, answered by a comparison: the rule, what is stated, and the table."""
 
+import json
+
 import pytest
-from claims import Claim, answer, claims, claims_table, pairs_to_test
+from claims import Claim, answer, claims, claims_table, main, pairs_to_test
+from helpers.finished_runs import compare, write_runs
 
 from hf_mlnmt.reports.comparison import RunComparison
 
@@ -94,3 +97,14 @@ def test_pairs_and_other_baselines():
     both.baseline = "other.x"
     assert not list(pairs_to_test(both))
     assert claims_table(both) is None
+
+
+def test_the_command_tests_the_pairs_and_makes_the_page(tmp_path, capsys):
+    folder = compare(write_runs(tmp_path / "runs"), tmp_path / "results" / "toy")
+    assert "papers" not in (folder / "README.md").read_text()
+    assert main([str(folder)]) == 0
+    assert json.loads((folder / "comparison.json").read_text())["pairs"] == {}, "of these two the papers compare none"
+    page = (folder / "README.md").read_text()
+    assert "| `m-10` better than `transformer` | +0.13 to +0.71 (2 tasks) |" in page
+    assert main([str(tmp_path / "runs")]) == 1
+    assert "not a folder of `compare-runs`" in capsys.readouterr().err
