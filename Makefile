@@ -43,7 +43,7 @@ newer-releases: install  ## which packages of the tested set have newer releases
 lint: install  ## formatting, style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
-report: install  ## the tables of README and docs, and the pages of comparisons, anew from results/
+report: install  ## the tables of README and docs, and the pages of comparisons and studies, anew from results/
 	$(BIN)/python studies/report.py
 
 records: install  ## the records in modeling/ and training/ that are made, and all model cards

@@ -15,7 +15,7 @@ from papers import printed_tables
 
 from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.files import read_json
-from hf_mlnmt.reports.comparison import COMPARISON, RunComparison, read_comparison
+from hf_mlnmt.reports.comparison import COMPARISON, PAGE, RunComparison, read_comparison
 from hf_mlnmt.table import Number, Table
 
 STUDY = "study.json"
@@ -139,6 +139,12 @@ def study_page(folder: str | Path) -> str:
             one = printed_tables()[printed]
             blocks += [f"Published, other data ({one.source}). {one.title}:", one.table().markdown()]
     return "\n\n".join(blocks) + "\n"
+
+
+def study_pages(root: Path) -> dict[Path, str]:
+    """The pages of all such studies in results/, as they should be; a study has a comparison for each setting."""
+    folders = sorted({path.parent.parent for path in (root / "results").glob(f"*/*/{COMPARISON}")})
+    return {folder / PAGE: study_page(folder) for folder in folders if (folder / STUDY).is_file()}
 
 
 def _comparisons(folder: Path) -> dict[str, RunComparison]:

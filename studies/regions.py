@@ -93,14 +93,15 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
 
 
 def stale_pages(root: str | Path | None = None) -> dict[Path, str]:
-    """The pages that do not say what results/ and the zoo say, those of comparisons too, as they should be."""
+    """The pages that do not say what results/ and the zoo say, those in results/ too, as they should be."""
     folder = _root(root)
-    made = {**{path: filled(path, folder) for path in pages(folder)}, **comparison_pages(folder)}
+    made = {path: filled(path, folder) for path in pages(folder)}
+    made |= comparison_pages(folder) | monolingual.study_pages(folder)
     return {path: text for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text}
 
 
 def write_pages(root: str | Path | None = None) -> list[Path]:
-    """Make every region, and every comparison's page, anew; returns the pages that changed."""
+    """Make every region, and the pages of comparisons and studies, anew; returns the pages that changed."""
     return [write_text(path, text) for path, text in stale_pages(root).items()]
 
 

@@ -1,12 +1,13 @@
-"""`make report`: makes the tables of README and docs, and the pages of comparisons, anew from results/ and the zoo.
+"""`make report`: makes the tables of README and docs, and the pages in results/, anew from results/ and the zoo.
 
     python studies/report.py
     python studies/report.py --check
     python studies/report.py --runs sweeps/zoo --index index.html
 
 In README.md and docs/*.md, what stands between <!-- report: NAME --> and <!-- /report --> is made anew (regions.py says
-what the names are); everything else is left alone. With --index it also writes one HTML page of every run. Records and
-their cards are made by records.py.
+what the names are); everything else is left alone. The pages of comparisons and of the study of text of one language
+are made as a whole. With --index it also writes one HTML page of every run. Records and their cards are made by
+records.py.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from monolingual_tables import LAYOUTS, study_page, study_tables
+from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
@@ -170,6 +171,10 @@ def test_the_tables_hold_what_is_there_and_nothing_else(tmp_path):
         ["back-translation 1:1", "32.0‡ / 50.0", "32.0 / 50.0", "1"],
     ]
     assert "Published, other data" in study_page(tmp_path)
+    write_json(tmp_path / "results" / "toy" / "study.json", {})
+    shutil.copytree(folder, tmp_path / "results" / "toy" / folder.name)
+    pages = study_pages(tmp_path)
+    assert pages == {tmp_path / "results" / "toy" / "README.md": study_page(tmp_path / "results" / "toy")}
 
 
 def test_a_setting_is_in_the_tables_that_it_has_rows_for(tmp_path):
