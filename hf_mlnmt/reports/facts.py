@@ -46,7 +46,7 @@ class Facts:
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """text_processing.json."""
     parameters: Mapping[str, int] = field(default_factory=dict)
-    """By part, see parts.py."""
+    """By part, see parameters.py."""
     comparisons: Mapping[str, RunComparison] = field(default_factory=dict)
     """Comparisons with other systems, by their names under results/."""
     papers: Table | None = None

@@ -101,7 +101,7 @@ def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
     paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output, "--save-translations", saved)
     run("evaluate", model, *paths, "--beams", 6, "--length-penalty", 1.1, "--device", "cpu", "--bootstrap", 0)
     assert pipeline == [
-        ("run", {"device": "cpu", "engine": "torch"}),
+        ("run", {"device": "cpu"}),
         {"num_beams": 6, "length_penalty": 1.1, "progress": True},
     ]
     assert read_texts(saved) == [line.rstrip() for line in systems["a"]]

@@ -112,11 +112,11 @@ def test_auto_asks_the_device_that_is_used(on_cpu, data, tmp_path, monkeypatch):
         monkeypatch.setattr(torch.cpu, name, lambda: on_cpu, raising=False)
 
     @dataclasses.dataclass
-    class Unchecked(arguments.Seq2SeqTrainingArguments):
+    class Unchecked(arguments.Arguments):
         def __post_init__(self):  # would look for the device
             pass
 
-    monkeypatch.setattr(arguments, "Seq2SeqTrainingArguments", Unchecked)
+    monkeypatch.setattr(arguments, "Arguments", Unchecked)
     path = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": "auto"}, arguments={"use_cpu": on_cpu})
     made = arguments.training_arguments(read_recipe(path), tmp_path)
     assert made.bf16 is True
