@@ -127,25 +127,26 @@ def compare(
     options: dict[str, Any] = {"language": language, "metrics": metrics, "bootstrap": bootstrap, "seed": seed}
     chosen = [how.name for how in choose_protocols(protocols, language)]
     runs = {name: _runs(lines) for name, lines in systems.items()}
-    found: dict[str, Any] = {}
-    if any(len(each) > 1 for each in runs.values()):
+    several = any(len(each) > 1 for each in runs.values())
+    further: dict[str, Any] = {}
+    if several:
         _check_runs(runs)
     else:
         # sacreBLEU's first: they check every system's number of lines and name the system that has too few.
         firsts = {name: each[0] for name, each in runs.items()}
         how = {"trials": trials, "jobs": jobs, **options}
-        found["sacrebleu"] = {p: paired_tests(firsts, references, protocol=p, **how) for p in chosen}
+        further["sacrebleu"] = {p: paired_tests(firsts, references, protocol=p, **how) for p in chosen}
     counted = {p: _counted(runs, references, p, language, metrics) for p in chosen}
     samples = {"trials": trials, "bootstrap": bootstrap, "seed": seed}
     tests = {p: _tests(counted[p], **samples) for p in chosen}
-    if not found:
-        found["single_runs"] = {p: _single_runs(counted[p], **samples) for p in chosen}
+    if several:
+        further["single_runs"] = {p: _single_runs(counted[p], **samples) for p in chosen}
     scored = {
         p: {name: [score(one, references, protocol=p, **options) for one in each] for name, each in runs.items()}
         for p in chosen
     }
     scores = {p: {name: each[0] for name, each in of.items()} for p, of in scored.items()}
-    return Comparison(scores, scored, tests, seed, bootstrap, trials, **found)
+    return Comparison(scores, scored, tests, seed, bootstrap, trials, **further)
 
 
 def significance_tests(

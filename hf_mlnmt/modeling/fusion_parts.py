@@ -110,7 +110,7 @@ class FusedCache(Cache):
 
     @property
     def is_linear(self) -> list[bool]:
-        """Whether nothing tells how long the prefix is, of each member; asked since 5.24."""
+        """False for each member: all have keys and values, whose number is the prefix's length. Asked since 5.24."""
         return [False] * len(self.members)
 
     @property

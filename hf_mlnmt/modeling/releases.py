@@ -2,7 +2,7 @@
 
 From 5.24 on generate(), the masks and the outputs say `cache`; before they said `past_key_values`. Here it is `cache`:
 `takes_cache` makes every forward that has one take the other name too, and `CACHE` is the field of an output in the
-installed release. Nothing else in the package knows that there are two names.
+installed release. Whoever hands a cache to Transformers, or takes one from it, asks here for the name.
 """
 
 import functools

@@ -143,6 +143,8 @@ class Decoder(Stack):
             encoder_hidden_states, encoder_features: memory (batch, source, ...) and features of `EncoderOutput`.
             decoder_position_ids: (1 or batch, 1 or target), positions other than those behind the cache's.
             extras: what the model itself has for the layers, beside what `extend` makes.
+
+        Raises: ValueError for a filled cache under gradient checkpointing.
         """
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             if cache is not None and cache.get_seq_length():

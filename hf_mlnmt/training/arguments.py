@@ -22,8 +22,8 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 
 
 class Arguments(Seq2SeqTrainingArguments):
-    """As Transformers', on a device that torch.load knows: of several processes on a CPU theirs is "cpu:0", and before
-    5.22 Trainer asks for the optimizer's state to be there."""
+    """As Transformers', on a device that torch.load knows: of several processes on a CPU theirs is "cpu:0", and the
+    Trainer of 5.17 asks for the optimizer's state to be there."""
 
     @property
     def device(self) -> torch.device:

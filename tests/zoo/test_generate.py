@@ -27,6 +27,9 @@ from transformers import PreTrainedModel
 
 import hf_mlnmt.modeling
 from hf_mlnmt.hub.publish import _write_model
+from hf_mlnmt.modeling.convolution_cache import StaticConvolutionCacheLayer
+from hf_mlnmt.modeling.lstm_cache import StaticLSTMCacheLayer
+from hf_mlnmt.modeling.recurrent_cache import StaticRecurrentCacheLayer
 from hf_mlnmt.modeling.releases import CACHE, takes_cache
 from hf_mlnmt.zoo import find_system
 from hf_mlnmt.zoo.systems import SYSTEMS, architectures
@@ -146,6 +149,12 @@ def test_generating_in_the_middle_of_a_training_with_gradient_checkpointing():
         cache = model.eval()(**batch.inputs, use_cache=True).get(CACHE)
     with pytest.raises(ValueError, match="filled cache"):
         model.train()(**batch.inputs, **{CACHE: cache})
+
+
+def test_a_state_of_fixed_size_cannot_be_taken_back():
+    """Keys and values can, since 5.24: a layer that has a state beside them says that it cannot."""
+    layers = StaticConvolutionCacheLayer, StaticRecurrentCacheLayer, StaticLSTMCacheLayer
+    assert not any(layer.is_croppable for layer in layers)
 
 
 def test_every_class_that_generates_is_here():
