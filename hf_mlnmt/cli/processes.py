@@ -202,7 +202,7 @@ def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
             "The last checkpoint is kept: the same command goes on from there.",
             file=sys.stderr,
         )
-    elif failed:
+    if failed:
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 
 
