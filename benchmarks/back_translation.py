@@ -24,8 +24,8 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.back_translation import Method, Settings, back_translate
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.synthetic import Method, Settings, back_translate
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 BARE: dict[str, dict[str, Any]] = {

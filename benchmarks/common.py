@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hf_mlnmt.reports import turns
-from hf_mlnmt.reports.turns import Measure, machine
+from hf_mlnmt.reports import cost as turns
+from hf_mlnmt.reports.cost import Measure, machine
 from hf_mlnmt.table import Number, Table
 
 __all__ = ["Measure", "machine", "numbers", "parse", "print_ratios", "require_green_tests", "short", "take_turns"]

@@ -40,8 +40,8 @@ from transformers import (
 
 import hf_mlnmt
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
-from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.encoded import EncodedPairs
+from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.training import Batches, Task, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
 
 IGNORED = -100

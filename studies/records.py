@@ -59,7 +59,7 @@ def record_json(name: str, setup: str) -> dict[str, Any]:
 def _own_fields(config: Any) -> dict[str, Any]:
     """The fields of our configs, sorted, those of members too."""
     from hf_mlnmt.modeling.configuration import StackConfig
-    from hf_mlnmt.modeling.fusion_config import FusionConfig
+    from hf_mlnmt.modeling.fusion import FusionConfig
 
     ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig | FusionConfig)]
     names = {name for kind in ours for name in inspect.get_annotations(kind)} | {"model_type"}
@@ -72,7 +72,7 @@ def _own_fields(config: Any) -> dict[str, Any]:
 
 def _fused_config(translation: Any, setup: str) -> Any:
     """A translation model and the setup's language model, with the thesis's scales."""
-    from hf_mlnmt.modeling.fusion_config import FusionConfig
+    from hf_mlnmt.modeling.fusion import FusionConfig
 
     method = METHODS[setup].get("lm", Method("lm"))
     language_model = record_config_of(method.system, setup, **method.fields)

@@ -36,7 +36,7 @@ for path in sorted(package.rglob("*.py")):
                 raise
 from hf_mlnmt.cli import NAMES, VERBS
 from hf_mlnmt.memory import memory_of_machine
-from hf_mlnmt.reports.turns import machine
+from hf_mlnmt.reports.cost import machine
 assert memory_of_machine(on_cpu=True) > 0 and machine()
 for verb in (verb for verbs in VERBS.values() for verb in verbs):
     sys.argv = ["hf-mlnmt", NAMES.get(verb, verb.__name__.replace("_", "-")), "--help"]

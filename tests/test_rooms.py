@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["errors", "files", "table", "model_folder", "memory", "modeling", "search", "zoo", "data", "convert"]
-FLOORS += ["engine", "generation", "synthetic", "evaluation", "analysis", "training", "reports", "hub", "export"]
+FLOORS += ["generation", "evaluation", "analysis", "training", "reports", "hub", "export"]
 FLOORS += ["demo", "cli"]
 # Imports that run up: generate() asks for the fast search inside `try`; a published model's code does without.
 DOORS = {("modeling/generation.py", "search")}

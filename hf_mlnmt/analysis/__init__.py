@@ -1,8 +1,7 @@
-"""Looking into trained models: what attention reads, what parts are worth, what states know, what is wrong with
-outputs.
+"""Looking into trained models: what attention reads, what parts are worth, what states know, what outputs lack.
 
-One file a question, small functions of tensors in each; `studies.py` and its siblings ask one question of several
-systems and draw it; the commands `attention`, `masking`, `probe`, `outputs`, `coverage`, `curves` write what they find.
+One file a question: its statistic, and the study that asks it of several systems and draws the answer. The commands
+`attention`, `masking`, `probe`, `outputs`, `coverage` and `curves` write what they find.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from hf_mlnmt.analysis.figures import Panel, heat_maps, save
-from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.files import size_and_crc

@@ -1,24 +1,248 @@
 """Probing: how well a classifier reads a property of the sentence from a frozen encoder's vector of it.
 
 References: thesis on joint attention, sections 4.5.4 (table 4.8) and 5.6.1 (table 5.5); Conneau et al. 2018.
+
+Sentence vectors of a frozen encoder: the mean of a layer's states over the real positions, kept on disk.
+
+Reference: thesis on joint attention, section 4.5.4. Layers: 0 the embeddings, 1 .. L the encoder's layers as they hand
+on their states, L after the layer norm that ends a pre-norm encoder; </s> is a position like the others.
+
+The classifiers of probing: a two-layer perceptron as in the papers, and logistic regression beside it.
+
+Reference: thesis on joint attention, sections 4.5.4 and 5.6.1; "Dual contextual module", section 6: two layers, L2 of
+1e-4 on the hidden layer, RMSProp, up to 100 epochs, stopped early by the accuracy on dev.
+
+| preset | source | learning rate | batch |
+| --- | --- | --- | --- |
+| multi-level | thesis, section 4.5.4 | 1e-3 | 512 |
+| dual-context | thesis, section 5.6.1; dual contextual module | 2.5e-4 | 64 |
+
+Departs, the texts being silent: 200 hidden units, ReLU; L2 is lambda |W|^2 of the hidden layer's matrix, added to the
+mean cross-entropy; RMSProp with PyTorch's other settings; training stops when dev has not improved for 5 epochs, and
+the best epoch's weights are used; vectors are standardised (mean and deviation of the training part), for both
+classifiers. Logistic regression: scikit-learn's, C = 1.
+
+The study of probing: several systems on several tasks, resumable, as rows and points with intervals.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from hf_mlnmt.analysis.classifiers import MlpSettings, train_logistic_regression, train_mlp
+from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.embeddings import embed_texts
-from hf_mlnmt.analysis.features import cached_states, fingerprint
-from hf_mlnmt.analysis.probing_tasks import PARTS, ProbingTask
+from hf_mlnmt.analysis.probing_tasks import (
+    PARTS,
+    Part,
+    ProbingTask,
+    bigram_shift_task,
+    find_files,
+    language_task,
+    length_task,
+    read_task,
+    word_content_task,
+)
+from hf_mlnmt.analysis.reading import encode_sources, encoder_passes, usable_indices
+from hf_mlnmt.analysis.self_attention import Systems
+from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_path, write_json
+from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
+
+CHUNK = 4096  # sentences in a file of the cache
+
+
+def masked_mean(states: Tensor, real: Tensor) -> Tensor:
+    """(batch, time, width), real (batch, time) -> (batch, width): the mean over real positions, float32."""
+    kept = real.unsqueeze(-1)
+    return states.float().masked_fill(~kept, 0.0).sum(1) / kept.sum(1)
+
+
+def layer_count(model: Any) -> int:
+    """L: layers of the encoder."""
+    return int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
+
+
+def check_layer(model: Any, layer: int | None) -> int:
+    """The layer asked for, the last for None. Raises: UserError if it is not there."""
+    last = layer_count(model)
+    if layer is not None and not 0 <= layer <= last:
+        raise UserError(f"layer {layer}: this encoder has 0 (embeddings) to {last}.")
+    return last if layer is None else layer
+
+
+def mean_states(
+    parts: Parts, sources: Sequence[Sequence[int]], layers: Sequence[int], batch_tokens: int = 4096
+) -> dict[int, Tensor]:
+    """{layer: (sentences, width)} of token ids, on the CPU."""
+    found: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
+    for one in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
+        for layer in layers:
+            vectors = masked_mean(one.output.hidden_states[layer], one.source_real).cpu()
+            found[layer].update(zip(one.indices, vectors, strict=True))
+    return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in found.items()}
+
+
+def fingerprint(model: Any) -> str:
+    """A digest of the encoder's weights (of several, the model's) and of the config: what the vectors depend on."""
+    digest = hashlib.sha256()
+    fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
+    digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
+    encoder = model if has_modules(model) else model.get_encoder()
+    for name, weight in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def cached_states(
+    parts: Parts,
+    texts: Sequence[str],
+    layers: Sequence[int],
+    cache: str | Path | None = None,
+    batch_tokens: int = 4096,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> dict[int, Tensor]:
+    """As `mean_states` of texts; with a folder `cache`, what is there is read, and what is not is computed and written.
+
+    A file holds one layer of some thousand sentences, under a name made from the encoder's weights and the token ids;
+    an interrupted run goes on behind the last one.
+    """
+    sources = encode_sources(parts, texts, source_language, target_language)
+    if cache is None:
+        return mean_states(parts, sources, layers, batch_tokens)
+    of_model = fingerprint(parts.model)
+    found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    for start in range(0, len(sources), CHUNK):
+        chunk = sources[start : start + CHUNK]
+        paths = {layer: Path(cache) / f"{_name(of_model, layer, chunk)}.safetensors" for layer in layers}
+        known = {layer: _read_states(path) for layer, path in paths.items()}
+        lacking = [layer for layer in layers if known[layer] is None]
+        computed = mean_states(parts, chunk, lacking, batch_tokens) if lacking else {}
+        for layer in lacking:
+            with atomic_path(paths[layer]) as temporary:
+                save_file({"states": computed[layer]}, temporary)
+        for layer in layers:
+            states = computed[layer] if layer in computed else known[layer]
+            assert states is not None
+            found[layer].append(states)
+    return {layer: torch.cat(chunks) for layer, chunks in found.items()}
+
+
+def _name(of_model: str, layer: int, chunk: Sequence[Sequence[int]]) -> str:
+    return hashlib.sha256(f"{of_model} {layer} {chunk}".encode()).hexdigest()[:32]
+
+
+def _read_states(path: Path) -> Tensor | None:
+    """The file's vectors; None if there is none, or half a one."""
+    try:
+        return load_file(path)["states"]
+    except (FileNotFoundError, SafetensorError, KeyError):
+        return None
+
+
+@dataclass(frozen=True)
+class MlpSettings:
+    """How a perceptron is trained."""
+
+    learning_rate: float
+    batch_size: int
+    penalty: float = 1e-4
+    epochs: int = 100
+    patience: int = 5
+    hidden: int = 200
+
+
+PRESETS: dict[str, MlpSettings] = {"multi-level": MlpSettings(1e-3, 512), "dual-context": MlpSettings(2.5e-4, 64)}
+
+Vectors = Mapping[Part, Tensor]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """`test`: the classes named for the test part; accuracy on dev; the epoch whose weights are used, 0: no epochs."""
+
+    test: Tensor
+    dev_accuracy: float
+    epoch: int = 0
+
+
+def standardized(vectors: Vectors) -> dict[Part, Tensor]:
+    """Each dimension less the training part's mean, over its deviation."""
+    mean, deviation = vectors["train"].mean(0), vectors["train"].std(0, correction=0)
+    return {part: (x - mean) / deviation.where(deviation > 0, 1.0) for part, x in vectors.items()}
+
+
+def train_mlp(
+    vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
+) -> Predictions:
+    """Train on "train", stop by "dev", name the classes of "test". vectors (sentences, width), labels (sentences,).
+
+    The same seed gives the same result; the caller's random numbers are left as they are.
+    """
+    vectors = standardized(vectors)
+    model, accuracy, epoch = fit_mlp(vectors, labels, classes, settings, seed)
+    with torch.no_grad():
+        return Predictions(model(vectors["test"]).argmax(-1), accuracy, epoch)
+
+
+def fit_mlp(
+    vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
+) -> tuple[nn.Sequential, float, int]:
+    """The best epoch's perceptron on vectors as they are, its accuracy on dev, and the epoch."""
+    shuffling = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        hidden = nn.Linear(vectors["train"].shape[1], settings.hidden)
+        model = nn.Sequential(hidden, nn.ReLU(), nn.Linear(settings.hidden, classes))
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=settings.learning_rate)
+    best, best_accuracy, best_epoch = copy.deepcopy(model.state_dict()), -1.0, 0
+    for epoch in range(1, settings.epochs + 1):
+        for rows in torch.randperm(len(labels["train"]), generator=shuffling).split(settings.batch_size):
+            loss = nn.functional.cross_entropy(model(vectors["train"][rows]), labels["train"][rows])
+            loss = loss + settings.penalty * hidden.weight.square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        accuracy = _accuracy(model, vectors["dev"], labels["dev"])
+        if accuracy > best_accuracy:
+            best, best_accuracy, best_epoch = copy.deepcopy(model.state_dict()), accuracy, epoch
+        elif epoch - best_epoch >= settings.patience:
+            break
+    model.load_state_dict(best)
+    return model, best_accuracy, best_epoch
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
+    return (model(vectors).argmax(-1) == labels).double().mean().item()
+
+
+def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
+    """scikit-learn's on the same vectors; "dev" only says how it does there. Raises: UserError without scikit-learn."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise UserError("logistic regression needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
+    arrays = {part: x.numpy() for part, x in standardized(vectors).items()}
+    model = LogisticRegression(max_iter=1000).fit(arrays["train"], labels["train"].numpy())
+    dev = torch.from_numpy(model.predict(arrays["dev"]))
+    test = torch.from_numpy(model.predict(arrays["test"]))
+    return Predictions(test, (dev == labels["dev"]).double().mean().item())
+
 
 Classifier = Literal["mlp", "logistic"]
 CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
@@ -89,3 +313,127 @@ def _vectors(
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
     found = embed_texts(parts, texts, reading.get("source_language"), pooling, reading.get("batch_tokens") or 4096)
     return torch.from_numpy(found)
+
+
+DONE = "probes"  # folder of finished probes, a file each
+
+
+def read_sizes(text: str) -> list[int]:
+    """ "1000,100,100" -> sentences for train, dev and test."""
+    fields = text.split(",")
+    if len(fields) != 3 or not all(field.strip().isdigit() and int(field) > 0 for field in fields):
+        raise UserError(f"sizes {text!r}: expected three numbers, for train, dev and test, such as 10000,1000,1000.")
+    return [int(field) for field in fields]
+
+
+def make_tasks(
+    systems: Systems,
+    texts: Mapping[str, Sequence[str]],
+    names: Sequence[str] | None,
+    seed: int,
+    sizes: Sequence[int],
+    words: int,
+    languages: tuple[str | None, str | None] = (None, None),
+) -> list[ProbingTask]:
+    """Tasks from raw text: {language: lines}, or {"": lines} of one text; None: all that can be made.
+
+    length, word-content and bigram-shift are of the first text. Sentences that a system cannot take are left out.
+    Raises: UserError for `language` with one text only.
+    """
+    fit = {}
+    for name, lines in texts.items():
+        kept = set(range(len(lines)))
+        for parts in systems.values():
+            kept &= set(usable_indices(parts, lines, *languages))
+        fit[name] = [lines[i] for i in sorted(kept)]
+    first = next(iter(fit.values()))
+    makers: dict[str, Callable[[], ProbingTask]] = {
+        "length": lambda: length_task(first, seed, sizes),
+        "word-content": lambda: word_content_task(first, seed, sizes, words),
+        "bigram-shift": lambda: bigram_shift_task(first, seed, sizes),
+        "language": lambda: language_task(fit, seed, sizes),
+    }
+    return [makers[name]() for name in names or [name for name in makers if name != "language" or len(fit) > 1]]
+
+
+def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
+    """Of files, and of all of SentEval's files in folders."""
+    return [read_task(file) for path in paths for file in (find_files(path) if path.is_dir() else [path])]
+
+
+def probing_study(
+    systems: Systems,
+    tasks: Sequence[ProbingTask],
+    folder: str | Path,
+    layers: Sequence[int] | None = None,
+    classifiers: Sequence[Classifier] | None = None,
+    preset: str = "multi-level",
+    seed: int = 1,
+    cache: str | Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    pooling: str | None = None,
+    **reading: Any,
+) -> Study:
+    """Every system on every task; each result is written into `folder` at once, and read there when it is asked again.
+
+    layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
+    embeddings (of an attention bridge, where there is one) in place of a layer's states.
+    """
+    study = Study("probing")
+    if pooling is not None and layers:
+        raise UserError("a layer's states or the model's embeddings: give layers or a pooling, not both.")
+    chosen: dict[str, list[Any]] = {
+        name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
+    }
+    for task in tasks:
+        for name, parts in systems.items():
+            for layer in chosen[name]:
+                for classifier in classifiers or CLASSIFIERS:
+                    settings = PRESETS[preset]
+                    key = probe_key(parts, task, layer, classifier, settings, seed)
+                    row = _read_row(path := Path(folder) / DONE / f"{key}.json")
+                    if row is None:
+                        vectors = cache or Path(folder) / "vectors"
+                        row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)
+                        write_json(path, row)
+                        place = f"layer {layer}" if isinstance(layer, int) else layer
+                        tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
+                    study.rows.append({"system": name, **row})
+    several = len({row["layer"] for row in study.rows}) > 1
+    study.summary = [
+        {
+            **{key: row[key] for key in ("system", "task", "layer", "classifier")},
+            "accuracy": f"{row['accuracy']:.2f}",
+            "95 %": f"{row['low']:.1f} to {row['high']:.1f}",
+            "most frequent": f"{row['majority']:.1f}",
+        }
+        for row in study.rows
+    ]
+    study.figures["probing"] = _figure(study.rows, several)
+    return study
+
+
+def _layers(name: str, parts: Any, layers: Sequence[int] | None) -> list[int]:
+    if has_modules(parts.model):
+        raise named(name, UserError("a model of several encoders is read at its bridge: give a pooling, such as flat."))
+    try:
+        return [check_layer(parts.model, layer) for layer in layers] if layers else [layer_count(parts.model)]
+    except UserError as error:
+        raise named(name, error) from error
+
+
+def _figure(rows: Sequence[dict[str, Any]], several: bool) -> Any:
+    names = list(dict.fromkeys(row["task"] for row in rows))
+    titles = {"mlp": "two-layer perceptron", "logistic": "logistic regression"}
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    for row in rows:
+        series = f"{row['system']}, layer {row['layer']}" if several else row["system"]
+        line = panels.setdefault(titles[row["classifier"]], {}).setdefault(series, [(None, None, None)] * len(names))
+        line[names.index(row["task"])] = (row["accuracy"], row["low"], row["high"])
+    majorities = {row["task"]: row["majority"] for row in rows}
+    levels = "most frequent class", [majorities[name] for name in names]
+    return figures.points(panels, names, "", "accuracy (%)", levels)
+
+
+def _read_row(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

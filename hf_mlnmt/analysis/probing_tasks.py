@@ -1,7 +1,7 @@
 """Probing tasks: sentences with a label each, in three parts; made from any raw text, without annotation.
 
 References: Conneau et al. 2018, "What you can cram into a single $&!#* vector", section 2 (sentence length, word
-content, bigram shift); thesis on joint attention, section 4.5.4. Their own files are read by senteval.py.
+content, bigram shift); thesis on joint attention, section 4.5.4. Their own files are read by probing_tasks.py.
 
 | task | label | made how |
 | --- | --- | --- |
@@ -11,6 +11,10 @@ content, bigram shift); thesis on joint attention, section 4.5.4. Their own file
 | language | which language the sentence is in | equally many sentences of each |
 
 Words are runs of letters; a sentence that stands in the text twice is taken once.
+
+SentEval's probing files: one example a line, `tr`, `va` or `te`, a label and the sentence, separated by tabs.
+
+Reference: Conneau et al. 2018, "What you can cram into a single $&!#* vector"; the files of its repository.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal, get_args
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 
 Part = Literal["train", "dev", "test"]
@@ -172,3 +178,47 @@ def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequ
         for part in PARTS:
             examples[part] += [(language, line) for line in parts[part]]
     return build("language", examples)
+
+
+SENTEVAL_PARTS: dict[str, Part] = {"tr": "train", "va": "dev", "te": "test"}
+FILES: dict[str, str] = {
+    "sentence_length": "SentLen",
+    "word_content": "WC",
+    "tree_depth": "TreeDepth",
+    "bigram_shift": "BShift",
+    "top_constituents": "TopConst",
+    "past_present": "Tense",
+    "subj_number": "SubjNum",
+    "obj_number": "ObjNum",
+    "odd_man_out": "SOMO",
+    "coordination_inversion": "CoordInv",
+}
+"""File without its ending -> the task's usual name, in the order of the papers' tables."""
+
+
+def read_task(path: str | Path) -> ProbingTask:
+    """One task from its file, plain or gz.
+
+    Raises: UserError with file and line for a broken line; for a part without sentences, and for one class only.
+    """
+    path = Path(path)
+    name = path.name.split(".")[0]
+    examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 3 or fields[0] not in SENTEVAL_PARTS or not fields[1].strip() or not fields[2].strip():
+            raise UserError(
+                f"{path}, line {number}: expected tr, va or te, a label and a sentence, separated by tabs; found "
+                f"{len(fields)} fields, beginning with {line[:40]!r}."
+            )
+        examples[SENTEVAL_PARTS[fields[0]]].append((fields[1].strip(), fields[2].strip()))
+    return build(FILES.get(name, name), examples)
+
+
+def find_files(folder: str | Path) -> list[Path]:
+    """The tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
+    known = list(FILES)
+    found = [path for path in Path(folder).glob("*") if path.name.split(".")[0] in known]
+    if not found:
+        raise UserError(f"{folder}: none of SentEval's probing files there ({known[0]}.txt ...).")
+    return sorted(found, key=lambda path: known.index(path.name.split(".")[0]))

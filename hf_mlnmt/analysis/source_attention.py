@@ -1,14 +1,115 @@
-"""Every attention over the source that a model returns, by its place: decoder layer, encoder layer read, head."""
+"""Attention over the source: by its place (decoder layer, encoder layer read, head), as word alignments and as maps.
+
+Word alignments have an error rate against alignments made by people.
+
+References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
+words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models" (alignment error rate).
+
+Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
+found, S the sure and P the sure and possible links of the gold alignment.
+
+The weights of a target word are the mean over its subwords, those of a source word the sum over its subwords; each
+target word is linked to the source word with the largest weight, the first of several that are equal. </s> is no word.
+
+Alignments of a corpus by a model: every layer and head, in words, and the best of them by alignment error rate.
+
+Studies of attention over the source: alignments in Pharaoh's format with their error rates, maps of a sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.figures import Panel
+from hf_mlnmt.analysis.reading import Sample, eager_attention, forced_passes, subwords
+from hf_mlnmt.analysis.self_attention import Systems, by_unit, self_attentions
+from hf_mlnmt.analysis.study import Study, file_name, named
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import Parts
+
+Link = tuple[int, int]
+_LINK = re.compile(r"(\d+)([-?p])(\d+)")
+
+
+def word_weights(weights: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Tensor:
+    """Subword weights (..., target, source) -> word weights (..., target words, source words), float64.
+
+    source_words, target_words: the word that each subword belongs to, from 0; None for </s> and other marks.
+    """
+    from_source = _membership(source_words).to(weights.device)
+    from_target = _membership(target_words).to(weights.device)
+    summed = weights.double() @ from_source
+    return (from_target / from_target.sum(0)).mT @ summed
+
+
+def _membership(words: Sequence[int | None]) -> Tensor:
+    """(subwords, words): 1 where the subword is part of the word."""
+    members = torch.zeros(len(words), 1 + max((word for word in words if word is not None), default=-1))
+    for position, word in enumerate(words):
+        if word is not None:
+            members[position, word] = 1.0
+    return members.double()
+
+
+def links(weights: Tensor) -> set[Link]:
+    """The links of one layer and head: word weights (target words, source words) -> pairs (source, target)."""
+    return {(source, target) for target, source in enumerate(weights.argmax(-1).tolist())}
+
+
+@dataclass(frozen=True)
+class GoldAlignment:
+    """One sentence's links; `possible` holds the sure ones too."""
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+def alignment_error_rate(found: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
+    """AER over all sentences, their counts added up before dividing. Raises: UserError if there is no link at all."""
+    right = total = 0
+    for links_found, sentence in zip(found, gold, strict=True):
+        right += len(links_found & sentence.sure) + len(links_found & sentence.possible)
+        total += len(links_found) + len(sentence.sure)
+    if not total:
+        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
+    return 1 - right / total
+
+
+def to_pharaoh(found: Iterable[Link]) -> str:
+    """`0-0 1-2`: source-target, ascending."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(found))
+
+
+def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
+    """Gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
+
+    Raises: UserError with file and line for anything else.
+    """
+    found = []
+    for number, line in enumerate(lines, start=1):
+        sure, possible = set(), set()
+        for field in line.split():
+            match = _LINK.fullmatch(field)
+            if not match or (one_based and "0" in (match[1], match[3])):
+                counted = "1" if one_based else "0"
+                raise UserError(
+                    f"{name}, line {number}: {field!r} is no link; expected source-target such as 3-4 (sure), 3?4 or "
+                    f"3p4 (possible), words counted from {counted}."
+                )
+            link = (int(match[1]) - one_based, int(match[3]) - one_based)
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        found.append(GoldAlignment(frozenset(sure), frozenset(possible)))
+    return found
 
 
 @dataclass(frozen=True, order=True)
@@ -55,3 +156,203 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
         if value is not None and value not in known:
             raise UserError(f"--{option} {value}: this model has 1 to {max(known)}.")
     return [place for place in known_places if layer in (None, place.layer) and place.head == (head or 0)]
+
+
+def word_indices(tokenizer: Any, text: str) -> list[int | None]:
+    """The word, counted from 0, of each subword of `text`; words are what white space separates. None for </s>."""
+    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    found: list[int | None] = []
+    for (begin, end), special in zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True):
+        begin += len(text[begin:end]) - len(text[begin:end].lstrip())  # the space before a word is part of its subword
+        found.append(None if special or begin >= len(text) else sum(start <= begin for start in starts) - 1)
+    return found
+
+
+def align(
+    parts: Parts, sources: Sequence[str], targets: Sequence[str], batch_tokens: int = 4096
+) -> list[dict[Place, set[Link]]]:
+    """The links of every sentence pair at every place of the model, which reads the pair as it is given.
+
+    Words are what white space separates, before and after the model's own text processing alike.
+    Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
+    """
+    sides = []
+    for name, tokenizer, processing, texts in (
+        ("source", parts.source, parts.source_processing, sources),
+        ("translation", parts.target, parts.target_processing, targets),
+    ):
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
+        sides.append([_encode(tokenizer, processing, text, f"{name} {n}") for n, text in enumerate(texts, start=1)])
+    found: list[dict[Place, set[Link]]] = [{} for _ in sources]
+    with eager_attention(parts.model):
+        ids = [[sentence[0] for sentence in side] for side in sides]
+        for index, place, weights in _sentences(parts, ids[0], ids[1], batch_tokens):
+            found[index][place] = links(word_weights(weights, sides[0][index][1], sides[1][index][1]))
+    return found
+
+
+def _sentences(parts: Parts, sources: Any, targets: Any, batch_tokens: int) -> Iterator[tuple[int, Place, Tensor]]:
+    """Each sentence's weights at each place, (target, source), without padding."""
+    for one in forced_passes(parts, sources, targets, batch_tokens, output_attentions=True):
+        places = source_attentions(parts.model, one.output.cross_attentions)
+        for row, index in enumerate(one.indices):
+            for place, weights in places.items():
+                yield index, place, weights[row, : len(targets[index]), : len(sources[index])].cpu()
+
+
+def _encode(tokenizer: Any, processing: Any, text: str, name: str) -> tuple[list[int], list[int | None]]:
+    processed = processing.apply(text) if processing else text
+    if not text.split() or len(processed.split()) != len(text.split()):
+        raise UserError(
+            f"{name} has {len(text.split())} words, and {len(processed.split())} after the model's text processing: "
+            "give text with the words that the alignment counts, separated by spaces, as the processing leaves them."
+        )
+    return tokenizer(processed, verbose=False)["input_ids"], word_indices(tokenizer, processed)
+
+
+def error_rates(found: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
+    """AER at every place, the best first."""
+    rates = {place: alignment_error_rate([one[place] for one in found], gold) for place in found[0]}
+    return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
+
+
+def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: Sequence[str], name: str) -> None:
+    """UserError unless there is one gold alignment for each pair, within its words."""
+    if not len(gold) == len(sources) == len(targets):
+        raise UserError(
+            f"{name}: {len(gold)} lines for {len(sources)} sources and {len(targets)} translations: expected the same."
+        )
+    for number, (sentence, source, target) in enumerate(zip(gold, sources, targets, strict=True), start=1):
+        size = (len(source.split()), len(target.split()))
+        if outside := [link for link in sorted(sentence.possible) if link[0] >= size[0] or link[1] >= size[1]]:
+            raise UserError(
+                f"{name}, line {number}: link {outside[0][0]}-{outside[0][1]} is outside of {size[0]} source words and "
+                f"{size[1]} target words (is it counted from 1?)."
+            )
+
+
+MapSide = Literal["encoder", "decoder", "source"]
+
+
+def alignment_study(
+    systems: Systems,
+    sample: Sample,
+    gold: Sequence[GoldAlignment] | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> Study:
+    """Alignments of the given translations at the places asked for, or at the best one by error rate.
+
+    gold: one a sentence of the sample. With MLMHA a layer is one place for each encoder layer that it reads.
+    Raises: UserError without translations; without `gold` and without a layer; for a layer or head that is not there.
+    """
+    if sample.targets is None:
+        raise UserError("alignments are of given translations: name their file (--target).")
+    if gold is None and layer is None:
+        raise UserError("which attention aligns best? Give gold alignments (--gold), or choose a --layer.")
+    if gold is not None:
+        check_gold(gold, sample.sources, sample.targets, "the gold alignments")
+    study = Study("alignments")
+    panels: list[Panel] = []
+    for name, parts in systems.items():
+        try:
+            found = align(parts, sample.sources, sample.targets)
+            every = gold is not None and layer is None
+            places = list(found[0]) if every else choose_places(found[0], layer, head)
+        except UserError as error:
+            raise named(name, error) from error
+        rates = error_rates([{place: one[place] for place in places} for one in found], gold) if gold else {}
+        for place in places:
+            row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
+            study.rows.append({"system": name, **row, "AER": rates.get(place)})
+        chosen = [next(iter(rates))] if rates and layer is None else places
+        for place in chosen:
+            lines = [to_pharaoh(one[place]) for one in found]
+            study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
+            study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
+        if rates and layer is None:
+            panels += _rate_panels(name, rates)
+    if panels:
+        study.figures["alignments.error-rates"] = figures.heat_maps(panels, "decoder layer", "head", "AER")
+    return study
+
+
+def _short(place: Place) -> str:
+    over = f".encoder{place.encoder_layer}" if place.encoder_layer else ""
+    return f"layer{place.layer}{over}." + (f"head{place.head}" if place.head else "mean")
+
+
+def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
+    layers = sorted({place.layer for place in rates})
+    heads = sorted({place.head for place in rates})
+    found = []
+    for over in sorted({place.encoder_layer for place in rates}):
+        values = [[rates[Place(layer, over, head)] for head in heads] for layer in layers]
+        title = f"{name}, encoder layer {over}" if over else name
+        found.append(Panel(title, values, [str(x) for x in layers], [str(h) if h else "mean" for h in heads]))
+    return found
+
+
+def map_study(
+    systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
+) -> Study:
+    """Attention weights of the sample's first sentence as heat maps, a panel for each layer, unit or encoder layer.
+
+    The mean over the heads unless a head is chosen; the system's own greedy translation unless one is given.
+    """
+    study = Study(f"maps.{side}")
+    for name, parts in systems.items():
+        targets = sample.target_ids(parts)
+        with eager_attention(parts.model):
+            (one,) = forced_passes(
+                parts, sample.source_ids(parts)[:1], None if targets is None else targets[:1], output_attentions=True
+            )
+        assert one.labels is not None
+        source, target = subwords(parts.source, one.source[0]), subwords(parts.target, one.labels[0])
+        try:
+            if side == "source":
+                weights = source_attentions(parts.model, one.output.cross_attentions)
+                maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
+                rows, columns = target, source
+            else:
+                layers, _ = self_attentions(one, side, parts.model)
+                units = {
+                    f"layer {x}{', ' + unit if unit else ''}": heads[0]
+                    for x, one_layer in enumerate(layers, start=1)
+                    for unit, heads in by_unit(one_layer).items()
+                    if layer in (None, x)
+                }
+                _check(layer, head, len(layers), layers[0].shape[-3])
+                maps = {title: heads.mean(0) if head is None else heads[head - 1] for title, heads in units.items()}
+                rows = source if side == "encoder" else ["<s>", *target[:-1]]
+                columns = rows
+        except UserError as error:
+            raise named(name, error) from error
+        panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
+        study.rows += [
+            {
+                "system": name,
+                "map": panel.title,
+                "row": y,
+                "from": rows[y],
+                "column": x,
+                "to": columns[x],
+                "weight": value,
+            }
+            for panel in panels
+            for y, line in enumerate(panel.values)
+            for x, value in enumerate(line)
+        ]
+        stem = f"{study.stem}.{file_name(name)}"
+        labels = ("target", "source") if side == "source" else ("from", "to")
+        study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
+        study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
+    return study
+
+
+def _check(layer: int | None, head: int | None, layers: int, heads: int) -> None:
+    for option, value, count in (("layer", layer, layers), ("head", head, heads)):
+        if value is not None and not 1 <= value <= count:
+            raise UserError(f"--{option} {value}: this model has 1 to {count}.")

@@ -1,15 +1,47 @@
-"""A study: one question asked of several systems; its rows, figures, texts, and a summary for the terminal."""
+"""A study: one question asked of several systems; its rows, figures, texts, and a summary for the terminal.
+
+Its files are JSON with the settings, the same rows as csv, and figures beside them.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.writing import write_rows
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_text
+from hf_mlnmt.evaluation.results import versions
+from hf_mlnmt.files import write_json, write_text
+
+SCHEMA = "hf_mlnmt.analysis/1"
+
+
+def write_rows(
+    folder: str | Path, stem: str, what: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], **more: Any
+) -> list[Path]:
+    """`stem`.json with rows, settings and versions, `stem`.csv with the rows; numbers are not rounded."""
+    content = {"schema": SCHEMA, "what": what, "settings": settings, "versions": versions(), **more, "rows": list(rows)}
+    json_path = write_json(Path(folder) / f"{stem}.json", content)
+    return [json_path, write_text(Path(folder) / f"{stem}.csv", to_csv(rows))]
+
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as csv, a column for every key that a row has, in the order of their first use; None is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def file_name(text: str) -> str:
+    """Text as part of a file's name: letters, digits, dot, hyphen and underscore; anything else becomes a hyphen."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
 
 
 @dataclass

@@ -98,9 +98,9 @@ def attention(
 
     check_folder_name(output)
 
-    from hf_mlnmt.analysis import source_studies, studies
-    from hf_mlnmt.analysis.alignment import read_gold
-    from hf_mlnmt.analysis.sampling import draw_sample
+    from hf_mlnmt.analysis import self_attention, source_attention
+    from hf_mlnmt.analysis.reading import draw_sample
+    from hf_mlnmt.analysis.source_attention import read_gold
     from hf_mlnmt.evaluation.outputs import read_texts
 
     if side is Side.source and set(what) != {What.maps}:
@@ -116,17 +116,17 @@ def attention(
     for question in dict.fromkeys(what):
         used = drawn
         if question in (What.distance, What.entropy):
-            study = studies.heads_study(systems, used, question.value, of, renormalize)
+            study = self_attention.heads_study(systems, used, question.value, of, renormalize)
         elif question is What.divergence:
-            study = studies.divergence_study(systems, used, of, over_heads)
+            study = self_attention.divergence_study(systems, used, of, over_heads)
         elif question is What.dependency:
-            study = studies.dependency_study(systems, used, summed, sentence)
+            study = self_attention.dependency_study(systems, used, summed, sentence)
         elif question is What.alignments:
             if golden is not None and len(golden) != len(sources):
                 raise UserError(f"{gold}: {len(golden)} lines for {len(sources)} sentences: expected the same.")
             used = draw_sample(systems, sources, targets, None, seed, languages)
             chosen = [golden[line - 1] for line in used.lines] if golden is not None else None
-            study = source_studies.alignment_study(systems, used, chosen, layer, head)
+            study = source_attention.alignment_study(systems, used, chosen, layer, head)
         else:
             line = sentence or drawn.lines[0]
             if line > len(sources):
@@ -134,6 +134,6 @@ def attention(
             one = [sources[line - 1]], [targets[line - 1]] if targets else None
             used = draw_sample(systems, *one, None, seed, languages)
             where: Any = "source" if side is None else side.value
-            study = source_studies.map_study(systems, used, where, layer, head)
+            study = source_attention.map_study(systems, used, where, layer, head)
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

@@ -146,7 +146,7 @@ def back_translate(
 
     if output is None:
         raise UserError("--output DIR is missing: the folder for the pairs and their manifest.")
-    from hf_mlnmt.synthetic.methods import Method
+    from hf_mlnmt.generation.synthetic_methods import Method
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
@@ -172,8 +172,8 @@ def _run(
     from rich.console import Console
     from transformers.utils import logging
 
-    from hf_mlnmt import synthetic
     from hf_mlnmt.cli.progress import LinesProgress
+    from hf_mlnmt.generation import back_translation
     from hf_mlnmt.memory import keep_memory
 
     keep_memory()
@@ -186,10 +186,10 @@ def _run(
         console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     with LinesProgress(console) as progress:
-        watcher = synthetic.Watcher(tell, lambda text: tell(f"warning: {text}", "yellow"), progress.show)
+        watcher = back_translation.Watcher(tell, lambda text: tell(f"warning: {text}", "yellow"), progress.show)
         try:
-            manifest = synthetic.back_translate(
-                model, texts, output, method, synthetic.Settings(**settings), watcher=watcher, **how
+            manifest = back_translation.back_translate(
+                model, texts, output, method, back_translation.Settings(**settings), watcher=watcher, **how
             )
         except (KeyboardInterrupt, SystemExit):
             if progress.done is not None:

@@ -81,7 +81,7 @@ def compare(
     """
     from rich.console import Console
 
-    from hf_mlnmt.analysis.lengths import read_starts
+    from hf_mlnmt.analysis.outputs import read_starts
     from hf_mlnmt.evaluation import compare as compare_outputs
     from hf_mlnmt.evaluation import comparison_tables
     from hf_mlnmt.evaluation.outputs import load_system, name_systems, read_references, read_texts

@@ -53,7 +53,7 @@ def fusion_grid(
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.source_lines import text_groups
+    from hf_mlnmt.generation.lines import text_groups
 
     if normalization not in (None, "symbol", "sequence"):
         raise UserError(f"--normalization {normalization}: choose symbol or sequence.")

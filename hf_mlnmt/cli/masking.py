@@ -66,7 +66,7 @@ def masking(
 
     check_folder_name(output)
 
-    from hf_mlnmt.analysis.masking_study import masking_study
+    from hf_mlnmt.analysis.masking import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
     from hf_mlnmt.evaluation.scores import check_counts

@@ -65,8 +65,7 @@ def outputs(
 
     check_folder_name(output)
 
-    from hf_mlnmt.analysis.lengths import read_starts
-    from hf_mlnmt.analysis.output_studies import difference_study, length_study, source_lengths, statistics_study
+    from hf_mlnmt.analysis.outputs import difference_study, length_study, read_starts, source_lengths, statistics_study
     from hf_mlnmt.evaluation.outputs import load_system, read_references, read_texts
     from hf_mlnmt.evaluation.request import scoring_options
     from hf_mlnmt.evaluation.scores import check_counts

@@ -37,7 +37,7 @@ def rounds(
     from rich.console import Console
 
     from hf_mlnmt.cli.progress import LinesProgress
-    from hf_mlnmt.synthetic import Watcher
+    from hf_mlnmt.generation.back_translation import Watcher
     from hf_mlnmt.training.callbacks import Interrupted
     from hf_mlnmt.training.rounds import Rounds
 

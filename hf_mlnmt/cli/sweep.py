@@ -14,8 +14,7 @@ from hf_mlnmt.errors import UserError
 if TYPE_CHECKING:
     import subprocess
 
-    from hf_mlnmt.training.sweep_plan import Job
-    from hf_mlnmt.training.sweep_queue import Progress
+    from hf_mlnmt.training.sweep import Job, Progress
 
 
 def sweep(
@@ -64,9 +63,8 @@ def sweep(
     """
     from rich.console import Console
 
+    from hf_mlnmt.training.sweep import plan, read_values, state_of
     from hf_mlnmt.training.sweep_checks import check_everything, check_models
-    from hf_mlnmt.training.sweep_plan import plan, read_values
-    from hf_mlnmt.training.sweep_states import state_of
 
     planned = plan(recipes, over or [], _seeds(read_values(seeds, "--seeds")) if seeds else None, set_ or [], order)
     stems = list(dict.fromkeys(job.stem for job in planned))
@@ -121,7 +119,7 @@ def _run(
     from hf_mlnmt.cli.processes import cores, starting_alone
     from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
     from hf_mlnmt.training.folder import alone
-    from hf_mlnmt.training.sweep_queue import Queue
+    from hf_mlnmt.training.sweep import Queue
 
     written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
@@ -157,7 +155,7 @@ def _run(
 
 
 def _description(progress: Progress, jobs: int) -> str:
-    from hf_mlnmt.training.sweep_queue import duration
+    from hf_mlnmt.training.sweep import duration
 
     parts = [f"{len(progress.running)} running"]
     if failed := progress.count("failed"):

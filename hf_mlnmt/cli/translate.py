@@ -197,9 +197,8 @@ def translate(
         options["early_stopping"] = _early_stopping(early_stopping)
     inputs = list(files or ["-"])
 
+    from hf_mlnmt.generation.lines import count_texts, text_groups, translate_groups
     from hf_mlnmt.generation.options import DecodingOptions
-    from hf_mlnmt.generation.source_lines import count_texts, text_groups
-    from hf_mlnmt.generation.writing import translate_groups
 
     DecodingOptions.of(options)  # mistakes are found before the model is loaded
     pipeline = _load(model, threads, revision, trust_remote_code, device=device, dtype=dtype, engine=engine)

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.convert.layout import EOLE_DECODER, EOLE_ENCODER
+from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
-from hf_mlnmt.convert.sines import leave_out_sines
-from hf_mlnmt.convert.source import Source
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
 

@@ -18,10 +18,17 @@ from typing import Any
 
 import torch
 
-from hf_mlnmt.convert.account import Account, Move
-from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers, modules
-from hf_mlnmt.convert.sines import leave_out_sines
-from hf_mlnmt.convert.source import Source, baseline_config
+from hf_mlnmt.convert.checkpoint import (
+    FAIRSEQ_DECODER,
+    FAIRSEQ_ENCODER,
+    Account,
+    Move,
+    Source,
+    baseline_config,
+    layers,
+    leave_out_sines,
+    modules,
+)
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import fetch_small_files

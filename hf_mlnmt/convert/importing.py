@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_mlnmt.convert.source import Source
+from hf_mlnmt.convert.checkpoint import Source
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
@@ -106,7 +106,7 @@ def _read(name: str, options: dict[str, Any]) -> Source:
 def _read_pickle(path: Path) -> Source:
     """A checkpoint of PyTorch's, told apart by its keys."""
     from hf_mlnmt.convert import fairseq, joeynmt, opennmt
-    from hf_mlnmt.convert.pickles import load
+    from hf_mlnmt.convert.checkpoint import load
 
     content = load(path)
     if "model" in content and ("args" in content or "cfg" in content):
@@ -123,7 +123,7 @@ def _read_pickle(path: Path) -> Source:
 
 def _build(source: Source) -> Any:
     """Our model with the checkpoint's weights, float32, ready to translate."""
-    from hf_mlnmt.data.vocabulary import check_vocabulary
+    from hf_mlnmt.data.tokenizer import check_vocabulary
     from hf_mlnmt.modeling import TransformerForConditionalGeneration
 
     with torch.device("meta"):

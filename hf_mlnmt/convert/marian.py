@@ -21,15 +21,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from hf_mlnmt.convert.account import Account, Move
-from hf_mlnmt.convert.marian_vocabulary import (
-    EOS,
-    generation_config,
-    read_decoding,
-    read_vocabularies,
-    tokenizers_of,
-)
-from hf_mlnmt.convert.source import Source, baseline_config
+from hf_mlnmt.convert.checkpoint import Account, Move, Source, baseline_config
+from hf_mlnmt.convert.vocabularies import EOS, generation_config, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 

@@ -16,11 +16,19 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from hf_mlnmt.convert.account import Account, Move
-from hf_mlnmt.convert.layout import OPENNMT_DECODER, OPENNMT_ENCODER, Parts, layers, modules
-from hf_mlnmt.convert.sines import leave_out_sines
-from hf_mlnmt.convert.source import Source, baseline_config
-from hf_mlnmt.convert.words import Special, words_tokenizer
+from hf_mlnmt.convert.checkpoint import (
+    OPENNMT_DECODER,
+    OPENNMT_ENCODER,
+    Account,
+    Move,
+    Parts,
+    Source,
+    baseline_config,
+    layers,
+    leave_out_sines,
+    modules,
+)
+from hf_mlnmt.convert.vocabularies import Special, words_tokenizer
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig

@@ -17,13 +17,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_mlnmt.data.corpora import Corpora
     from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-    from hf_mlnmt.data.encoded import EncodedPairs, EncodedText, fingerprint_of
+    from hf_mlnmt.data.encoded import (
+        EncodedPairs,
+        EncodedText,
+        encode_corpus,
+        encode_text,
+        filtered_pairs,
+        filtered_text,
+        fingerprint_of,
+    )
     from hf_mlnmt.data.filters import FilterReport, PairFilter, TextFilter
     from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.data.mixture import draw, epoch_counts
-    from hf_mlnmt.data.prepare import encode_corpus, encode_text, filtered_pairs, filtered_text
     from hf_mlnmt.data.processing import TextProcessing
     from hf_mlnmt.data.text import TextSpec, read_text
     from hf_mlnmt.data.tokenizer import (
@@ -37,17 +42,22 @@ if TYPE_CHECKING:
         train_tokenizer,
         unknown_rate,
     )
-    from hf_mlnmt.data.training_set import TrainingSet
+    from hf_mlnmt.data.training_set import Corpora, TrainingSet, draw, epoch_counts
 
 # Imported when first used: reading lines must not cost the second that transformers takes.
 _HOMES = {
     "corpus": ("CorpusSpec", "read_pairs"),
-    "corpora": ("Corpora",),
-    "encoded": ("EncodedPairs", "EncodedText", "fingerprint_of"),
+    "encoded": (
+        "EncodedPairs",
+        "EncodedText",
+        "encode_corpus",
+        "encode_text",
+        "filtered_pairs",
+        "filtered_text",
+        "fingerprint_of",
+    ),
     "filters": ("FilterReport", "PairFilter", "TextFilter"),
     "lines": ("read_lines",),
-    "mixture": ("draw", "epoch_counts"),
-    "prepare": ("encode_corpus", "encode_text", "filtered_pairs", "filtered_text"),
     "processing": ("TextProcessing",),
     "text": ("TextSpec", "read_text"),
     "tokenizer": (
@@ -61,7 +71,7 @@ _HOMES = {
         "train_tokenizer",
         "unknown_rate",
     ),
-    "training_set": ("TrainingSet",),
+    "training_set": ("Corpora", "TrainingSet", "draw", "epoch_counts"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

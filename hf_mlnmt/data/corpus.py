@@ -1,10 +1,13 @@
-"""Parallel corpora as streams of text pairs: plain or gz text, tsv, jsonl, parquet, data sets (Hub or folder)."""
+"""Parallel corpora as streams of text pairs: plain or gz text, tsv, jsonl, parquet, data sets (Hub or folder).
+
+The first line of a tsv file may be a header that names the sides, or a pair of sentences already.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -14,8 +17,32 @@ from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, reason_of
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
-from hf_mlnmt.data.tsv_header import header_columns, looks_like_header
 from hf_mlnmt.errors import UserError, suggest
+
+_HEADER_PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"))
+
+
+def header_columns(cells: Sequence[str], languages: Mapping[str, str] | None) -> list[int] | None:
+    """Columns (from 0) of source and target, where the cells name both: as these or by the corpus's languages."""
+    names = [cell.strip().lower() for cell in cells]
+    pairs = [*_HEADER_PAIRS, (languages["source"].lower(), languages["target"].lower())] if languages else _HEADER_PAIRS
+    return next(
+        ([names.index(source), names.index(target)] for source, target in pairs if {source, target} <= {*names}), None
+    )
+
+
+def looks_like_header(cells: Sequence[str]) -> bool:
+    """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
+    words = [cell.strip() for cell in cells]
+    if sum(0 < len(word) <= 12 and word.isalpha() for word in words) < 2:
+        return False
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = NonbreakingPrefixes().available_langs
+    sides = {name for pair in _HEADER_PAIRS for name in pair}
+    # Codes in small letters only: "No" and "Is" are words of a sentence.
+    return sum(word in known or (len(word) > 2 and word.lower() in {*known, *sides}) for word in words) >= 2
+
 
 log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
@@ -35,13 +62,13 @@ class CorpusSpec:
         record's "source" and "target", or its fields named as `languages`, are taken; so is a "translation" field that
         holds these.
     languages: {source: en, target: de}.
-    weight: how often an epoch shows each pair, see mixture.py.
+    weight: how often an epoch shows each pair, see training_set.py.
     bad_lines: at invalid UTF-8, control characters, overlong lines: stop with an "error", or "drop" the pair and count.
     reverse: source and target change places as they are read; `languages` are those of the pairs as they come out.
     limit: only the first so many pairs.
     tag: a token such as <bt> that is put before every source; of a synthetic corpus unless told its manifest's ("" is
         none).
-    ratio: of a synthetic corpus: so many of its pairs to each pair of the others, see data/ratio.py.
+    ratio: of a synthetic corpus: so many of its pairs to each pair of the others, see data/training_set.py.
     """
 
     files: dict[str, str] | None = None

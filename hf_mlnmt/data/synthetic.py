@@ -18,7 +18,7 @@ from typing import Any
 from hf_mlnmt.errors import UserError
 
 MANIFEST = "manifest.json"
-SCHEMA = "hf_mlnmt.synthetic/1"
+SCHEMA = "hf_mlnmt.generation.back_translation/1"
 FILES = {"source": "source.txt", "target": "target.txt"}
 
 

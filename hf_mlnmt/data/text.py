@@ -1,17 +1,28 @@
-"""Text of one language as a stream of sentences: plain or gz text, one column of tsv, jsonl, parquet or a data set."""
+"""Text of one language as a stream of sentences: plain or gz text, one column of tsv, jsonl, parquet or a data set.
+
+Also: what a tokenizer puts around a text (</s> behind it, or, for a causal language model to go on, <s> before it), and
+whether two texts are of one language, by the words that they share: evidence for warnings, not a classifier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from tokenizers import processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 TextSide = Literal["source", "target"]
 _TABLES = (".tsv", ".jsonl", ".json", ".parquet")
@@ -97,3 +108,68 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
             report.drop(problems.pop(), text)
         else:
             yield text
+
+
+def begin_texts(folder: str | Path) -> None:
+    """Let the tokenizer of a language model's folder put <s> before a text, and nothing behind it: so `generate` and
+    a text-generation pipeline go on where a text ends. Of two vocabularies the target's is the model's.
+
+    A tokenizer of another kind than ours stays as it is.
+    """
+    folder = Path(folder)
+    own = folder / TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).is_dir() else folder
+    tokenizer = AutoTokenizer.from_pretrained(own)
+    if _is_ours(tokenizer):
+        _surround(tokenizer, f"{tokenizer.bos_token} $A", tokenizer.bos_token, tokenizer.bos_token_id)
+        from hf_mlnmt.data.processing import load_processing
+
+        save_tokenizers(folder, tokenizer, None, load_processing(folder))
+
+
+def ending(tokenizers: Tokenizers) -> Tokenizers:
+    """The tokenizers, with </s> behind every text again where `begin_texts` took it away."""
+    for tokenizer in {
+        id(one): one for one in (tokenizers.source, tokenizers.target, *tokenizers.each.values())
+    }.values():
+        if _is_ours(tokenizer) and begins_texts(tokenizer):
+            _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
+    return tokenizers
+
+
+def begins_texts(tokenizer: Any) -> bool:
+    """Whether it puts <s> before a text and nothing behind it."""
+    return bool(tokenizer("")["input_ids"] == [tokenizer.bos_token_id])
+
+
+def _is_ours(tokenizer: Any) -> bool:
+    return type(tokenizer) is PreTrainedTokenizerFast and None not in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def _surround(tokenizer: Any, template: str, token: str, number: int) -> None:
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(token, number)]
+    )
+
+
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """`share` of the running words of one text that the other one has too, and the most frequent of these words."""
+
+    share: float
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        examples = ", ".join(f"'{word}'" for word in self.words)
+        return f"{self.share:.0%} of its words" + (f" ({examples})" if examples else "")
+
+
+def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> Overlap:
+    """Which of the running words of `texts` occur in `others`, without case; words are runs of letters."""
+    words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
+    known = {word for text in others for word in _WORD.findall(text.lower())}
+    shared = {word: count for word, count in words.items() if word in known}
+    most = sorted(shared, key=lambda word: (-shared[word], word))[:examples]
+    return Overlap(sum(shared.values()) / max(1, words.total()), tuple(most))

@@ -1,10 +1,49 @@
-"""What training asks of a data set: examples, their lengths on each side, and which of them make up an epoch."""
+"""What a task is trained on: examples, their lengths on each side, and which of them make up an epoch.
+
+`Corpora` are several encoded corpora as one; which pairs an epoch shows follows from weights or a temperature, as a
+pure function of (seed, epoch). `Ratio` shows parallel and synthetic pairs at a ratio 1:r, both seen equally often.
+
+Reference of the ratio: the thesis on monolingual data, 4.4.4 and table 4.30: r synthetic pairs are taken for each
+parallel one, and the parallel part is repeated r times. With 230,000 parallel pairs and r = 2 an epoch shows 460,000
+synthetic ones, each once, and 230,000 parallel ones, each twice.
+
+Departs: where r is no whole number, the text does not say which parallel pairs are repeated. Here they go round: with
+r = 0.5 one half of them comes in one epoch and the other half in the next, with r = 1.5 all once and so again (`draw`).
+Which synthetic pairs are taken is drawn by the seed, once for all epochs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+
+from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.errors import UserError
+
+_DRAWN = 6  # beside the seed, so that it is drawn apart from what else is drawn by it
+
+
+class Drawn:
+    """`count` items of `encoded` in its order, with what `Corpora` asks of a part.
+
+    With the same seed a smaller count draws some of what a larger one draws.
+    """
+
+    def __init__(self, encoded: Encoded, count: int, seed: int) -> None:
+        order = np.random.default_rng([seed, _DRAWN]).permutation(len(encoded))
+        self.encoded, self.indices = encoded, np.sort(order[:count])
+        self.unit, self.report, self.meta = encoded.unit, encoded.report, encoded.meta
+        self.source_lengths = encoded.source_lengths[self.indices]
+        self.target_lengths = encoded.target_lengths[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.encoded[int(self.indices[index])]
 
 
 class TrainingSet(Protocol):
@@ -37,3 +76,138 @@ class TrainingSet(Protocol):
     def describe(self) -> str:
         """How many examples of what, and what is done to them; for a log."""
         return f"{self.distinct:,} examples"
+
+
+def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperature: float | None) -> list[int]:
+    """How many pairs of each corpus an epoch shows.
+
+    weights: how often each pair is shown an epoch: 1 once, 2 twice, 0.5 every other epoch. All 1 is plain joining.
+    temperature: shares proportional to size ** (1 / temperature), as many in all as there are pairs: 1 is plain
+        joining, more evens out (5 is usual for many languages).
+    """
+    if any(size == 0 for size in sizes):
+        raise UserError(
+            f"mixture: corpus {list(sizes).index(0) + 1} of {len(sizes)} has no pairs left; see its filters."
+        )
+    if weights is None:
+        weights = [1.0] * len(sizes)
+    if len(weights) != len(sizes) or min(weights) <= 0:
+        raise UserError(f"mixture: {len(sizes)} weights above 0 are expected, one a corpus, not {list(weights)}.")
+    if temperature is None:
+        return [max(1, round(size * weight)) for size, weight in zip(sizes, weights)]
+    if temperature <= 0:
+        raise UserError(f"mixture: temperature must be above 0, not {temperature}; 1 leaves the corpora's own shares.")
+    if any(weight != 1 for weight in weights):
+        raise UserError("mixture: give either weights or a temperature, not both.")
+    scaled = np.array(sizes, float) ** (1 / temperature)
+    return [max(1, round(share)) for share in scaled / scaled.sum() * sum(sizes)]
+
+
+def draw(size: int, count: int, seed: int, epoch: int) -> np.ndarray:
+    """The `count` of `size` pairs that an epoch shows, (count,) int64, sorted.
+
+    Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
+    pair comes before any comes again, also across epochs.
+    """
+    first, last = epoch * count, (epoch + 1) * count
+    parts = []
+    for copy in range(first // size, -(-last // size)):
+        start, end = max(first - copy * size, 0), min(last - copy * size, size)
+        whole = end - start == size
+        order = np.arange(size) if whole else np.random.default_rng([seed, copy]).permutation(size)
+        parts.append(order[start:end])
+    return np.sort(np.concatenate(parts))
+
+
+class Corpora(TrainingSet):
+    """Encoded corpora of one kind one after the other: item i is of the corpus in whose range i falls.
+
+    source_lengths and target_lengths are int32 arrays (len(self),). With weights or a temperature an epoch shows what
+    data/training_set.py draws, otherwise everything once.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Encoded | Drawn],
+        weights: Sequence[float] | None = None,
+        temperature: float | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.parts, self.seed = list(parts), seed
+        self.sizes = [len(part) for part in parts]
+        self.counts = epoch_counts(self.sizes, weights, temperature)
+        self.starts = np.cumsum([0, *self.sizes])
+        self.source_lengths = np.concatenate([part.source_lengths for part in parts])
+        self.target_lengths = np.concatenate([part.target_lengths for part in parts])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        part = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.parts[part][index - int(self.starts[part])]
+
+    def choose(self, epoch: int) -> np.ndarray | None:
+        """As `TrainingSet.choose`."""
+        if self.counts == self.sizes:
+            return None
+        rows = enumerate(zip(self.sizes, self.counts))
+        drawn = [draw(size, count, self.seed + 1000 * i, epoch) for i, (size, count) in rows]
+        return np.concatenate([start + indices for start, indices in zip(self.starts, drawn)])
+
+    def describe(self) -> str:
+        """How many pairs, or sentences, of how many corpora."""
+        several = f" of {len(self.parts)} corpora" if len(self.parts) > 1 else ""
+        epoch = "" if self.counts == self.sizes else f", of which an epoch shows {sum(self.counts):,}"
+        return f"{len(self):,} {self.parts[0].unit}{several}{epoch}"
+
+
+def check_ratios(specs: Sequence[CorpusSpec], temperature: float | None) -> None:
+    """Refuse ratios beside what says something else of how often pairs are seen.
+
+    Raises: UserError.
+    """
+    if all(spec.ratio is None for spec in specs):
+        return
+    if temperature is not None or any(spec.weight != 1 for spec in specs):
+        other = "temperature" if temperature is not None else "weight"
+        raise UserError(f"ratio and {other} both say how often pairs are seen: leave one of them out.")
+    if all(spec.synthetic for spec in specs):
+        raise UserError("ratio: there is no parallel corpus beside the synthetic one: so many pairs to each of what?")
+
+
+def at_ratios(
+    parts: Sequence[Encoded], specs: Sequence[CorpusSpec], seed: int
+) -> tuple[list[Encoded | Drawn], list[float]]:
+    """The parts to train on, those with a ratio cut down, and how often an epoch shows the pairs of each.
+
+    Several ratios add up: at 1 and 2 the parallel part is seen three times.
+
+    Args:
+        parts, specs: encoded corpora and what the recipe says of each; those that are not synthetic are parallel.
+        seed: of the draw.
+
+    Raises: UserError with the numbers when a synthetic corpus has too few pairs.
+    """
+    if all(spec.ratio is None for spec in specs):
+        return list(parts), [spec.weight for spec in specs]
+    total = sum(spec.ratio or 0 for spec in specs)
+    sizes = [len(part) for part, spec in zip(parts, specs) if not spec.synthetic]
+    epoch = sum(max(1, round(size * total)) for size in sizes)  # parallel pairs, as in training_set.py
+    found: list[Encoded | Drawn] = []
+    before, taken = 0.0, 0
+    for part, spec in zip(parts, specs, strict=True):
+        if spec.ratio is None:
+            found.append(part)
+            continue
+        before += spec.ratio
+        count = round(epoch * before / total) - taken
+        taken += count
+        if count > len(part):
+            raise UserError(
+                f"{spec}: ratio {spec.ratio:g} needs {count:,} synthetic pairs to {sum(sizes):,} parallel ones, and "
+                f"{len(part):,} are left after the filters: enough for {len(part) / sum(sizes):.4g} at most. Lower "
+                "ratio, or translate more text."
+            )
+        found.append(Drawn(part, count, seed))
+    return found, [spec.weight if spec.synthetic else total for spec in specs]

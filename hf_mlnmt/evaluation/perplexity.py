@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_mlnmt.data.text_ends import ending
+from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
@@ -108,7 +108,7 @@ def perplexity(
 
     Args:
         model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.
-        tokenizers: of the model. Their </s> behind a text is left to them (see data/text_ends.py).
+        tokenizers: of the model. Their </s> behind a text is left to them (see data/text.py).
         texts: one sentence each. An empty one is its </s> alone.
         sources: what each is a translation of.
         batch_tokens: tokens of a batch, padding included.

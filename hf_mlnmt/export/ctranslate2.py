@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.engine.conversion import lacks, single_decoder, vocabulary_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import LENGTH, Search, Sentences, check_scores, compare_searches
+from hf_mlnmt.generation.ctranslate2_model import lacks, single_decoder, vocabulary_of
 
 
 def exportable(model: Any) -> Any:

@@ -1,4 +1,7 @@
-"""A model as a folder for another engine or of Transformers' own class; checked before it gets its name."""
+"""A model as a folder for another engine or of Transformers' own class; checked before it gets its name.
+
+A model with multi-level supervision also becomes a model with one decoder: the main one, or an auxiliary by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,40 @@ from typing import Any, NamedTuple
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, write_json
-from hf_mlnmt.hub.cleaning import clean_generation_config
-from hf_mlnmt.model_folder import CONFIG, auto_class_of, fetch_small_files
+from hf_mlnmt.hub.checks import clean_generation_config
+from hf_mlnmt.model_folder import CONFIG, auto_class_of, check_model_folder, copy_text_files, fetch_small_files
+
+
+def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
+    """Write a plain model folder with one decoder of a model with auxiliary decoders.
+
+    Args:
+        model: folder of the model.
+        output: folder to write; one that is there is replaced.
+        auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
+            attention, table 4.7); None: the main decoder, whose outputs stay the same.
+
+    Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
+    """
+    from hf_mlnmt.generation.loading import load
+    from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
+
+    folder = check_model_folder(model)
+    if folder.resolve() == Path(output).resolve():
+        raise UserError(f"{output}: is the model itself. Choose another --output.")
+    loaded = load(str(folder), device="cpu").model
+    if not isinstance(loaded, MultiLevelSupervisionForConditionalGeneration):
+        raise UserError(f"{folder}: {type(loaded).__name__} has no auxiliary decoders.")
+    try:
+        single = loaded.drop_auxiliaries() if auxiliary is None else loaded.auxiliary_translator(auxiliary)
+    except ValueError as error:
+        hint = "" if auxiliary is not None else " One of them can translate by itself (--auxiliary LAYER)."
+        raise UserError(f"{folder}: {error}.{hint}") from error
+    with atomic_folder(output) as new:
+        single.save_pretrained(new)
+        copy_text_files(folder, new)
+    return Path(output)
+
 
 # What each needs beyond this package.
 FORMATS: dict[str, tuple[str, ...]] = {
@@ -97,14 +132,14 @@ def _check_translates(name: str) -> None:
 
 
 def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:
-    from hf_mlnmt.engine import conversion
     from hf_mlnmt.export import ctranslate2 as export_ctranslate2
+    from hf_mlnmt.generation import ctranslate2_model
 
     if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
         with tempfile.TemporaryDirectory() as scratch:
-            conversion.write(network, tokenizers, Path(scratch), "float32")
+            ctranslate2_model.write(network, tokenizers, Path(scratch), "float32")
             export_ctranslate2.check(Path(scratch), network, tokenizers, "float32")
-    conversion.write(network, tokenizers, folder, dtype)
+    ctranslate2_model.write(network, tokenizers, folder, dtype)
     return export_ctranslate2.check(folder, network, tokenizers, dtype)
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from hf_mlnmt.convert.account import Move
-from hf_mlnmt.convert.layout import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, layers
+from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, Move, layers
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities

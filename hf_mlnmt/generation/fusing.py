@@ -23,8 +23,13 @@ from hf_mlnmt.model_folder import (
     fetch_small_files,
     load_model,
 )
-from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration, check_vocabulary, start_token
-from hf_mlnmt.modeling.fusion_config import FusionConfig, check_scales
+from hf_mlnmt.modeling.fusion import (
+    FusionConfig,
+    FusionForConditionalGeneration,
+    check_scales,
+    check_vocabulary,
+    start_token,
+)
 
 SHOWN = 3  # entries that differ, in a message
 

@@ -12,8 +12,7 @@ import torch
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
-from hf_mlnmt.data.vocabulary import check_languages, check_vocabulary
+from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, fetch_small_files, load_model
 from hf_mlnmt.search import int8

@@ -1,16 +1,131 @@
-"""From texts to token sequences the model can take, and from their translations back to texts."""
+"""From texts to token sequences the model can take, and from their translations back to texts.
+
+A text is cut into sentences, and a sentence that is too long into clauses or words; translations are put together
+again. The cuts keep the whitespace between the pieces, so `"".join(piece.text + piece.space)` is the stripped text
+again.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
-from hf_mlnmt.generation.splitting import Piece, split_lines, split_to_fit
+
+
+class Piece(NamedTuple):
+    """A part of a text, the whitespace that follows it, and whether a sentence was cut to get it."""
+
+    text: str
+    space: str
+    whole: bool = True
+
+
+# What may stand between the end mark and the space, and between the space and the first letter of the next sentence.
+_CLOSING = r"[\"'”’“»›)\]}]*"
+_OPENING = "\"'“‘„‚«‹([{¿¡-–—"
+_END = re.compile(rf"[.!?…؟۔։።]+{_CLOSING}(\s+)|[。！？｡．।॥។။]+[”』」）》】]*(\s*)")
+_LINE = re.compile(r"\s*\n\s*")
+_CLAUSE = re.compile(rf"[,;:،؛]{_CLOSING}(\s+)|[，；：、]+(\s*)")
+_WORD = re.compile(r"()(\s+)")
+_ABBREVIATIONS = frozenset(
+    re.findall(
+        r"\S+",
+        "mr mrs ms dr prof st sr jr gen col sgt capt rev hon no nos vol pp fig figs eq sec vs cf eg ie etc al dept "
+        "approx est hr fr frl nr bzw ca usw vgl evtl ggf inkl abs art bd mio mrd str tel u.a z.b d.h "
+        "e.g i.e u.s a.m p.m m mme mlle mm av sig dott ing avv sra srta ud uds",
+    )
+)
+
+
+def split_lines(text: str) -> list[Piece]:
+    """Non-empty lines of a text; empty lines and indentation are part of the whitespace between them."""
+    return _pieces(text.strip(), ((match.start(), match.end()) for match in _LINE.finditer(text.strip())))
+
+
+def split_sentences(text: str) -> list[Piece]:
+    """Sentences by their end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
+    return _pieces(text, _sentence_ends(text))
+
+
+def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[Piece]:
+    """Pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, as large as fit.
+
+    A single word that is longer than the limit comes back as it is.
+    """
+    pieces = []
+    for sentence, length in _measured(split_sentences(text), lengths):
+        pieces += [sentence] if length <= limit else _cut(sentence, limit, lengths, (_CLAUSE, _WORD))
+    return pieces
+
+
+def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
+    """One text again; sentences that no space separated (Chinese) get one where the translation's script wants it."""
+    parts = []
+    for translation, piece in zip(translations, pieces, strict=True):
+        wide = bool(translation) and unicodedata.east_asian_width(translation[-1]) in "WF"
+        parts += [translation, piece.space or ("" if wide else " ")]
+    return "".join(parts[:-1])
+
+
+def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, ...]) -> list[Piece]:
+    marks = ((match.end() - len(match[match.lastindex or 0]), match.end()) for match in levels[0].finditer(piece.text))
+    packed: list[Piece] = []
+    room = 0
+    for part, length in _measured(_pieces(piece.text, marks), lengths):
+        if packed and length <= room:
+            packed[-1] = Piece(packed[-1].text + packed[-1].space + part.text, part.space)
+            room -= length
+        else:
+            packed.append(part)
+            room = limit - length
+    cut = [Piece(part.text, part.space, len(packed) == 1 and piece.whole) for part in packed]
+    if len(levels) > 1:
+        sizes = _measured(cut, lengths)
+        cut = [p for part, size in sizes for p in ([part] if size <= limit else _cut(part, limit, lengths, levels[1:]))]
+    cut[-1] = Piece(cut[-1].text, piece.space, cut[-1].whole)
+    return cut
+
+
+def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) -> Iterator[tuple[Piece, int]]:
+    return zip(pieces, lengths([piece.text for piece in pieces]), strict=True)
+
+
+def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
+    """Cut `text` at (end of a piece, start of the next)."""
+    pieces = []
+    start = 0
+    for end, following in cuts:
+        if end > start and following < len(text):
+            pieces.append(Piece(text[start:end], text[end:following]))
+            start = following
+    return [*pieces, Piece(text[start:], "")] if text[start:] else pieces
+
+
+def _sentence_ends(text: str) -> Iterator[tuple[int, int]]:
+    for match in _END.finditer(text):
+        spaced = match[1] is not None
+        space = match.start(1) if spaced else match.start(2)
+        if not spaced or not _continues(text, match.start(), match.end()):
+            yield space, match.end()
+
+
+def _continues(text: str, mark: int, following: int) -> bool:
+    """Whether the sentence goes on after the full stop at `mark`."""
+    rest = text[following : following + 8].lstrip(_OPENING)
+    if rest[:1].islower():
+        return True
+    if text[mark] != "." or text[mark : mark + 2] == "..":
+        return False
+    word = re.split(r"[\s(\[\"'“„«]", text[max(0, mark - 20) : mark])[-1]
+    return (len(word) == 1 and word.isupper()) or word.lower() in _ABBREVIATIONS
+
 
 logger = logging.getLogger(__name__)
 

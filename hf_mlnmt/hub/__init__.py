@@ -1,7 +1,6 @@
 """Publishing to a folder or the Hub. See docs/publishing.md."""
 
-from hf_mlnmt.hub.checks import check_folder
-from hf_mlnmt.hub.cleaning import clean_generation_config
+from hf_mlnmt.hub.checks import check_folder, clean_generation_config
 from hf_mlnmt.hub.publish import Published, build_folder
 from hf_mlnmt.hub.upload import push
 

@@ -32,10 +32,9 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .configuration import TransformerConfig
-from .dropout import Dropout
 from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer
+from .layers import DecoderLayer, Dropout
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 

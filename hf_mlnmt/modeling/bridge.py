@@ -1,40 +1,236 @@
 """The attention bridge: an encoder for each source language, a decoder for each target language, and between them one
 matrix of fixed size, made by an inner attention that all pairs of languages share.
 
-Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (the citation is rnn.py's), section 2.2.
+Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (the citation is rnn.py's), section 2.2; Lin et al. 2017, "A
+Structured Self-Attentive Sentence Embedding". Equation numbers are the first's.
 
 | symbol in the paper | here | shape |
 | --- | --- | --- |
 | H: an encoder's states | last_hidden_state | (batch, source, d_model) |
 | A, equation 8 | bridge_attentions | (batch, k, source) |
 | M, equation 9: what every decoder reads | memory | (batch, k, d_model) |
+| W_1, W_2 | inner_proj, head_proj | (d_w, d_model), (k, d_w) |
 
-(8), (9): inner_attention.py. (10) L = -log p(Y|X) + lambda ||A A^T - I||_F^2, of a sentence: what is added to the sum
-over target tokens is a sum over sentences, and both have one divisor, the step's target tokens.
+(8) A = softmax over the positions of W_2 ReLU(W_1 H^T)      (9) M = A H; padding has weight 0 in A
+(10) L = -log p(Y|X) + lambda ||A A^T - I||_F^2, of a sentence: what is added to the sum over target tokens is a sum
+over sentences, and both have one divisor, the step's target tokens.
 
 Every decoder reads M in place of H, with no mask, as all of its k rows are there; a recurrent one begins with their
 mean, h and c of all layers. Only the bridge is shared; `pair` gives one encoder and one decoder around it as a model.
 The penalty is of training alone, and of sentences that have a target.
+
+A batch may name its languages by the tokenizer's codes at the beginning of its sources:
+
+| source begins with | source language | target language |
+| --- | --- | --- |
+| `<2fr>` | the only one, or named | French |
+| `<2de><2fr>` | German | French |
+| no code | the only one, or named | the only one, or named |
+
+The codes are taken off: no encoder sees them. A language that is named as an argument counts in place of the code's.
+All rows of a batch are of one pair; padding is on the right.
 """
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
-from .bridge_configuration import BridgeConfig
-from .inner_attention import AttentionBridge, redundancy
-from .language_codes import take_codes
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import takes_cache
-from .rnn import RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
+from .rnn import RNNConfig, RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
 from .sentence_embedding import pooled_rows
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
+
+LANGUAGE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")
+
+
+@strict
+class BridgeConfig(RNNConfig):
+    """The config of a model with an encoder for each source language and a decoder for each target language.
+
+    Args:
+        coders: what encoders and decoders are: "rnn" (rnn.py) or "transformer" (transformer.py).
+        source_languages, target_languages: codes. A language may be both: then it has an encoder and a decoder.
+        vocab_sizes: language -> entries of its vocabulary. None: one joint vocabulary of `vocab_size`, or with a single
+            pair `vocab_size` and `decoder_vocab_size`.
+        language_codes: language -> id of its token, which may begin a source and name languages.
+        bridge_heads: k, rows of the matrix that every sentence becomes.
+        bridge_width: d_w, inner width of the bridge. bridge_bias: biases in both of its products.
+        penalty_weight: lambda, of equation 10's penalty; the paper has 1.
+    """
+
+    model_type = "mlnmt-bridge"
+
+    coders: Literal["rnn", "transformer"] = "rnn"
+    source_languages: list[str] = field(default_factory=lambda: ["en"])
+    target_languages: list[str] = field(default_factory=lambda: ["de"])
+    vocab_sizes: dict[str, int] | None = None
+    language_codes: dict[str, int] | None = None
+    bridge_heads: int = 10
+    bridge_width: int = 1024
+    bridge_bias: bool = False
+    penalty_weight: float | int = 1.0
+    share_encoder_decoder_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any):
+        super().__post_init__(**kwargs)
+        if self.vocab_sizes and self.is_pair:
+            self.vocab_size = self.vocab_sizes.get(self.source_languages[0], self.vocab_size)
+            self.decoder_vocab_size = self.vocab_sizes.get(self.target_languages[0], self.decoder_vocab_size)
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages, each once. Set, it leaves only those modules: `from_pretrained(folder, languages=[...])`."""
+        return list(dict.fromkeys([*self.source_languages, *self.target_languages]))
+
+    @languages.setter
+    def languages(self, wanted: list[str]):
+        if missing := [name for name in wanted if name not in self.languages]:
+            raise ValueError(f"languages={missing}: not in this model, which has {', '.join(self.languages)}")
+        self.source_languages = [name for name in self.source_languages if name in wanted]
+        self.target_languages = [name for name in self.target_languages if name in wanted]
+        if self.vocab_sizes is not None:
+            self.vocab_sizes = {name: size for name, size in self.vocab_sizes.items() if name in wanted}
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there is one language on each side."""
+        return len(self.source_languages) == len(self.target_languages) == 1
+
+    def vocabulary(self, language: str, side: Literal["source", "target"]) -> int:
+        """Entries of a language's vocabulary."""
+        if self.vocab_sizes is not None:
+            return self.vocab_sizes[language]
+        assert self.decoder_vocab_size is not None
+        return self.vocab_size if side == "source" else self.decoder_vocab_size
+
+    @contextmanager
+    def sized_for(self, language: str) -> Iterator[None]:
+        """While a language's encoder or decoder is made, the vocabulary is that language's.
+
+        All modules share this one config, or what is changed in it later would reach some of them only.
+        """
+        sizes = self.vocab_size, self.decoder_vocab_size
+        self.vocab_size, self.decoder_vocab_size = (self.vocabulary(language, side) for side in ("source", "target"))
+        try:
+            yield
+        finally:
+            self.vocab_size, self.decoder_vocab_size = sizes
+
+    def choose(self, side: Literal["source", "target"], language: str | None) -> str:
+        """The language that is meant; None: the only one. Raises: ValueError that lists those there are."""
+        known = self.source_languages if side == "source" else self.target_languages
+        if language is None and len(known) == 1:
+            return known[0]
+        if language not in known:
+            said = " is missing" if language is None else f"={language!r} is unknown"
+            raise ValueError(f"{side}_language{said}: this model's {side} languages are {', '.join(known) or 'none'}")
+        return language
+
+    def cache_slots(self) -> list[str]:
+        """As the decoders need."""
+        return ["mlnmt_lstm"] if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
+
+    def validate_depth(self):
+        """Decoders begin with the mean of the bridge's rows: encoders may have other depths."""
+
+    def validate_languages(self):
+        """Codes that can name modules; vocabularies for all."""
+        for name in ("source_languages", "target_languages"):
+            codes = getattr(self, name)
+            if len(set(codes)) < len(codes):
+                raise ValueError(f"{name}={codes}: a language is there twice")
+            for code in codes:
+                if not LANGUAGE.fullmatch(code):
+                    raise ValueError(f"{name}: {code!r} is no language code; letters and digits, as de or zh-Hans")
+        if not self.source_languages:
+            raise ValueError("source_languages=[]: give at least one")
+        if missing := [
+            name for name in self.languages if self.vocab_sizes is not None and name not in self.vocab_sizes
+        ]:
+            raise ValueError(f"vocab_sizes has no {', '.join(missing)}")
+        if self.vocab_sizes is None and not self.is_pair and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: several "
+                "languages have one joint vocabulary, or each its own in vocab_sizes"
+            )
+
+    def validate_bridge(self):
+        """Sizes of the bridge; and nothing but the bridge is shared."""
+        for name in ("bridge_heads", "bridge_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.penalty_weight < 0:
+            raise ValueError(f"penalty_weight={self.penalty_weight}: must be at least 0")
+        if self.share_encoder_decoder_embeddings:
+            raise ValueError("share_encoder_decoder_embeddings: only the bridge is shared; embeddings are a language's")
+
+
+class AttentionBridge(nn.Module):
+    """Equations 8 and 9, for states of width d_h, with `heads` k and `inner` d_w; the paper prints no biases."""
+
+    def __init__(self, width: int, inner: int, heads: int, bias: bool = False):
+        super().__init__()
+        self.inner_proj = nn.Linear(width, inner, bias=bias)  # W_1
+        self.head_proj = nn.Linear(inner, heads, bias=bias)  # W_2
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """H (batch, source, d_h), mask (batch, source), 0 at padding -> M (batch, k, d_h) and A (batch, k, source)."""
+        scores = self.head_proj(torch.relu(self.inner_proj(states))).transpose(1, 2)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if mask is not None:
+            scores = scores.masked_fill((mask == 0).unsqueeze(1), torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1)
+        return torch.matmul(weights.to(states.dtype), states), weights
+
+
+def redundancy(weights: Tensor) -> Tensor:
+    """Equation 10's penalty of each sentence: A (batch, k, source) -> (batch,).
+
+    Where k is greater than the number n of a sentence's positions it cannot be less than k - n: A A^T has rank n.
+    """
+    excess = torch.matmul(weights, weights.transpose(1, 2)) - torch.eye(weights.shape[1]).to(weights)
+    return excess.square().sum((1, 2))
+
+
+def take_codes(
+    codes: Mapping[str, int] | None,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    source: str | None = None,
+    target: str | None = None,
+) -> tuple[Tensor | None, Tensor | None, str | None, str | None]:
+    """input_ids and attention_mask (batch, source) without their codes, and the languages, as named or as they say.
+
+    codes: language -> id of its token; None: there are none, and everything stays as it is.
+    Raises: ValueError where the rows are not all of the same languages.
+    """
+    if not codes or input_ids is None:
+        return input_ids, attention_mask, source, target
+    names = {identifier: language for language, identifier in codes.items()}
+    rows: set[tuple[str | None, ...]] = {tuple(map(names.get, row)) for row in input_ids[:, :2].tolist()}
+    said = {row if None not in row else row[: row.index(None)] for row in rows}
+    if len(said) > 1:
+        found = "; ".join(sorted(" to ".join(map(str, row)) or "none" for row in said))
+        raise ValueError(
+            f"the rows of this batch begin with codes of different languages ({found}): a batch is of one pair; "
+            "hf_mlnmt.generation.TranslationPipeline takes a list of languages, one for each text"
+        )
+    languages = next(iter(said), ())
+    mask = None if attention_mask is None else attention_mask[:, len(languages) :]
+    by_code = (None, None, *languages)[-2:]
+    return input_ids[:, len(languages) :], mask, source or by_code[0], target or by_code[1]
+
 
 CODERS: dict[str, tuple[Any, Any]] = {"rnn": (RNNEncoder, RNNDecoder), "transformer": (Encoder, Decoder)}
 
@@ -166,7 +362,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     """The translation model between any of its languages.
 
     forward and generate() take `source_language` and `target_language`; a side that has only one needs no name, and
-    a batch can name them by codes (language_codes.py).
+    a batch can name them by codes.
     """
 
     model_class = BridgeModel

@@ -3,18 +3,52 @@
 `StackConfig` is what a decoder needs, with or without an encoder; `TransformerConfig` adds the encoder.
 
 A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
+
+The code of a published model goes wherever the pointer to it, config.json's `auto_map`, goes: Transformers copies code
+only of classes that were marked for it (`register_for_auto_class`); a published model that the installed package has
+loaded keeps the pointer, and what is saved of it could not be loaded without the package (`copy_code`).
 """
 
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import get_relative_import_files
 
 from .releases import CACHE_NAMES
-from .saving import copy_code
+
+_THESIS = """@phdthesis{rosendahl2024attention,
+  title = {Attention-based Machine Translation Using Monolingual Data},
+  author = {Rosendahl, Jan},
+  school = {RWTH Aachen University},
+  year = {2024},
+  note = {Chapter %d}
+}"""
+MONOLINGUAL_DATA = _THESIS % 4
+FIRST_ORDER_ATTENTION = _THESIS % 5
+
+
+def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:
+    """Copy what `auto_map` points to, with all that it imports, from one folder into another; returns the new pointers.
+
+    pointers: Auto class -> "file.Class", or "owner/name--file.Class", which then no longer needs that repository. A
+    pointer to code that is not in `source` stays as it is.
+    """
+    found = dict(pointers)
+    for auto_class, pointer in pointers.items():
+        name = pointer.split("--")[-1] if isinstance(pointer, str) else ""
+        file = source / f"{name.partition('.')[0]}.py"
+        if name and file.is_file():
+            target.mkdir(parents=True, exist_ok=True)
+            for path in {file, *map(Path, get_relative_import_files(file))}:
+                shutil.copyfile(path, target / path.name)
+            found[auto_class] = name
+    return found
 
 
 @strict

@@ -35,8 +35,8 @@ from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import OutputRecorder
 
 from .attention import Attention, SelfAttention, real_positions, split_heads
+from .caches import ConvolutionCacheLayer, windows
 from .configuration import TransformerConfig
-from .convolution_cache import ConvolutionCacheLayer, windows
 from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer, EncoderLayer
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -147,7 +147,7 @@ class DualContextAttention(Attention):
         return self.convolution_norm(nn.functional.glu(self.convolution(found)) + inputs)
 
     def cache_layer(self, cache: Cache) -> Any:
-        """This layer's slot, one of convolution_cache.py's. Raises: ValueError for another kind of cache."""
+        """This layer's slot, one of caches.py's. Raises: ValueError for another kind of cache."""
         layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
         if not hasattr(layer, "windows"):
             raise ValueError(

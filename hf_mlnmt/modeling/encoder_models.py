@@ -25,8 +25,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .citations import MONOLINGUAL_DATA
-from .configuration import TransformerConfig
+from .configuration import MONOLINGUAL_DATA, TransformerConfig
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
 from .positions import shown_positions
 from .stack import TransformerPreTrainedModel

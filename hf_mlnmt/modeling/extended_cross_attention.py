@@ -49,8 +49,8 @@ from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, real_positions, split_heads
-from .citations import FIRST_ORDER_ATTENTION
-from .configuration import TransformerConfig
+from .caches import RecurrentCacheLayer
+from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
 from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
 from .layers import DecoderLayer
 from .recurrent_attention import (
@@ -59,7 +59,6 @@ from .recurrent_attention import (
     PreviousContextAttention,
     PreviousWeightAttention,
 )
-from .recurrent_cache import RecurrentCacheLayer
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 EMBEDDING = ("source-embedding", "target-embedding", "both-embeddings")

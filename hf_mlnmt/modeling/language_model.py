@@ -32,8 +32,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .attention import SelfAttention
-from .citations import MONOLINGUAL_DATA
-from .configuration import StackConfig
+from .configuration import MONOLINGUAL_DATA, StackConfig
 from .layers import DecoderLayer
 from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
 from .positions import shown_positions

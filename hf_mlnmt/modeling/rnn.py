@@ -11,7 +11,7 @@ Representations in Multilingual Neural Machine Translation", sections 2.1 and 3.
 | s_t | states of the last decoder layer | (batch, target, d_model) |
 
 (1) h_t = f(x_t, h_{t-1}), f a BiLSTM, and (5) s_t = phi(c, y_{t-1}, s_{t-1}): rnn_layers.py
-(6), (7) the attention: luong.py        (4) p_t = softmax(E tanh(W_c [c_t ; s_t]))
+(6), (7) the attention: rnn_layers.py        (4) p_t = softmax(E tanh(W_c [c_t ; s_t]))
 
 Departs: the paper calls g in (7) a feedforward network and its attention Luong's: it is the "general" score. The first
 decoder states are the encoder's last ones, layer by layer, both directions side by side. Dropout between layers and on
@@ -31,13 +31,12 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import cached_source, real_positions
+from .caches import count_positions
 from .configuration import TransformerConfig
 from .lstm import Packing
-from .lstm_cache import count_positions
-from .luong import additive_mask
 from .outputs import EncoderOutput
 from .releases import CACHE, takes_cache
-from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer
+from .rnn_layers import RNNDecoderLayers, RNNEncoderLayer, additive_mask
 from .stack import Stack, TransformerPreTrainedModel
 from .transformer import TransformerForConditionalGeneration, TransformerModel
 

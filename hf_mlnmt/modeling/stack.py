@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig
-from .dropout import Dropout
+from .layers import Dropout
 from .positions import LearnedPositions, SinusoidalPositions, positions_of
 from .releases import CACHE_NAMES
 

@@ -1,23 +1,304 @@
-"""The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config."""
+"""The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config.
+
+What the card of a model of one language says that a translation model's does not: use, task, perplexities.
+
+A section of a record's card: the system beside others, at a budget of the comparison's own.
+
+The code a card shows: blocks that run as they are, in a folder that holds the model under its name or online.
+
+The YAML on top of a card: what the Hub searches and shows. Only what is recorded; nothing is guessed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from huggingface_hub import EvalResult, ModelCardData
 
 from hf_mlnmt.evaluation.marks import LEGEND
-from hf_mlnmt.reports.card_comparisons import side_by_side
-from hf_mlnmt.reports.card_text import auto_class_of_facts, how_to_use_text, perplexity_table, what_it_is
+from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
+from hf_mlnmt.reports.comparison import RunComparison
+from hf_mlnmt.reports.comparison_page import detail, same_for_all
 from hf_mlnmt.reports.facts import Facts
-from hf_mlnmt.reports.language_names import language_name
-from hf_mlnmt.reports.metadata import hub_datasets, metadata
-from hf_mlnmt.reports.tables import MISSING, facts_table, score_tables, show, significance_tables
-from hf_mlnmt.reports.usage import how_to_use
-from hf_mlnmt.table import Table
+from hf_mlnmt.reports.language_names import example, language_name
+from hf_mlnmt.reports.tables import (
+    MISSING,
+    Score,
+    facts_table,
+    score_tables,
+    scores_of,
+    show,
+    significance_tables,
+    title,
+)
+from hf_mlnmt.table import Number, Table
+
+PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
+_NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
+
+
+def auto_class_of_facts(facts: Facts) -> str:
+    """The Auto class that loads the model."""
+    return auto_class_of_config({**facts.config.to_dict(), "architectures": [facts.model_class.__name__]})
+
+
+def what_it_is(facts: Facts) -> tuple[str, str]:
+    """A sentence, and the part of a translation model that begins with it."""
+    if auto_class_of_facts(facts) == "AutoModelForMaskedLM":
+        return "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze).", (
+            "encoder"
+        )
+    if hasattr(facts.config, "encoder_layers"):
+        return "Predicts the next token: the encoder of a translation model, pre-trained (encoder-lm).", "encoder"
+    return "Predicts the next token: a language model, the decoder of a translation model by itself.", "decoder"
+
+
+def how_to_use_text(facts: Facts) -> dict[str, str]:
+    """The blocks of code: `plain` with the package, `trusting` without it."""
+    return {"plain": _code(facts, ""), "trusting": _code(facts, ", trust_remote_code=True")}
+
+
+def _code(facts: Facts, trusted: str) -> str:
+    auto_class = auto_class_of_facts(facts)
+    lines = [
+        f"from transformers import {auto_class}, AutoTokenizer",
+        "",
+        f'name = "{facts.name}"',
+        f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
+        f"model = {auto_class}.from_pretrained(name{trusted})",
+        "",
+    ]
+    if auto_class == "AutoModelForMaskedLM":
+        lines += [
+            'inputs = tokenizer("A <mask> is here.", return_tensors="pt")',
+            "hidden = inputs.input_ids == tokenizer.mask_token_id",
+            "print(tokenizer.batch_decode(model(**inputs).logits[hidden].topk(5).indices.T))",
+        ]
+    else:
+        lines += [
+            'inputs = tokenizer("A", return_tensors="pt")',
+            "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=20)",
+            "print(tokenizer.batch_decode(outputs, skip_special_tokens=True)[0])",
+        ]
+    return "\n".join(lines)
+
+
+def perplexity_table(results: Mapping[str, Any]) -> Table | None:
+    """The key "perplexity" of results.json; None where it is not recorded."""
+    found = results.get("perplexity")
+    if not isinstance(found, Mapping) or not found:
+        return None
+    shown = [name for name in _NUMBERS if any(name in numbers for numbers in found.values())]
+    rows = [
+        [test, *(f"{numbers[name]:.3f}" if name in numbers else "" for name in shown)]
+        for test, numbers in found.items()
+    ]
+    return Table(["test set", *(Number(name.replace("_", " ")) for name in shown)], rows)
+
+
+def side_by_side(facts: Facts) -> list[dict[str, Any]]:
+    """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
+    found, stem = [], facts.name
+    for name, comparison in facts.comparisons.items():
+        baseline = comparison.baseline
+        found.append(
+            {
+                "name": name,
+                "role": "the baseline" if baseline == stem else f"compared with `{baseline}`",
+                "what_is_the_same": same_for_all(comparison, facts.recipe.get("budget")),
+                "table": _rows(comparison, stem),
+                "tested": stem in comparison.tests,
+                "systems": len(comparison.tests),
+                "note": comparison.note,
+                "seeds": len(comparison.runs[stem]),
+            }
+        )
+    return found
+
+
+def _rows(comparison: RunComparison, stem: str) -> Table:
+    header = ["test set", "protocol", "metric", "score", "difference", "p"]
+    rows = []
+    for test_set, protocols in comparison.first["scores"].items():
+        for protocol, metrics in protocols.items():
+            for metric in metrics:
+                cells = detail(comparison, stem, test_set, protocol, metric)
+                rows.append([test_set, protocol, with_arrow(metric), *cells])
+    return Table(header, rows)
+
+
+def how_to_use(facts: Facts) -> dict[str, str]:
+    """The blocks of code: `plain` with the package, `trusting` without it, by the `pipeline`, and by the `shell`."""
+    return {
+        "plain": "\n".join(_plain(facts)),
+        "trusting": "\n".join(_plain(facts, trust=True)),
+        "pipeline": "\n".join(_pipeline(facts)),
+        "shell": _shell(facts),
+    }
+
+
+def _plain(facts: Facts, trust: bool = False) -> list[str]:
+    """Tokenizer, AutoModelForSeq2SeqLM, generate()."""
+    target = "target_tokenizer" if facts.separate_tokenizers else "tokenizer"
+    # The tokenizer has no code of its own, but AutoTokenizer reads the model's config first, and would ask.
+    trusted = ", trust_remote_code=True" if trust else ""
+    source, undo = facts.processing.get("source") or {}, facts.processing.get("target") or {}
+    folder, other = "", TARGET_TOKENIZER
+    if facts.language_tokenizers:
+        folder, other = (f"{LANGUAGE_TOKENIZERS}/{code}" for code in facts.languages)
+    where = f', subfolder="{folder}"' if folder else ""
+    lines = [
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
+        *_moses_import(source, undo),
+        "",
+        f'name = "{facts.name}"',
+        f"tokenizer = AutoTokenizer.from_pretrained(name{where}{trusted})",
+    ]
+    if facts.separate_tokenizers:
+        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{other}"{trusted})')
+    lines += [
+        f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
+        "",
+        f'text = "{example(facts.languages[0])}"',
+        *_apply(source),
+    ]
+    prefix = f"<2{facts.codes[0]}> " if facts.codes else ""
+    argument = f'"{prefix}" + text' if prefix else "text"
+    lines.append(f'inputs = tokenizer([{argument}], return_tensors="pt", padding=True)')
+    lines.append(f"outputs = model.generate(**inputs{''.join(f', {x}' for x in _names(facts))})")
+    lines.append(f"translation = {target}.batch_decode(outputs, skip_special_tokens=True)[0]")
+    return [*lines, *_undo(undo), "print(translation)"]
+
+
+def _names(facts: Facts) -> list[str]:
+    """What a model with modules of several languages is told."""
+    config = facts.config
+    if not hasattr(config, "source_languages") or config.is_pair:
+        return []
+    return [f'{side}_language="{code}"' for side, code in zip(("source", "target"), facts.languages)]
+
+
+def _pipeline(facts: Facts) -> list[str]:
+    option = f', target_language="{facts.codes[0]}"' if facts.codes else ""
+    option += "".join(f", {name}" for name in _names(facts))
+    return [
+        "from hf_mlnmt.generation import TranslationPipeline",
+        "",
+        f'translate = TranslationPipeline.from_pretrained("{facts.name}")',
+        f'print(translate(["{example(facts.languages[0])}"]{option})[0])',
+    ]
+
+
+def _shell(facts: Facts) -> str:
+    option = f" --target-language {facts.codes[0]}" if facts.codes else ""
+    option += "".join(f" -{side} {code}" for side, code in zip("st", facts.languages)) if _names(facts) else ""
+    return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
+
+
+def _moses_import(source: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
+    names = ["MosesDetokenizer"] if target.get("moses") else []
+    names += ["MosesPunctNormalizer"] if source.get("normalize") else []
+    names += ["MosesTokenizer"] if source.get("moses") else []
+    return [f"from sacremoses import {', '.join(names)}"] if names else []
+
+
+def _apply(processing: Mapping[str, Any]) -> list[str]:
+    """What data/processing.py does to the source before the tokenizer, in its order."""
+    language, lines = processing.get("language", "en"), []
+    if processing.get("normalize"):
+        lines.append(f'text = MosesPunctNormalizer(lang="{language}").normalize(text)')
+    if processing.get("moses"):
+        lines.append(f'text = MosesTokenizer(lang="{language}").tokenize(text, return_str=True, escape=False)')
+    if processing.get("lowercase"):
+        lines.append("text = text.lower()")
+    return lines
+
+
+def _undo(processing: Mapping[str, Any]) -> list[str]:
+    if not processing.get("moses"):
+        return []
+    language = processing.get("language", "en")
+    return [
+        f'translation = MosesDetokenizer(lang="{language}").detokenize(translation.split(), unescape=False)',
+    ]
+
+
+_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+# The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
+_METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("cased", "TER"): "ter"}
+
+
+def metadata(facts: Facts) -> ModelCardData:
+    """Languages, licence, library, task, tags, data sets, metrics, and the scores as a model-index."""
+    results = [_eval_result(facts, score) for score in scores_of(facts.results)]
+    datasets = hub_datasets(facts.data)
+    return ModelCardData(
+        language=_languages(facts) or None,
+        license=facts.licence.lower() if facts.licence else None,
+        library_name="transformers",
+        pipeline_tag=PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation"),
+        tags=_tags(facts),
+        datasets=datasets or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        eval_results=results or None,
+        # Demanded with results; without them it would stand in the YAML as a key that the Hub does not know.
+        model_name=facts.name.split("/")[-1] if results else None,
+    )
+
+
+def hub_datasets(data: Mapping[str, Any]) -> list[str]:
+    """The corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
+    return list(dict.fromkeys(name for name in _dataset_names(data.get("train")) if _HUB_NAME.fullmatch(name)))
+
+
+def _dataset_names(corpora: Any) -> Iterator[str]:
+    for corpus in corpora if isinstance(corpora, list) else [corpora]:
+        if isinstance(corpus, Mapping):
+            name = (corpus["corpus"] if isinstance(corpus.get("corpus"), Mapping) else corpus).get("dataset")
+            # A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
+            if isinstance(name, str) and ("/" in name and not name.startswith((".", "/"))):
+                yield name
+
+
+def _languages(facts: Facts) -> list[str]:
+    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())]))
+
+
+def _tags(facts: Facts) -> list[str]:
+    kind = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
+    tags = [kind, "neural-machine-translation"]
+    if facts.carries_code:
+        tags += ["hf_mlnmt", facts.config.model_type]
+    return tags
+
+
+def _eval_result(facts: Facts, score: Score) -> EvalResult:
+    source, target = facts.languages_of_test(score.test_set)
+    dataset = next(iter(hub_datasets(facts.data)), None)
+    arguments: dict[str, Any] = {"signature": score.signature, "protocol": score.protocol}
+    if score.interval:
+        arguments["confidence_interval_95"] = [round(bound, 2) for bound in score.interval]
+    if len(facts.results) > 1:
+        arguments["seed"] = score.seed
+    metric = _METRIC_IDS.get((score.protocol, score.metric), f"{score.metric.lower()}-{score.protocol}")
+    return EvalResult(
+        task_type="translation",
+        task_name=f"Translation {language_name(source)} to {language_name(target)}" if source and target else None,
+        dataset_type=dataset or re.sub(r"[^\w.-]+", "-", score.test_set),
+        dataset_name=score.test_set,
+        dataset_args={"test_set": score.test_set} if dataset else None,
+        metric_type=metric,
+        metric_name=f"{score.metric} ({title(score.protocol)})",
+        metric_value=round(score.score, 2),
+        metric_args=arguments,
+    )
+
 
 TEMPLATE, TEMPLATE_OF_TEXT = "card.md.jinja", "card_text.md.jinja"
 _RUN = {

@@ -10,9 +10,7 @@ from typing import Any
 
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import read_metrics
-from hf_mlnmt.analysis.differences import sentence_scores
-from hf_mlnmt.analysis.lengths import scores_by_length
-from hf_mlnmt.analysis.outputs import output_statistics
+from hf_mlnmt.analysis.outputs import output_statistics, scores_by_length, sentence_scores
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines

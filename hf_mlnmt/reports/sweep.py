@@ -1,4 +1,4 @@
-"""What a sweep has found: every run's scores, means and standard deviations over seeds, as rows, table and figure."""
+"""What a sweep has found: every run's scores, means and standard deviations over seeds, as rows, table and figures."""
 
 from __future__ import annotations
 
@@ -7,18 +7,75 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.sweep_figures import Spread, spread_rows, value_curves
-from hf_mlnmt.analysis.writing import write_rows
+from hf_mlnmt.analysis.figures import COLOURS, COLUMN, PAGE, look, new_figure, style
+from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.results import read_results
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.reports.tables import scores_of
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training.sweep_plan import Job, as_yaml
-from hf_mlnmt.training.sweep_states import State, run_folder
+from hf_mlnmt.training.sweep import Job, State, as_yaml, run_folder
+
+
+class Spread(NamedTuple):
+    """Scores of the seeds of one point, their mean, and their standard deviation (None of one seed)."""
+
+    mean: float
+    deviation: float | None
+    scores: Sequence[float]
+
+
+def value_curves(panels: Mapping[str, Mapping[str, Mapping[float, Spread]]], x_label: str, y_label: str) -> Any:
+    """{panel's title: {series: {x: Spread}}}: means joined by lines, bars of one standard deviation, seeds as dots."""
+    series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    with style():
+        legend = 0.17 * len(series) if len(series) > 1 else 0
+        figure = new_figure(COLUMN if len(panels) == 1 else PAGE, 2.2 + legend)
+        axes = figure.subplots(1, len(panels), squeeze=False).flatten()
+        for axis, (title, lines) in zip(axes, panels.items()):
+            for name, points in lines.items():
+                places, spreads = list(points), list(points.values())
+                how = look(series.index(name))
+                bars = [spread.deviation or 0.0 for spread in spreads]
+                axis.errorbar(places, [spread.mean for spread in spreads], yerr=bars, label=name, capsize=2, **how)
+                for place, spread in zip(places, spreads):
+                    if len(spread.scores) > 1:
+                        axis.plot([place] * len(spread.scores), spread.scores, ".", color=how["color"], markersize=3)
+            axis.set_title(title)
+            axis.set_xlabel(x_label)
+            values = sorted({x for points in lines.values() for x in points})
+            axis.set_xticks(values, [f"{value:g}" for value in values])
+            axis.grid(axis="y")
+        axes[0].set_ylabel(y_label)
+        if len(series) > 1:
+            handles, names = axes[0].get_legend_handles_labels()
+            figure.legend(handles, names, loc="outside lower center", ncols=1)
+    return figure
+
+
+def spread_rows(panels: Mapping[str, Mapping[str, Spread]], x_label: str) -> Any:
+    """{panel's title: {name: Spread}}: a row for each name, panels side by side: seeds as dots, mean and deviation."""
+    names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
+    with style():
+        longest = max(map(len, names))
+        figure = new_figure(max(COLUMN, min(PAGE, 0.065 * longest + 2.4 * len(panels))), 0.8 + 0.19 * len(names))
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).flatten()
+        for axis, (title, rows) in zip(axes, panels.items()):
+            for name, spread in rows.items():
+                place = names.index(name)
+                axis.plot(spread.scores, [place] * len(spread.scores), ".", color=COLOURS[5], markersize=5)
+                bar = spread.deviation or 0.0
+                axis.errorbar([spread.mean], [place], xerr=[bar], fmt="o", color=COLOURS[0], capsize=2)
+            axis.set_yticks(range(len(names)), names)
+            axis.set_title(title)
+            axis.set_xlabel(x_label)
+            axis.grid(axis="x")
+        axes[0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
 
 STEM = "sweep"
 Column = tuple[str, str, str]  # test set, protocol, metric

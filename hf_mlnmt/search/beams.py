@@ -1,7 +1,7 @@
 """Beam search: `GenerationMixin._beam_search`, the same candidates, scores and rules for stopping.
 
 2 (or 1 + the number of end tokens) times the beams are looked at; those that end among the first `num_beams` go to the
-finished ones, scored by log P / length^penalty. With `recombine` beams are joined before each step (recombination.py),
+finished ones, scored by log P / length^penalty. With `recombine` beams are joined before each step (hypotheses.py),
 and P is the probability of all the paths that a hypothesis stands for.
 """
 
@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.batch import SearchBatch
-from hf_mlnmt.search.candidates import continuations
 from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.finished import IMPOSSIBLE, FinishedHypotheses
-from hf_mlnmt.search.recombination import Recombination, is_possible
+from hf_mlnmt.search.hypotheses import (
+    IMPOSSIBLE,
+    FinishedHypotheses,
+    Recombination,
+    SearchBatch,
+    continuations,
+    is_possible,
+)
 from hf_mlnmt.search.rules import Rules
 
 

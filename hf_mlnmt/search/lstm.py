@@ -13,10 +13,9 @@ from torch import Tensor
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
 from hf_mlnmt.modeling.linear import in_own_precision
-from hf_mlnmt.modeling.luong import additive_mask
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
-from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers
+from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.source import HANDLED, Source
 

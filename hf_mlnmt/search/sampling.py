@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateEncoderDecoderOutput
 
-from hf_mlnmt.search.batch import SearchBatch
-from hf_mlnmt.search.candidates import best_tokens, draw_tokens
+from hf_mlnmt.search.hypotheses import SearchBatch, best_tokens, draw_tokens
 from hf_mlnmt.search.rules import Rules
 
 

@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
- * decoder for one new position of every beam (steps/baseline.py writes them out in PyTorch), and `choose`, the best
- * continuations (candidates.py). native_library.py compiles them. Equations as in layers.py and attention.py:
+ * decoder for one new position of every beam (steps.py writes them out in PyTorch), and `choose`, the best
+ * continuations (hypotheses.py). native_library.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish

@@ -1,7 +1,7 @@
 """A search's cache, and the slots of decoder layers that have state beside keys and values: one state for each beam.
 
 Before `expand` the positions of a call are those of the prompt, one row for each sentence; after it they are the beams
-of one step, and what an attention asks of its slot (recurrent_cache.py, convolution_cache.py) is answered for each.
+of one step, and what an attention asks of its slot (caches.py, caches.py) is answered for each.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from hf_mlnmt.modeling.convolution_cache import ConvolutionCacheLayer, windows
-from hf_mlnmt.modeling.recurrent_cache import RecurrentCacheLayer, RecurrentState
+from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer, RecurrentState, windows
 from hf_mlnmt.search.cache import BeamCacheLayer, SourceCacheLayer
 from hf_mlnmt.search.decoder import gather_beams
 

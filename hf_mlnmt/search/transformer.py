@@ -1,7 +1,7 @@
 """The decoder of every model of this package, as the loops of a search take it (decoder.py).
 
 A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in
-the sentence. It is written out where steps/ knows the model and a CPU computes it; else the model's own
+the sentence. It is written out where steps.py knows the model and a CPU computes it; else the model's own
 modules are called: with the beams as positions, a mask of four dimensions and `decoder_position_ids`.
 """
 
@@ -18,11 +18,9 @@ from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.cache import whole_blocks
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.products import AdditiveMask, attend
-from hf_mlnmt.search.source import HANDLED, Source
-from hf_mlnmt.search.source_keys import read_source
+from hf_mlnmt.search.source import HANDLED, Source, read_source
 from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamCache
-from hf_mlnmt.search.steps import find_step, write_out
-from hf_mlnmt.search.steps.baseline import StepContext
+from hf_mlnmt.search.steps import StepContext, find_step, write_out
 
 PRUNE_FROM = 64  # slots
 

@@ -15,10 +15,7 @@ from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.batch import SearchBatch
-from hf_mlnmt.search.candidates import continuations
-from hf_mlnmt.search.finished import IMPOSSIBLE
-from hf_mlnmt.search.recombination import Recombination, is_possible
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Recombination, SearchBatch, continuations, is_possible
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.source import Source
 

@@ -2,8 +2,8 @@
 
 from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
+from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.dev import DevSet
-from hf_mlnmt.training.guard import NonFiniteLoss
 from hf_mlnmt.training.loading import Batches
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.recipe import Recipe, read_recipe

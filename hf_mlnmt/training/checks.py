@@ -120,7 +120,7 @@ def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
 def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
     """A warning where most sentences have fewer positions than the attention bridge has rows, one for all tasks.
 
-    With n positions the penalty of k rows is at least k - n (inner_attention.py): a floor that says nothing of a model.
+    With n positions the penalty of k rows is at least k - n (bridge.py): a floor that says nothing of a model.
     """
     rows = getattr(config, "bridge_heads", None)
     if rows is None or not config.penalty_weight:

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hf_mlnmt.data.bpe_dropout import BPEDropout
-from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.corpus import CorpusSpec
+from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
 from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.prepare import encode_corpus, encode_text, filtered_pairs, filtered_text
-from hf_mlnmt.data.ratio import at_ratios, check_ratios
-from hf_mlnmt.data.resegmented import Resegmented
+from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
 from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objective_names import NamedObjective, read_objective
 from hf_mlnmt.training.reading import build

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.text import TextSpec, read_text
-from hf_mlnmt.data.word_overlap import word_overlap
+from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.errors import UserError
 
 FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
-from hf_mlnmt.data.text_ends import begin_texts
+from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
 from hf_mlnmt.model_folder import WEIGHTS, copy_all_but_weights, is_causal_folder

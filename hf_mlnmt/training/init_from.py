@@ -283,7 +283,7 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
 
 
 def _vocabulary_of(tokenizer: Any) -> str:
-    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text_ends.py)."""
+    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text.py)."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return identity_of(tokenizer)
     return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)

@@ -14,13 +14,14 @@ from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
-from hf_mlnmt.training.distortion import Distortion, DistortionSettings
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.fusion_settings import NBestSettings, NoSettings, TrellisSettings, of_fused, refuse_smoothing
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.text_objectives import (
     DecoderLanguageModel,
+    Distortion,
+    DistortionSettings,
     EncoderCloze,
     EncoderLanguageModel,
     PseudoEncoder,
@@ -83,7 +84,7 @@ class EncoderSettings(TextSettings):
 
 @dataclass
 class PseudoEncoderSettings(DistortionSettings, TextSettings):
-    """See distortion.py."""
+    """See text_objectives.py."""
 
     def __post_init__(self) -> None:
         DistortionSettings.__post_init__(self)

@@ -16,17 +16,22 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import TextSide, TextSpec, read_text
-from hf_mlnmt.data.text_ends import ending
+from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.training import checkpoints, dev
-from hf_mlnmt.training.adding import with_languages
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
 from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
-from hf_mlnmt.training.model_making import auto_class, config_of_recipe, fused_model, speaks_many, token_rules
+from hf_mlnmt.training.model_making import (
+    auto_class,
+    config_of_recipe,
+    fused_model,
+    speaks_many,
+    token_rules,
+    with_languages,
+)
 from hf_mlnmt.training.objective_names import Ingredients
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.reading import build

@@ -70,7 +70,7 @@ class Data:
     filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
     max_length: int = 256  # subwords; longer training pairs are dropped, and counted
     temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
-    bpe_dropout: float = 0.0  # words are cut anew every epoch, merges left out so often (data/bpe_dropout.py)
+    bpe_dropout: float = 0.0  # words are cut anew every epoch, merges left out so often (data/resegmented.py)
     bpe_dropout_epochs: int | None = None  # in so many first epochs only
     name: str | None = None  # for the model card
     licence: str | None = None
@@ -209,7 +209,7 @@ class Decoding:
 class Precision:
     """bf16 and fp16 are mixed precision: weights stay float32. auto: bf16 where the machine computes in it.
 
-    `compile`: torch.compile; auto: where it brings back what it costs, so far nowhere (compiling.py).
+    `compile`: torch.compile; auto: where it brings back what it costs, so far nowhere (arguments.py).
     """
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = "float32"

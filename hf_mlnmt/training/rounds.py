@@ -23,7 +23,7 @@ from rich.console import Console
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results
-from hf_mlnmt.synthetic import Method, Settings, Watcher, back_translate
+from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.training.inheritance import lay_over
 from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.recipe import read_content, recipe_of

@@ -21,10 +21,16 @@ from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
-from hf_mlnmt.training.arguments import computes_bfloat16, higher_is_better, schedule, tracking_in, training_arguments
+from hf_mlnmt.training.arguments import (
+    computes_bfloat16,
+    higher_is_better,
+    remark,
+    schedule,
+    tracking_in,
+    training_arguments,
+)
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
 from hf_mlnmt.training.checks import check_before, check_budget, doubts_about_rows
-from hf_mlnmt.training.compiling import remark
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
@@ -32,9 +38,8 @@ from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.loading import Batches
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.recipe import Recipe, read_recipe
-from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, table_of
+from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, score_texts, table_of
 from hf_mlnmt.training.tasks import lasting_parameters
-from hf_mlnmt.training.text_scoring import score_texts
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
 

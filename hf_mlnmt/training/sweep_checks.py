@@ -11,7 +11,7 @@ from hf_mlnmt.training import folder
 from hf_mlnmt.training.checks import check_before
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.sweep_plan import Job
+from hf_mlnmt.training.sweep import Job
 
 
 def check_models(jobs: Sequence[Job], data: Path) -> None:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.modeling.fusion_config import check_scales
+from hf_mlnmt.modeling.fusion import check_scales
 from hf_mlnmt.training.objective_names import OBJECTIVES, read_objective
 from hf_mlnmt.training.rotation import Rotation
 from hf_mlnmt.training.tasks import NAME

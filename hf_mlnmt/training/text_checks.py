@@ -7,10 +7,9 @@ from itertools import islice
 from pathlib import Path
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.data.word_overlap import Overlap, word_overlap
-from hf_mlnmt.synthetic.language_check import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
+from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 
 FOREIGN = (
     0.2  # of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one 40 and more

@@ -1,12 +1,19 @@
-"""`TranslationTrainer`: Transformers' Seq2SeqTrainer with objectives, token-budget batches and whole checkpoints."""
+"""`TranslationTrainer`: Transformers' Seq2SeqTrainer with objectives, token-budget batches and whole checkpoints.
+
+The losses of tasks are computed around the model, divided by each task's own items of the step, and logged by name. A
+meter counts time and tokens: what the training cost so far, over all its interruptions.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +23,152 @@ from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArgumen
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
-from hf_mlnmt.training.callbacks import SaveEndsOfCycles
-from hf_mlnmt.training.guard import FiniteGuard
+from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
 from hf_mlnmt.training.loading import Batches, TaskExamples, split, task_loader, task_sampler
-from hf_mlnmt.training.losses import NamedLosses, TaskLosses, items_of_step
-from hf_mlnmt.training.meter import Meter
 from hf_mlnmt.training.objectives import Batch
 from hf_mlnmt.training.rotation import TaskBatchSampler
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import Task, active, attach_heads, check_needs
+
+
+class TaskLosses(nn.Module):
+    """The model inside the objectives: one module, whose forward is a batch's loss.
+
+    Wrappers (for several processes, mixed precision, compilation) are put around this module, so that they see the
+    call of every part of the model that an objective calls.
+    """
+
+    def __init__(self, model: nn.Module, tasks: Sequence[Task]) -> None:
+        super().__init__()
+        self.model = model
+        self.objectives = {task.name: task.objective for task in tasks}
+
+    def forward(
+        self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a task's batch and its named parts, see `Objective.loss`."""
+        return self.objectives[task].loss(self.model, batch, num_items_in_batch)
+
+
+class NamedLosses:
+    """Sums of the losses between two logs, under the names they are logged with.
+
+    The loss of a step is the sum over its tasks of (sum of the task's losses / the task's items of the whole step).
+    With one task its parts are named alone; with several each task's loss is, and its parts after it. A mean is over
+    the steps that had a batch of the task.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.several = len(tasks) > 1
+        self._sums: dict[str, Tensor] = {}
+        self._steps: dict[str, set[int]] = {}
+
+    def add(self, task: str, step: int, loss: Tensor, parts: Mapping[str, Tensor]) -> None:
+        """Add the loss of one batch and its parts."""
+        named = {f"loss_{task}_{part}" if self.several else f"loss_{part}": value for part, value in parts.items()}
+        if self.several:
+            named[f"loss_{task}"] = loss
+        for name, value in named.items():
+            self._sums[name] = self._sums.get(name, 0) + value.detach()
+            self._steps.setdefault(name, set()).add(step)
+
+    def take(self, total: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """The means per step since the last call. `total` adds up over the processes."""
+        sums, steps = self._sums, self._steps
+        self._sums, self._steps = {}, {}
+        return {name: total(sums[name]).item() / len(steps[name]) for name in sorted(sums)}
+
+
+def items_of_step(
+    tasks: Iterable[Task], batches: Sequence[Mapping[str, Any]], gather: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Task -> its items in these batches; `gather` adds up over the processes."""
+    objectives = {task.name: task.objective for task in tasks}
+    counts: dict[str, Tensor] = {}
+    for name, batch in map(split, batches):
+        items = objectives[name].items(batch)
+        counts[name] = counts[name] + items if name in counts else items
+    return {name: gather(items) for name, items in counts.items()}
+
+
+FILE = "meter.json"
+
+
+class Meter:
+    """Counts seconds (wall and processor time) and target tokens while it runs, evaluation and saving left out.
+
+    `seconds` and `cpu_seconds` are of this process; `tokens` are real target tokens of all processes.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu_seconds = 0.0
+        self.tokens = 0
+        self._pending: list[Any] = []  # counts that may still be on the device; read when asked, not at every step
+        self._since: tuple[float, float] | None = None
+        self._last = (0.0, 0, 0)
+
+    def __enter__(self) -> Meter:
+        self._since = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._read()
+        self._since = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block whose time and tokens do not count."""
+        running = self._since is not None
+        if running:
+            self.__exit__()
+        try:
+            yield
+        finally:
+            if running:
+                self.__enter__()
+
+    def add(self, tokens: Any) -> None:
+        """Count target tokens: an int or a scalar tensor."""
+        self._pending.append(tokens)
+
+    def interval(self, step: int) -> dict[str, float]:
+        """The speeds since the last call."""
+        self._read()
+        seconds, tokens, steps = (now - then for now, then in zip(self._now(step), self._last))
+        self._last = self._now(step)
+        if seconds <= 0:
+            return {}
+        return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
+
+    def save(self, folder: Path, processes: int = 1) -> None:
+        """Write the totals, and by how many processes, into a checkpoint folder."""
+        self._read()
+        totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
+        write_json(folder / FILE, {**totals, "processes": processes})
+
+    def load(self, folder: Path, step: int) -> None:
+        """Go on from the totals of a checkpoint folder, written at `step`; without them, from zero."""
+        with contextlib.suppress(FileNotFoundError):
+            totals = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            self.seconds, self.cpu_seconds = totals["seconds"], totals["cpu_seconds"]
+            self.tokens = totals["tokens"]
+        self._last = self._now(step)
+
+    def _now(self, step: int) -> tuple[float, int, int]:
+        return self.seconds, self.tokens, step
+
+    def _read(self) -> None:
+        self.tokens += sum(int(tokens) for tokens in self._pending)
+        self._pending.clear()
+        if self._since is not None:
+            now = time.perf_counter(), time.process_time()
+            self.seconds += now[0] - self._since[0]
+            self.cpu_seconds += now[1] - self._since[1]
+            self._since = now
+
 
 logger = logging.getLogger(__name__)
 

@@ -6,17 +6,22 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.alignment import (
+from hf_mlnmt.analysis.reading import encode_sources, encode_targets, forced_passes
+from hf_mlnmt.analysis.source_attention import (
     GoldAlignment,
+    Place,
+    align,
     alignment_error_rate,
+    check_gold,
+    choose_places,
+    error_rates,
     links,
     read_gold,
+    source_attentions,
     to_pharaoh,
+    word_indices,
     word_weights,
 )
-from hf_mlnmt.analysis.corpus_alignment import align, check_gold, error_rates, word_indices
-from hf_mlnmt.analysis.reading import encode_sources, encode_targets, forced_passes
-from hf_mlnmt.analysis.source_attention import Place, choose_places, source_attentions
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load

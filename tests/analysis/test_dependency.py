@@ -8,7 +8,8 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.dependency import (
+from hf_mlnmt.analysis.reading import encode_sources, greedy_labels
+from hf_mlnmt.analysis.self_attention import (
     Dependency,
     SentenceDependency,
     attention_dependency,
@@ -16,7 +17,6 @@ from hf_mlnmt.analysis.dependency import (
     kl_of_logits,
     kl_of_weights,
 )
-from hf_mlnmt.analysis.reading import encode_sources, greedy_labels
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 

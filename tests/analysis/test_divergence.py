@@ -8,8 +8,14 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.divergence import collect, divergence, dual_sides, jensen_shannon, unit_divergence
 from hf_mlnmt.analysis.reading import encode_sources
+from hf_mlnmt.analysis.self_attention import (
+    collect_divergences,
+    divergence,
+    dual_sides,
+    jensen_shannon,
+    unit_divergence,
+)
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 
@@ -33,7 +39,7 @@ def test_a_maximum_is_renormalised_and_the_padded_row_does_not_count():
     assert unit_divergence(whole, local, over_heads=True)[0, 0].item() == pytest.approx(math.log(2) / 2)
     layer = torch.stack([local, whole], dim=1)
     real = torch.tensor([[True, False]])  # the second row would give log 2
-    assert collect([([layer], real)]).layers == {1: pytest.approx(expected)}
+    assert collect_divergences([([layer], real)]).layers == {1: pytest.approx(expected)}
 
 
 @pytest.mark.parametrize("over_heads", [False, True])
@@ -44,7 +50,7 @@ def test_against_loops(over_heads):
     scores = torch.randn(2, 2, 3, 5, 5, generator=generator, dtype=torch.float64) * 2
     weights = scores.masked_fill(~real[:, None, None, None], -torch.inf).softmax(-1)
     plain = weights[:, 0]  # a layer outside of the module's range
-    found = collect([([plain, weights], real)], over_heads)
+    found = collect_divergences([([plain, weights], real)], over_heads)
     sentences = [(weights[b, 0].tolist(), weights[b, 1].tolist(), lengths[b]) for b in range(2)]
     assert found.layers == {2: pytest.approx(reference.divergence(sentences, over_heads), rel=1e-12)}
     assert [row["layer"] for row in found.rows()] == [2, "mean"]

@@ -9,9 +9,6 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.distance import distance_sums
-from hf_mlnmt.analysis.entropy import entropy_sums
-from hf_mlnmt.analysis.heads import HeadTable, head_table
 from hf_mlnmt.analysis.reading import (
     eager_attention,
     encode_sources,
@@ -21,6 +18,7 @@ from hf_mlnmt.analysis.reading import (
     sample_indices,
     usable_indices,
 )
+from hf_mlnmt.analysis.self_attention import HeadTable, distance_sums, entropy_sums, head_table
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hf_mlnmt.analysis.differences import largest_differences, sentence_scores
-from hf_mlnmt.analysis.lengths import SETS, group_indices, group_names, read_starts, scores_by_length
-from hf_mlnmt.analysis.outputs import has_run, output_statistics
+from hf_mlnmt.analysis.outputs import (
+    SETS,
+    group_indices,
+    group_names,
+    has_run,
+    largest_differences,
+    output_statistics,
+    read_starts,
+    scores_by_length,
+    sentence_scores,
+)
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.language import LanguageGuesser

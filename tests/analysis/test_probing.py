@@ -9,30 +9,39 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_mlnmt.analysis import classifiers, features
-from hf_mlnmt.analysis.classifiers import (
+from hf_mlnmt.analysis import probing as classifiers
+from hf_mlnmt.analysis import probing as features
+from hf_mlnmt.analysis.probing import (
     PRESETS,
     MlpSettings,
+    cached_states,
+    check_layer,
+    fingerprint,
     fit_mlp,
+    masked_mean,
+    mean_states,
+    probe,
+    probe_key,
     standardized,
     train_logistic_regression,
     train_mlp,
+    wilson_interval,
 )
-from hf_mlnmt.analysis.features import cached_states, check_layer, fingerprint, masked_mean, mean_states
-from hf_mlnmt.analysis.probing import probe, probe_key, wilson_interval
 from hf_mlnmt.analysis.probing_tasks import (
+    FILES,
     PARTS,
     bigram_shift_task,
     build,
+    find_files,
     language_task,
     length_task,
+    read_task,
     split,
     swap,
     swappable,
     word_content_task,
 )
 from hf_mlnmt.analysis.reading import encode_sources
-from hf_mlnmt.analysis.senteval import FILES, find_files, read_task
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.bpe_dropout import BPEDropout
+from hf_mlnmt.data.resegmented import BPEDropout
 from hf_mlnmt.data.tokenizer import Tokenizers, encode
 
 RATE = 0.3

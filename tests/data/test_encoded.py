@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoded import EncodedPairs, fingerprint_of
+from hf_mlnmt.data.encoded import EncodedPairs, encode_corpus, filtered_pairs, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.prepare import encode_corpus, filtered_pairs
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError

@@ -10,8 +10,7 @@ from helpers.training_helpers import Pairs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.corpora import Corpora
-from hf_mlnmt.data.mixture import draw, epoch_counts
+from hf_mlnmt.data.training_set import Corpora, draw, epoch_counts
 from hf_mlnmt.errors import UserError
 
 

@@ -10,8 +10,8 @@ from helpers.synthetic_corpora import write_synthetic
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data import Corpora, CorpusSpec, EncodedPairs, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
-from hf_mlnmt.data.ratio import at_ratios, check_ratios
 from hf_mlnmt.data.tokenizer import train_tokenizer
+from hf_mlnmt.data.training_set import at_ratios, check_ratios
 
 PARALLEL, SYNTHETIC = CorpusSpec(files={"source": "a", "target": "b"}), "s"
 

@@ -12,11 +12,10 @@ from helpers.tiny_run import run_in
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.bpe_dropout import BPEDropout
-from hf_mlnmt.data.corpora import Corpora
 from hf_mlnmt.data.encoded import EncodedPairs
-from hf_mlnmt.data.resegmented import CUTS, Resegmented
+from hf_mlnmt.data.resegmented import CUTS, BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
+from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.demo.grammar import sample_demo_corpus
 from hf_mlnmt.training import corpora as recipe_corpora
 from hf_mlnmt.training.batching import TokenBatchSampler

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from hf_mlnmt.data.corpora import Corpora
-from hf_mlnmt.data.encoded import EncodedText
+from hf_mlnmt.data.encoded import EncodedText, encode_text, filtered_text
 from hf_mlnmt.data.filters import FilterReport, TextFilter
-from hf_mlnmt.data.prepare import encode_text, filtered_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.errors import UserError
 
 TEXTS = ["The man sleeps.", "", 'A "cat" sings.', "猫"]

@@ -9,11 +9,11 @@ import torch
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
 
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.engine.conversion import ACTIVATIONS, write
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
 from hf_mlnmt.export.ctranslate2 import check, exportable
+from hf_mlnmt.generation.ctranslate2_model import ACTIVATIONS, write
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 

@@ -13,8 +13,8 @@ from helpers.toy_translators import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.engine import request_of
 from hf_mlnmt.generation import TranslationPipeline, engines
+from hf_mlnmt.generation.ctranslate2_search import request_of
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 

@@ -19,7 +19,7 @@ from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.source_lines import file_groups, pipe_groups
+from hf_mlnmt.generation.lines import file_groups, pipe_groups
 
 app = typer.Typer()
 app.command()(translate)

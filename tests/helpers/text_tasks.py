@@ -23,9 +23,15 @@ from helpers.training_helpers import VOCABULARY, Pairs, tiny_model
 
 from hf_mlnmt import fuse
 from hf_mlnmt.training import Task, Translation
-from hf_mlnmt.training.distortion import Distortion, DistortionSettings
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionTrellis
-from hf_mlnmt.training.text_objectives import DecoderLanguageModel, EncoderCloze, EncoderLanguageModel, PseudoEncoder
+from hf_mlnmt.training.text_objectives import (
+    DecoderLanguageModel,
+    Distortion,
+    DistortionSettings,
+    EncoderCloze,
+    EncoderLanguageModel,
+    PseudoEncoder,
+)
 
 STEPS = {"text": 10, "n-best": 3, "trellis": 3}
 TAU = Distortion(DistortionSettings(distorted=0.4), 4, np.arange(5), VOCABULARY, seed=3)

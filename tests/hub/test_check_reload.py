@@ -33,7 +33,7 @@ def test_other_weights_are_noticed(copy, published):
 
 
 def test_code_that_needs_the_package_is_noticed(copy, published):
-    source = copy / "dropout.py"
+    source = copy / "layers.py"
     source.write_text(source.read_text() + "\nimport hf_mlnmt\n")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"(?s)does not load again \(remote-code\).*hf_mlnmt"):

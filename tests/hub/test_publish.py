@@ -20,7 +20,7 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.hub import build_folder, check_folder
 
-CODE = {"attention.py", "configuration.py", "dropout.py", "layers.py", "loss.py", "transformer.py"}
+CODE = {"attention.py", "configuration.py", "layers.py", "loss.py", "transformer.py"}
 
 
 def python_blocks(folder: Path) -> list[str]:

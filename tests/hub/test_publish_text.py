@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hf_mlnmt import config_for
 from hf_mlnmt.data.subwords import train_tokenizer
-from hf_mlnmt.data.text_ends import begin_texts
+from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.hub.publish import build_folder
 

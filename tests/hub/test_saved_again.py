@@ -13,7 +13,7 @@ from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_mlnmt.hub import build_folder
-from hf_mlnmt.modeling.saving import copy_code
+from hf_mlnmt.modeling.configuration import copy_code
 
 SYSTEMS = ("transformer", "s-agg+enc-dc")
 IDS = [[5, 6, 7, 1], [9, 8, 4, 1]]

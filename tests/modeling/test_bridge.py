@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import config_for
 from hf_mlnmt.modeling import RNNForConditionalGeneration, TransformerForConditionalGeneration
-from hf_mlnmt.modeling.inner_attention import AttentionBridge, redundancy
+from hf_mlnmt.modeling.bridge import AttentionBridge, redundancy
 
 SYSTEMS = ("bridge-rnn", "bridge-transformer")
 LANGUAGES = {"source_languages": ["de", "en", "to"], "target_languages": ["de", "fr"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_mlnmt.modeling.dropout import Dropout
+from hf_mlnmt.modeling.layers import Dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.9])

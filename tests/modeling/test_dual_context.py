@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 import hf_mlnmt
 from hf_mlnmt.modeling import DualContextConfig, TransformerConfig
 from hf_mlnmt.modeling.attention import Attention, SelfAttention
-from hf_mlnmt.modeling.convolution_cache import ConvolutionCacheLayer
+from hf_mlnmt.modeling.caches import ConvolutionCacheLayer
 from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextDecoderLayer, DualContextEncoderLayer
 from hf_mlnmt.modeling.releases import CACHE
 

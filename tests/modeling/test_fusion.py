@@ -13,8 +13,7 @@ from reference.fusion import sequence_scores, symbol_loss, symbol_scores
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import modeling
-from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.modeling.fusion_config import FusionConfig
+from hf_mlnmt.modeling.fusion import FusionConfig, FusionForConditionalGeneration
 from hf_mlnmt.modeling.releases import CACHE
 
 VOCABULARY = 29

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
 
-from hf_mlnmt.modeling.recurrent_cache import RecurrentCacheLayer, StaticRecurrentCacheLayer
+from hf_mlnmt.modeling.caches import RecurrentCacheLayer, StaticRecurrentCacheLayer
 from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamRecurrentCacheLayer
 
 

@@ -14,9 +14,8 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import config_for
 from hf_mlnmt.modeling import LSTM, Packing, RNNForConditionalGeneration
-from hf_mlnmt.modeling.loop_products import LoopProduct
-from hf_mlnmt.modeling.lstm import lstm_cell
-from hf_mlnmt.modeling.lstm_cache import LSTMCacheLayer, StaticLSTMCacheLayer
+from hf_mlnmt.modeling.caches import LSTMCacheLayer, StaticLSTMCacheLayer
+from hf_mlnmt.modeling.lstm import LoopProduct, lstm_cell
 
 VARIANTS = {
     "feeding": {},

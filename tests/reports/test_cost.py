@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from hf_mlnmt import config_for
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.reports.cost import LiveBytes, Work, batches, operations, peak_memory
+from hf_mlnmt.reports.cost import LiveBytes, Measure, Work, batches, beside_baseline, operations, peak_memory
 from hf_mlnmt.reports.parameters import parameters_of_config
-from hf_mlnmt.reports.turns import Measure, beside_baseline
 
 SMALL = Work(vocabulary=50, tokens=40, length=5, batch=2, steps=1, rounds=1)
 

@@ -20,8 +20,7 @@ from hf_mlnmt.modeling.layers import DecoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.search.cache import BeamCacheLayer
-from hf_mlnmt.search.steps import find_step
-from hf_mlnmt.search.steps.baseline import DecoderStep
+from hf_mlnmt.search.steps import DecoderStep, find_step
 
 
 class Sharper(CrossAttention):

@@ -18,9 +18,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
-from hf_mlnmt.synthetic import Method, Settings, Watcher, back_translate
-from hf_mlnmt.synthetic.identity import text_lines
-from hf_mlnmt.synthetic.journal import Journal
+from hf_mlnmt.generation.back_translation import Journal, Method, Settings, Watcher, back_translate, text_lines
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.word_overlap import word_overlap
-from hf_mlnmt.synthetic import Method
-from hf_mlnmt.synthetic.outputs import Counts, Judge
+from hf_mlnmt.data.text import word_overlap
+from hf_mlnmt.generation.back_translation import Method
+from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
 WORDS = [f"w{i}" for i in range(40)]
 TEXT = " ".join(WORDS)

@@ -6,7 +6,7 @@ import pytest
 from helpers.tiny_run import write_recipe
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training import compiling
+from hf_mlnmt.training import arguments
 from hf_mlnmt.training.recipe import read_recipe
 
 
@@ -23,25 +23,25 @@ def recipe(tmp_path):
     [(False, True, False), (True, True, True), (True, False, True), ("auto", True, False), ("auto", False, False)],
 )
 def test_values(asked, on_cpu, compiled, recipe, monkeypatch):
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/bin/{name}")
-    assert compiling.is_compiled(recipe(asked, steps=10**6), on_cpu) is compiled
-    assert compiling.remark(recipe(asked, steps=10**6), on_cpu) is None
+    monkeypatch.setattr(arguments.shutil, "which", lambda name: f"/bin/{name}")
+    assert arguments.is_compiled(recipe(asked, steps=10**6), on_cpu) is compiled
+    assert arguments.remark(recipe(asked, steps=10**6), on_cpu) is None
 
 
 def test_without_a_compiler_it_stays_off_and_that_is_said(recipe, monkeypatch):
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    monkeypatch.setattr(arguments.shutil, "which", lambda name: None)
     asked = recipe(True, steps=5)
-    assert compiling.is_compiled(asked, on_cpu=True) is False
-    assert "no C++ compiler" in compiling.remark(asked, on_cpu=True)
-    assert compiling.is_compiled(asked, on_cpu=False) is True, "an accelerator does not ask for one"
-    assert compiling.remark(recipe(False, steps=5), on_cpu=True) is None
+    assert arguments.is_compiled(asked, on_cpu=True) is False
+    assert "no C++ compiler" in arguments.remark(asked, on_cpu=True)
+    assert arguments.is_compiled(asked, on_cpu=False) is True, "an accelerator does not ask for one"
+    assert arguments.remark(recipe(False, steps=5), on_cpu=True) is None
 
 
 def test_trainers_are_told(recipe, tmp_path, monkeypatch):
     from hf_mlnmt.training.arguments import training_arguments
 
     for found, expected in (("/bin/g++", True), (None, False)):
-        monkeypatch.setattr(compiling.shutil, "which", lambda name, found=found: found)
+        monkeypatch.setattr(arguments.shutil, "which", lambda name, found=found: found)
         assert training_arguments(recipe(True, steps=5), tmp_path).torch_compile is expected
 
 

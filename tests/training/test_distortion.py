@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training.distortion import Distortion, DistortionSettings
+from hf_mlnmt.training.text_objectives import Distortion, DistortionSettings
 
 SPECIAL, MASK, VOCABULARY = np.arange(5), 4, 60
 

@@ -16,8 +16,7 @@ from reference.fusion import every_sequence, k_token_partition, log_partition
 
 from hf_mlnmt.search.trellis import END, Trellis
 from hf_mlnmt.training.dev import DevSet
-from hf_mlnmt.training.fusion_lists import log_sums, with_references
-from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis, log_sums, with_references
 
 VOCABULARY, LONGEST, ALPHA, BETA = 6, 3, 0.8, 0.5
 ALL = every_sequence(VOCABULARY, 1, LONGEST)  # 31
@@ -93,7 +92,7 @@ OBJECTIVES = {
 def test_with_beams_for_all_it_is_the_exact_loss(name, split, monkeypatch):
     """Values and gradients by the weights of the translation model; also when scores are computed part by part."""
     if split:
-        monkeypatch.setattr("hf_mlnmt.training.fusion_lists.ELEMENTS", 7 * VOCABULARY * LONGEST)
+        monkeypatch.setattr("hf_mlnmt.training.fusion_objectives.ELEMENTS", 7 * VOCABULARY * LONGEST)
     assert_like_enumeration(OBJECTIVES[name], model_of(), batch_of())
 
 

@@ -19,9 +19,7 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.reports.sweep import columns_of, read_sweep, sweep_figure, sweep_table, write_sweep
-from hf_mlnmt.training.sweep_plan import plan, read_values
-from hf_mlnmt.training.sweep_queue import Queue, duration
-from hf_mlnmt.training.sweep_states import State, last_words, state_of
+from hf_mlnmt.training.sweep import Queue, State, duration, last_words, plan, read_values, state_of
 
 
 @pytest.mark.parametrize(
@@ -244,7 +242,7 @@ def test_a_folder_with_another_training_is_refused(recipe, tmp_path):
 
 
 def test_the_time_that_is_left(jobs):
-    from hf_mlnmt.training.sweep_queue import Progress
+    from hf_mlnmt.training.sweep import Progress
 
     states = {job.name: State("new") for job in jobs} | {jobs[0].name: State("finished")}
     assert Progress(jobs, states).seconds_left(2) is None

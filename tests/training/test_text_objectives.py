@@ -12,11 +12,17 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MarianConfig, MarianMTModel
 
 from hf_mlnmt import UserError, config_for
-from hf_mlnmt.training.distortion import Distortion, DistortionSettings
 from hf_mlnmt.training.objective_names import OBJECTIVES, Ingredients
 from hf_mlnmt.training.objectives import IGNORED, SHOWN
 from hf_mlnmt.training.tasks import check_needs_of
-from hf_mlnmt.training.text_objectives import DecoderLanguageModel, EncoderCloze, EncoderLanguageModel, PseudoEncoder
+from hf_mlnmt.training.text_objectives import (
+    DecoderLanguageModel,
+    Distortion,
+    DistortionSettings,
+    EncoderCloze,
+    EncoderLanguageModel,
+    PseudoEncoder,
+)
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 ONES = pytest.mark.parametrize("one", SYSTEMS, ids=lambda member: member.system)

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import Seq2SeqTrainingArguments
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.corpora import Corpora
+from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.training import Batches, Schedule, Task, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
+from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.dev import metric
-from hf_mlnmt.training.guard import NonFiniteLoss
 
 
 def weights(model) -> dict[str, torch.Tensor]:

@@ -27,9 +27,7 @@ from transformers import PreTrainedModel
 
 import hf_mlnmt.modeling
 from hf_mlnmt.hub.publish import _write_model
-from hf_mlnmt.modeling.convolution_cache import StaticConvolutionCacheLayer
-from hf_mlnmt.modeling.lstm_cache import StaticLSTMCacheLayer
-from hf_mlnmt.modeling.recurrent_cache import StaticRecurrentCacheLayer
+from hf_mlnmt.modeling.caches import StaticConvolutionCacheLayer, StaticLSTMCacheLayer, StaticRecurrentCacheLayer
 from hf_mlnmt.modeling.releases import CACHE, takes_cache
 from hf_mlnmt.zoo import find_system
 from hf_mlnmt.zoo.systems import SYSTEMS, architectures

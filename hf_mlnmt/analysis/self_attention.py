@@ -1,0 +1,534 @@
+"""Self-attention of an encoder or a decoder: distance, entropy, the divergence of two units, dependency on auxiliaries.
+
+One question of several systems on one sample: rows, figures and a summary for the terminal. Distance and entropy are
+a number for every head over a corpus, of real positions, j <= i or all of them.
+
+What the families return as weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module
+(batch, 2, heads, time, time), its unit over the local context, then its unit over the sentence. Each unit has its own
+numbers.
+
+Attention distance: how far from a position the attention of a head reaches, in positions.
+
+Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019);
+thesis on joint attention, section 3.5.3.
+
+(13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
+
+Departs: the sums of (13) leave out j > i, although the encoder attends to both sides. Range "all" takes every real j,
+with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, so that every position counts the same;
+as printed, a position counts by how much of its attention goes to the left.
+
+Attention entropy: how widely a head spreads its attention from one position, in nats.
+
+Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 15 and 16 (after Ghader and Monz 2017); thesis
+on joint attention, section 3.5.3.
+
+(15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
+
+Departs: range "all" takes every real j, as for the distance. (15) has the weights as they are, which over j <= i do not
+sum to 1; `renormalize` makes them a distribution, whose entropy is at most log i.
+
+Divergence of the two units of the dual contextual module: do they look at different positions?
+
+Reference: Ampomah et al. 2021, "Dual contextual module for neural machine translation", Machine Translation 35,
+section 6, equations 10 to 13; thesis on joint attention, section 5.6.2.
+
+(10) alpha_g = max over the heads of alpha_g^i, alpha_l likewise       (11) dv = JS(alpha_g, alpha_l), natural logarithm
+(12) KL(P, Q) = sum_x P(x) log P(x) - sum_x P(x) log Q(x)              (13) E_d = mean of dv over the layers
+
+Departs: a maximum of distributions is no distribution: it is divided by its sum over the keys, so that JS is at most
+log 2 as the paper says. `over_heads` gives the mean over the heads of each head's own JS instead. dv of a layer is the
+mean over all positions of all sentences; the paper does not say how positions are put together.
+
+How much the main decoder of a model with AIF depends on its auxiliaries: its outputs and its attention without them.
+
+Reference: Ampomah, thesis on joint attention, section 4.5.5, equations 4.4 to 4.7, figures 4.7 and 4.8.
+
+(4.4) D_t = KL(P_m(y_t) || P_ind(y_t))               (4.5) D_Y = mean of D_t over the target positions
+(4.6) D_h^l = KL(A_m^h || A_ind^h), A (target, source) the weights over the source       (4.7) D^l = mean over the heads
+
+P_m, A_m are the model's; P_ind, A_ind those of the same model with all W of AIF zero (`auxiliary_mask` of zeros), fed
+the main decoder's own greedy translation, </s> included.
+
+Departs: (4.6) is a divergence of matrices; here the KL of each target position, and their mean (`summed`: the sum).
+Weights of A_ind that are zero in floating point count as the smallest positive number, so that the divergence stays
+finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import stdev
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from hf_mlnmt.analysis import figures
+from hf_mlnmt.analysis.figures import Panel
+from hf_mlnmt.analysis.reading import Pass, Sample, eager_attention, encoder_passes, forced_passes, subwords
+from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.loading import Parts
+
+Range = Literal["printed", "all"]
+"""printed: j <= i, the sums of equations 13 and 15 as they are printed; all: every real position."""
+RANGES: tuple[Range, ...] = get_args(Range)
+
+
+def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False) -> Tensor:
+    """Attention weights in float64, zero at padding and outside the range.
+
+    weights (batch, ..., time, time): from position i (row) to position j. real (batch, time): False at padding.
+    renormalize: each row is divided by its sum over the range; a row without any weight there stays zero.
+    """
+    time, middle = weights.shape[-1], [1] * (weights.dim() - 3)
+    kept = (real[:, :, None] & real[:, None, :]).view(real.shape[0], *middle, time, time)
+    if positions == "printed":
+        kept = kept & torch.ones(time, time, dtype=torch.bool, device=weights.device).tril()
+    chosen = weights.double().masked_fill(~kept, 0.0)
+    if renormalize:
+        sums = chosen.sum(-1, keepdim=True)
+        chosen = chosen / sums.where(sums > 0, 1.0)
+    return chosen
+
+
+def distance_sums(
+    weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator of (13) over a batch; add them up over the corpus, then divide.
+
+    weights (batch, ..., time, time), such as (batch, heads, time, time); real (batch, time), False at padding.
+    Returns two tensors (...), float64.
+    """
+    chosen = weights_in_range(weights, real, positions, renormalize)
+    place = torch.arange(weights.shape[-1], device=weights.device)
+    gaps = (place[:, None] - place[None, :]).abs()
+    return (chosen * gaps).sum((0, -2, -1)), chosen.sum((0, -2, -1))
+
+
+def entropy_sums(
+    weights: Tensor, real: Tensor, positions: Range = "printed", renormalize: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Sum of (15) over the real positions of a batch, and how many they are; add up over the corpus, then divide.
+
+    weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64. With
+    `renormalize` a position whose weights are all zero in the range has no entropy and is not counted.
+    """
+    chosen = weights_in_range(weights, real, positions, renormalize)
+    entropies = -torch.xlogy(chosen, chosen).sum(-1)  # (batch, ..., time)
+    counted = real.view(real.shape[0], *[1] * (weights.dim() - 3), -1).expand(entropies.shape)
+    if renormalize:
+        counted = counted & (chosen.sum(-1) > 0)
+    return entropies.sum((0, -1)), counted.double().sum((0, -1))
+
+
+Side = Literal["encoder", "decoder"]
+Sums = Callable[[Tensor, Tensor, Range, bool], tuple[Tensor, Tensor]]
+STATISTICS: dict[str, Sums] = {"distance": distance_sums, "entropy": entropy_sums}
+UNITS = ("local", "global")
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """`values[layer][unit]` (heads,): layers from 0; the unit is "" where a layer has one attention."""
+
+    values: list[dict[str, Tensor]]
+
+    def layer_means(self) -> list[dict[str, float]]:
+        """Equations 14 and 16: the mean over the heads of each layer and unit."""
+        return [{unit: heads.mean().item() for unit, heads in layer.items()} for layer in self.values]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each head: layer and head counted from 1, unit, value."""
+        return [
+            {"layer": number, "unit": unit, "head": head, "value": value}
+            for number, layer in enumerate(self.values, start=1)
+            for unit, heads in layer.items()
+            for head, value in enumerate(heads.tolist(), start=1)
+        ]
+
+
+def by_unit(weights: Tensor) -> dict[str, Tensor]:
+    """One layer's weights, each unit's as (batch, heads, time, time)."""
+    return {"": weights} if weights.dim() == 4 else dict(zip(UNITS, weights.unbind(1), strict=True))
+
+
+def collect_numbers(
+    attentions: Iterable[tuple[Sequence[Tensor], Tensor]], sums: Sums, positions: Range, renormalize: bool
+) -> HeadTable:
+    """The statistic over batches: for each its layers' weights, and which positions are real (batch, time)."""
+    totals: list[dict[str, list[Tensor]]] = []
+    for layers, real in attentions:
+        for index, layer in enumerate(layers):
+            if index == len(totals):
+                totals.append({})
+            for unit, weights in by_unit(layer).items():
+                above, below = sums(weights, real, positions, renormalize)
+                before = totals[index].setdefault(unit, [torch.zeros_like(above), torch.zeros_like(below)])
+                totals[index][unit] = [before[0] + above, before[1] + below]
+    return HeadTable([{unit: (above / below).cpu() for unit, (above, below) in layer.items()} for layer in totals])
+
+
+def head_table(
+    parts: Parts,
+    sources: Sequence[Sequence[int]],
+    statistic: str,
+    side: Side = "encoder",
+    positions: Range = "printed",
+    renormalize: bool = False,
+    targets: Sequence[Sequence[int]] | None = None,
+    batch_tokens: int = 4096,
+) -> HeadTable:
+    """`statistic` ("distance" or "entropy") of every head of one side.
+
+    sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
+    translations. The decoder sees j <= i only, so both ranges are one there. Raises: UserError if the model returns no
+    self-attention weights on that side.
+    """
+
+    def attentions() -> Iterable[tuple[Sequence[Tensor], Tensor]]:
+        for one in side_passes(parts, sources, side, targets, batch_tokens):
+            yield self_attentions(one, side, parts.model)
+
+    with eager_attention(parts.model):
+        return collect_numbers(attentions(), STATISTICS[statistic], positions, renormalize)
+
+
+def side_passes(
+    parts: Parts,
+    sources: Sequence[Sequence[int]],
+    side: Side,
+    targets: Sequence[Sequence[int]] | None = None,
+    batch_tokens: int = 4096,
+) -> Iterable[Pass]:
+    """The encoder alone, or for the decoder the whole model, with attention weights."""
+    if side == "encoder":
+        return encoder_passes(parts, sources, batch_tokens, output_attentions=True)
+    return forced_passes(parts, sources, targets, batch_tokens, output_attentions=True)
+
+
+def self_attentions(one: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
+    """The weights of every layer of one side, and which of its positions are real."""
+    if side == "encoder":
+        layers = getattr(one.output, "encoder_attentions", None) or getattr(one.output, "attentions", None)
+        real: Tensor | None = one.source_real
+    else:
+        layers, real = getattr(one.output, "decoder_attentions", None), one.target_real
+    if not layers or any(layer is None for layer in layers):
+        raise UserError(f"{type(model).__name__} returns no self-attention weights of its {side}: nothing to measure.")
+    assert real is not None
+    return layers, real
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """(11) and (12) over the last dimension: (..., n), (..., n) -> (...), nats, float64; 0 log 0 is 0."""
+    p, q = p.double(), q.double()
+    middle = (p + q) / 2
+    mixed = torch.xlogy(p, middle) + torch.xlogy(q, middle)
+    return (torch.xlogy(p, p) + torch.xlogy(q, q) - mixed).sum(-1) / 2
+
+
+def unit_divergence(first: Tensor, second: Tensor, over_heads: bool = False) -> Tensor:
+    """JS of two units at each position: weights (batch, heads, time, keys) of each -> (batch, time).
+
+    Padded rows mean nothing. `over_heads`: the mean of the heads' own JS; else (10), renormalised.
+    """
+    if over_heads:
+        return jensen_shannon(first, second).mean(1)
+    highest = [unit.double().amax(1) for unit in (first, second)]
+    return jensen_shannon(*(unit / unit.sum(-1, keepdim=True) for unit in highest))
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """`layers`: dv of each layer that has the module, {number from 1: nats}."""
+
+    layers: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        """Equation 13: the mean over the layers."""
+        return sum(self.layers.values()) / len(self.layers)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layer, and one for their mean."""
+        rows: list[dict[str, Any]] = [{"layer": number, "value": value} for number, value in self.layers.items()]
+        return [*rows, {"layer": "mean", "value": self.mean}]
+
+
+def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]], over_heads: bool = False) -> Divergence:
+    """Over batches: for each its layers' weights (shapes as above), and which positions are real."""
+    sums: dict[int, float] = {}
+    positions = 0
+    for layers, real in attentions:
+        positions += int(real.sum())
+        for number, weights in enumerate(layers, start=1):
+            if weights.dim() == 5:
+                local, whole = weights.unbind(1)
+                values = unit_divergence(whole, local, over_heads).masked_fill(~real, 0.0)
+                sums[number] = sums.get(number, 0.0) + values.sum().item()
+    return Divergence({number: value / positions for number, value in sums.items()})
+
+
+def dual_sides(model: Any) -> list[Side]:
+    """Where a model has the module: "encoder", "decoder" or both; empty for other models."""
+    named: dict[str, list[Side]] = {
+        "Enc-DC": ["encoder"],
+        "Dec-DC": ["decoder"],
+        "Full-DC": ["encoder", "decoder"],
+    }
+    return named.get(getattr(model.config, "dual_context", None) or "", [])
+
+
+def divergence(
+    parts: Parts,
+    sources: Sequence[Sequence[int]],
+    side: Side = "encoder",
+    over_heads: bool = False,
+    targets: Sequence[Sequence[int]] | None = None,
+    batch_tokens: int = 4096,
+) -> Divergence:
+    """dv of every layer of one side over a corpus of token ids; decoders read `targets` or their greedy translations.
+
+    Raises: UserError if the model has no dual contextual module on that side.
+    """
+    if side not in dual_sides(parts.model):
+        raise UserError(
+            f"{type(parts.model).__name__} has no dual contextual module in its {side}: divergence is between the two "
+            "units of one (enc-dc, dec-dc, full-dc)."
+        )
+    with eager_attention(parts.model):
+        passes = side_passes(parts, sources, side, targets, batch_tokens)
+        return collect_divergences((self_attentions(one, side, parts.model) for one in passes), over_heads)
+
+
+def kl_of_logits(logits: Tensor, other: Tensor) -> Tensor:
+    """KL(softmax(logits) || softmax(other)) over the last dimension: (..., n), (..., n) -> (...), nats, float64."""
+    log_p, log_q = logits.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def kl_of_weights(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) over the last dimension, of weights that may be zero: (..., n), (..., n) -> (...), nats, float64."""
+    p, q = p.double(), q.double().clamp_min(torch.finfo(torch.float64).tiny)
+    return (torch.xlogy(p, p) - p * q.log()).sum(-1)
+
+
+def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor, summed: bool = False) -> Tensor:
+    """(4.6) for each sentence and head: weights (batch, heads, target, source) -> (batch, heads), float64."""
+    values = kl_of_weights(weights, other).masked_fill(~target_real[:, None], 0.0).sum(-1)
+    return values if summed else values / target_real.sum(-1)[:, None]
+
+
+@dataclass(frozen=True)
+class SentenceDependency:
+    """One sentence: its own translation's token ids, D_t of each, and D_h^l (layers, heads)."""
+
+    target: list[int]
+    tokens: list[float]
+    heads: Tensor
+
+    @property
+    def mean(self) -> float:
+        """Equation 4.5: the mean over the target tokens of a sentence."""
+        return sum(self.tokens) / len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A sample's sentences, in the order in which they were given."""
+
+    sentences: list[SentenceDependency]
+
+    @property
+    def outputs(self) -> float:
+        """The mean of (4.5) over the sentences."""
+        return sum(sentence.mean for sentence in self.sentences) / len(self.sentences)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What other sentences would give: 95 %, by the normal distribution; None of one sentence."""
+        if len(self.sentences) < 2:
+            return None
+        error = stdev(sentence.mean for sentence in self.sentences) / sqrt(len(self.sentences))
+        return self.outputs - 1.96 * error, self.outputs + 1.96 * error
+
+    @property
+    def heads(self) -> Tensor:
+        """(4.6), (layers, heads): the mean over the sentences."""
+        return torch.stack([sentence.heads for sentence in self.sentences]).mean(0)
+
+    @property
+    def layers(self) -> list[float]:
+        """(4.7)"""
+        return self.heads.mean(-1).tolist()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The outputs' dependency, then each layer's and each head's."""
+        low, high = self.interval or ("", "")
+        rows: list[dict[str, Any]] = [
+            {"of": "outputs", "layer": "", "head": "", "value": self.outputs, "low": low, "high": high}
+        ]
+        for number, (mean, heads) in enumerate(zip(self.layers, self.heads.tolist(), strict=True), start=1):
+            rows.append({"of": "attention", "layer": number, "head": "mean", "value": mean})
+            rows += [{"of": "attention", "layer": number, "head": h, "value": v} for h, v in enumerate(heads, start=1)]
+        return rows
+
+
+def dependency(
+    parts: Parts, sources: Sequence[Sequence[int]], summed: bool = False, batch_tokens: int = 4096
+) -> Dependency:
+    """Measure a model with AIF on token ids of source sentences.
+
+    Raises: UserError for a model whose main decoder reads no auxiliaries.
+    """
+    model = parts.model
+    if not getattr(model.config, "information_fusion", False):
+        raise UserError(
+            f"{type(model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "
+            "(ms-<layers>-aif)."
+        )
+    none = [0.0] * len(model.config.auxiliary_layers)
+    found: dict[int, SentenceDependency] = {}
+    with eager_attention(model):
+        for one in forced_passes(parts, sources, None, batch_tokens, output_attentions=True):
+            assert one.labels is not None
+            assert one.target_real is not None
+            with torch.no_grad():
+                other = model(
+                    input_ids=one.source,
+                    attention_mask=one.source_real.long(),
+                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(one.labels),
+                    use_cache=False,
+                    output_attentions=True,
+                    auxiliary_mask=none,
+                )
+            tokens = kl_of_logits(one.output.logits, other.logits)
+            pairs = zip(one.output.cross_attentions, other.cross_attentions, strict=True)
+            heads = torch.stack([attention_dependency(a, b, one.target_real, summed) for a, b in pairs], dim=1).cpu()
+            for row, index in enumerate(one.indices):
+                length = int(one.target_real[row].sum())
+                target = one.labels[row, :length].tolist()
+                found[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
+    return Dependency([found[index] for index in range(len(sources))])
+
+
+Systems = Mapping[str, Parts]
+RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
+UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
+
+
+def heads_study(
+    systems: Systems, sample: Sample, statistic: str, side: Side = "encoder", renormalize: bool = False
+) -> Study:
+    """Distance or entropy of every head: heat maps (layers x heads) and curves of the layers' means, in both ranges.
+
+    A decoder sees j <= i only: one range.
+    """
+    study = Study(f"{statistic}.{side}")
+    ranges = RANGES if side == "encoder" else RANGES[:1]
+    tables: dict[Range, dict[str, HeadTable]] = {positions: {} for positions in ranges}
+    for name, parts in systems.items():
+        sources, targets = sample.source_ids(parts), sample.target_ids(parts) if side == "decoder" else None
+        for positions in ranges:
+            try:
+                table = head_table(parts, sources, statistic, side, positions, renormalize, targets)
+            except UserError as error:
+                raise named(name, error) from error
+            tables[positions][name] = table
+            study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
+    lines: dict[str, dict[str, dict[int, float]]] = {}
+    for positions, of_range in tables.items():
+        title = RANGE_TITLES[positions] if len(ranges) > 1 else ""
+        for name, table in of_range.items():
+            for unit, means in _layers(table).items():
+                lines.setdefault(title, {})[_title(name, unit)] = means
+                common = {"system": name, "range": positions}
+                study.rows += [
+                    {**common, "layer": x, "unit": unit, "head": "mean", "value": y} for x, y in means.items()
+                ]
+                shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
+                study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
+        panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
+        stem = f"{study.stem}.heads.{positions}"
+        study.figures[stem] = figures.heat_maps(panels, "layer", "head", UNITS_OF[statistic])
+    study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
+    return study
+
+
+def _title(name: str, unit: str) -> str:
+    return f"{name}, {unit}" if unit else name
+
+
+def _layers(table: HeadTable) -> dict[str, dict[int, float]]:
+    """{unit: {layer: mean over its heads}}"""
+    found: dict[str, dict[int, float]] = {}
+    for number, layer in enumerate(table.layer_means(), start=1):
+        for unit, value in layer.items():
+            found.setdefault(unit, {})[number] = value
+    return found
+
+
+def _panels(name: str, table: HeadTable) -> list[Panel]:
+    units = list(dict.fromkeys(unit for layer in table.values for unit in layer))
+    count = max(len(heads) for layer in table.values for heads in layer.values())
+    found = []
+    for unit in units:
+        values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
+        rows = [str(number) for number in range(1, len(values) + 1)]
+        found.append(Panel(_title(name, unit), values, rows, [str(h + 1) for h in range(count)]))
+    return found
+
+
+def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
+    """JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
+    study, lines, means = Study(f"divergence.{side}"), {}, []
+    for name, parts in systems.items():
+        targets = sample.target_ids(parts) if side == "decoder" else None
+        try:
+            found = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
+        except UserError as error:
+            raise named(name, error) from error
+        kernel = parts.model.config.kernel_size
+        study.rows += [{"system": name, "kernel_size": kernel, **row} for row in found.rows()]
+        layers = {f"layer {x}": round(y, 4) for x, y in found.layers.items()}
+        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(found.mean, 4)})
+        lines[name] = found.layers
+        means.append((f"{name}, f = {kernel}", found.mean, ""))
+    study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
+    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
+    return study
+
+
+def dependency_study(systems: Systems, sample: Sample, summed: bool = False, line: int | None = None) -> Study:
+    """AIF dependency: outputs by system, attention by layer, and every token of one sentence (`line` of the file)."""
+    if line is not None and line not in sample.lines:
+        raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
+    index = 0 if line is None else sample.lines.index(line)
+    study, outputs, layers, tokens = Study("dependency"), [], {}, {}
+    for name, parts in systems.items():
+        try:
+            found: Dependency = dependency(parts, sample.source_ids(parts), summed)
+        except UserError as error:
+            raise named(name, error) from error
+        study.rows += [{"system": name, **row} for row in found.rows()]
+        one = found.sentences[index]
+        pieces = subwords(parts.target, one.target)
+        study.rows += [
+            {"system": name, "of": f"line {sample.lines[index]}", "token": piece, "value": value}
+            for piece, value in zip(pieces, one.tokens, strict=True)
+        ]
+        of_layers = {f"layer {x}": round(y, 4) for x, y in enumerate(found.layers, start=1)}
+        within = "{:.4g} to {:.4g}".format(*found.interval) if found.interval else ""
+        said = {"outputs": round(found.outputs, 4), "95 %": within}
+        study.summary.append({"system": name, **said, **of_layers})
+        outputs.append((name, found.outputs, ""))
+        layers[name] = dict(enumerate(found.layers, start=1))
+        tokens[name] = list(zip(pieces, one.tokens, strict=True))
+    study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
+    study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
+    study.figures["dependency.sentence"] = figures.token_bars(tokens, "dependency (nats)")
+    return study

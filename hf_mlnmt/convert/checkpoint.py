@@ -1,0 +1,281 @@
+"""What the readers of all formats share: a checkpoint read safely, and where each of its tensors goes.
+
+| name | what it is |
+| --- | --- |
+| load | PyTorch's checkpoints, read without running anything that stands in them |
+| Source | what the reader of a format hands over: everything that an imported model is made of |
+| Account, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
+| layers, modules | our parameters in the words of other toolkits: a table of names for each, made into moves |
+| leave_out_sines | positions that a checkpoint saved: compared with ours, then left out |
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.model_folder import first_line
+from hf_mlnmt.modeling import TransformerConfig
+from hf_mlnmt.modeling.positions import SinusoidalPositions
+
+
+@dataclass
+class Source:
+    """A checkpoint that has been read.
+
+    `original`: the model itself, where its own code is at hand to compare with. `dtype`: the name of the type that the
+    weights are kept in. `notes`: what the reader of import.json should know.
+    """
+
+    format: str
+    config: TransformerConfig
+    account: Account
+    tokenizers: Tokenizers
+    generation_config: Any
+    original: Any = None
+    dtype: str = "float32"
+    notes: list[str] = field(default_factory=list)
+
+
+def baseline_config(source: str, **fields: Any) -> TransformerConfig:
+    """The baseline's config. Raises: UserError that names `source` and the field that makes no model."""
+    if fields["activation_function"] not in ACT2FN:
+        raise UserError(f"{source}: the activation {fields['activation_function']} is none that Transformers knows.")
+    try:
+        return TransformerConfig(**fields)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[-1].strip()
+        raise UserError(f"{source}: its settings make no model: {reason}") from error
+
+
+Parts = Mapping[str, Sequence[str]]
+"""A module of ours -> the modules of theirs whose rows it stacks."""
+
+# fairseq's names, which BART, mBART, Marian and M2M100 in Transformers took over.
+FAIRSEQ_ENCODER: Parts = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attn.out_proj": ("self_attn.out_proj",),
+    "self_attn_sublayer.layer_norm": ("self_attn_layer_norm",),
+    "feed_forward.fc1": ("fc1",),
+    "feed_forward.fc2": ("fc2",),
+    "feed_forward_sublayer.layer_norm": ("final_layer_norm",),
+}
+FAIRSEQ_DECODER: Parts = {
+    **FAIRSEQ_ENCODER,
+    "source_attn.q_proj": ("encoder_attn.q_proj",),
+    "source_attn.kv_proj": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "source_attn.out_proj": ("encoder_attn.out_proj",),
+    "source_attn_sublayer.layer_norm": ("encoder_attn_layer_norm",),
+}
+JOEYNMT_ENCODER: Parts = {
+    "self_attn.qkv_proj": ("src_src_att.q_layer", "src_src_att.k_layer", "src_src_att.v_layer"),
+    "self_attn.out_proj": ("src_src_att.output_layer",),
+    "self_attn_sublayer.layer_norm": ("layer_norm",),
+    "feed_forward.fc1": ("feed_forward.pwff_layer.0",),
+    "feed_forward.fc2": ("feed_forward.pwff_layer.3",),
+    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
+}
+JOEYNMT_DECODER: Parts = {
+    **JOEYNMT_ENCODER,
+    "self_attn.qkv_proj": ("trg_trg_att.q_layer", "trg_trg_att.k_layer", "trg_trg_att.v_layer"),
+    "self_attn.out_proj": ("trg_trg_att.output_layer",),
+    "self_attn_sublayer.layer_norm": ("x_layer_norm",),
+    "source_attn.q_proj": ("src_trg_att.q_layer",),
+    "source_attn.kv_proj": ("src_trg_att.k_layer", "src_trg_att.v_layer"),
+    "source_attn.out_proj": ("src_trg_att.output_layer",),
+    "source_attn_sublayer.layer_norm": ("dec_layer_norm",),
+}
+OPENNMT_ENCODER: Parts = {
+    "self_attn.qkv_proj": ("self_attn.linear_query", "self_attn.linear_keys", "self_attn.linear_values"),
+    "self_attn.out_proj": ("self_attn.final_linear",),
+    "self_attn_sublayer.layer_norm": ("layer_norm",),
+    "feed_forward.fc1": ("feed_forward.w_1",),
+    "feed_forward.fc2": ("feed_forward.w_2",),
+    "feed_forward_sublayer.layer_norm": ("feed_forward.layer_norm",),
+}
+OPENNMT_DECODER: Parts = {
+    **OPENNMT_ENCODER,
+    "self_attn_sublayer.layer_norm": ("layer_norm_1",),
+    "source_attn.q_proj": ("context_attn.linear_query",),
+    "source_attn.kv_proj": ("context_attn.linear_keys", "context_attn.linear_values"),
+    "source_attn.out_proj": ("context_attn.final_linear",),
+    "source_attn_sublayer.layer_norm": ("layer_norm_2",),
+}
+EOLE_ENCODER: Parts = {
+    **OPENNMT_ENCODER,
+    "self_attn_sublayer.layer_norm": ("input_layernorm",),
+    "feed_forward.fc1": ("mlp.gate_up_proj",),
+    "feed_forward.fc2": ("mlp.down_proj",),
+    "feed_forward_sublayer.layer_norm": ("post_attention_layernorm",),
+}
+EOLE_DECODER: Parts = {
+    **OPENNMT_DECODER,
+    **EOLE_ENCODER,
+    "source_attn_sublayer.layer_norm": ("precontext_layernorm",),
+}
+
+
+def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator[Move]:
+    """Moves of the weights and biases of modules whose names begin with `ours` and `theirs`."""
+    for module, names in parts.items():
+        yield Move(f"{ours}{module}.weight", tuple(f"{theirs}{name}.weight" for name in names))
+        if bias or "attn." not in module:  # norms and the feed-forward sublayer always have biases
+            yield Move(f"{ours}{module}.bias", tuple(f"{theirs}{name}.bias" for name in names))
+
+
+def layers(parts: Parts, side: str, count: int, theirs: str, bias: bool = True) -> Iterator[Move]:
+    """Moves of all layers of one side, "encoder" or "decoder"; `theirs` has a place for the layer's number."""
+    for index in range(count):
+        yield from modules(parts, f"model.{side}.layers.{index}.", theirs.format(index), bias)
+
+
+def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> None:
+    """Say that a table of positions, if it was saved, is computed anew.
+
+    Raises: UserError if it holds other numbers than the config's positions.
+    """
+    table = account.tensors.get(name)
+    if table is None:
+        return
+    kind, sizes = config.position_embedding, (config.max_position_embeddings, config.d_model)
+    ours = SinusoidalPositions.compute(*sizes, kind, config.position_offset)
+    theirs = table.double().flatten(0, -2)
+    # They may have been kept in half precision.
+    if theirs.shape != ours.shape or not torch.allclose(theirs, ours, atol=1e-3):
+        raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
+    account.leave_out(name, "sines and cosines, computed anew")
+
+
+class Move(NamedTuple):
+    """A parameter of ours, and the checkpoint's tensors that it is made of, one below the other."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False  # their matrices are (inputs, outputs)
+
+
+class Account:
+    """The tensors of a checkpoint, and what became of them.
+
+    Args:
+        source: the file or folder, for messages.
+        tensors: name -> tensor.
+    """
+
+    def __init__(self, source: str, tensors: Mapping[str, Tensor]):
+        self.source, self.tensors = source, dict(tensors)
+        self.state: dict[str, Tensor] = {}
+        self.origin: dict[str, list[str]] = {}  # of each parameter of ours, the tensors it was made of
+        self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Make parameters. Raises: UserError that names a tensor that is not there."""
+        for ours, theirs, transposed in moves:
+            parts = [self._tensor(name) for name in theirs]
+            parts = [part.t() if transposed and part.dim() == 2 else part for part in parts]
+            self.state[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            self.origin[ours] = list(theirs)
+
+    def set(self, ours: str, tensor: Tensor, theirs: Iterable[str]) -> None:
+        """Give a parameter that was made from tensors otherwise than by stacking them; from none: a constant."""
+        self.state[ours], self.origin[ours] = tensor, list(theirs)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Say that a tensor, if it is there, is not needed."""
+        if name in self.tensors:
+            self.left_out[name] = why
+
+    def leave_out_copy(self, name: str, of: str) -> None:
+        """Say that a tensor, if it is there, is the same as another one. Raises: UserError if it is not."""
+        if name not in self.tensors:
+            return
+        one, other = self.tensors[name], self._tensor(of)
+        if one.shape != other.shape or not torch.equal(one, other):
+            raise UserError(
+                f"{self.source}: {name} and {of} should be the same tensor, as the settings in the checkpoint say that "
+                "they are shared, but their numbers differ. The checkpoint and its settings are not of one model."
+            )
+        self.left_out[name] = f"the same as {of}"
+
+    def finish(self, model: Any) -> dict[str, Tensor]:
+        """All parameters of `model` by name.
+
+        Raises: UserError for tensors that nothing used, parameters that nothing became, and wrong shapes.
+        """
+        used = {name for names in self.origin.values() for name in names} | set(self.left_out)
+        if others := sorted(self.tensors.keys() - used):
+            raise UserError(
+                f"{self.source}: holds {len(others)} tensors that this architecture has no place for: "
+                f"{listed(others)}. It is another architecture than its settings say; nothing was imported."
+            )
+        expected = model.state_dict()
+        if missing := sorted(expected.keys() - self.state.keys()):
+            raise UserError(f"{self.source}: nothing there for {listed(missing)}; nothing was imported.")
+        for name, parameter in expected.items():
+            if parameter.shape != self.state[name].shape:
+                raise UserError(
+                    f"{self.source}: {' + '.join(self.origin[name])} is {tuple(self.state[name].shape)}, the settings "
+                    f"in the checkpoint ask for {tuple(parameter.shape)} ({name}). They are not of one model."
+                )
+        return {name: self.state[name].contiguous() for name in expected}
+
+    def record(self) -> dict[str, Any]:
+        """What import.json says: where each parameter came from, and what was left out."""
+        return {"parameters": self.origin, "left_out": self.left_out}
+
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            near = suggest(name, self.tensors)
+            raise UserError(f"{self.source}: the tensor {name} is missing{near}. Give the whole, unchanged checkpoint.")
+        return self.tensors[name]
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """The first names, and how many more there are, for a message."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_OLD_VOCABULARY = (
+    "It holds vocabularies as objects of torchtext, as OpenNMT-py before version 3 wrote them: reading those means "
+    "running code. OpenNMT-py 3 or CTranslate2's converter for OpenNMT-py can read them, where OpenNMT-py is installed."
+)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The checkpoint, with nothing in it but tensors, plain values and argparse's Namespace.
+
+    Raises: UserError for a file that is none, and for a pickle that asks for anything else.
+    """
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise UserError(f"{path}: {_reason(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file that cannot be loaded; torch's own words go on with advice that is not ours."""
+    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if asked is None:
+        return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0].rstrip('.')})."
+    more = f" {_OLD_VOCABULARY}" if asked[1].startswith(("torchtext", "onmt")) else ""
+    return (
+        "holds more than weights and plain settings, and what else a pickle holds is never run: it asks for "
+        f"{asked[1]}.{more}"
+    )

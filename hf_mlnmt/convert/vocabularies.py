@@ -1,0 +1,149 @@
+"""Vocabularies of other toolkits as tokenizers: what lies beside a Marian checkpoint (decoder.yml, vocabularies,
+SentencePiece models) as one MarianTokenizer; and a tokenizer that splits at spaces, for models whose text was cut into
+subwords by somebody else before.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from transformers import GenerationConfig
+
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling import TransformerConfig
+
+
+class Special(NamedTuple):
+    """The special tokens of a toolkit's vocabularies. `start`: what the decoder begins with."""
+
+    pad: str
+    start: str
+    end: str
+    unknown: str
+
+
+def words_tokenizer(ids: Mapping[str, int], special: Special, end: bool = True) -> Any:
+    """Tokens are what white space separates, each with its id; `end`: text gets the end of sentence behind it.
+
+    There is no decoder: what comes out are tokens with a space between them.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if end:
+        token = (special.end, ids[special.end])
+        backend.post_processor = processors.TemplateProcessing(single=f"$A {special.end}", special_tokens=[token])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=special.pad,
+        bos_token=special.start,
+        eos_token=special.end,
+        unk_token=special.unknown,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
+
+
+class Side(NamedTuple):
+    """The ids of a side's tokens, and the SentencePiece model that cuts its text."""
+
+    ids: dict[str, int]
+    spm: Path
+
+
+def read_decoding(file: Path) -> dict[str, Any]:
+    """decoder.yml: vocabularies, beams, length penalty."""
+    for path in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
+        if path.is_file():
+            try:
+                content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise UserError(f"{path}: cannot be read: {error}") from error
+            if isinstance(content, dict) and len(content.get("vocabs") or ()) == 2:
+                return content
+            raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
+    raise UserError(
+        f"{file}: there is no {file.name}.decoder.yml or decoder.yml beside it, which names the vocabularies."
+    )
+
+
+def read_vocabularies(file: Path, decoding: Mapping[str, Any]) -> list[Side]:
+    """For each side the ids of its tokens, and its SentencePiece model."""
+    found = []
+    for name, side in zip(decoding["vocabs"], ("source", "target"), strict=True):
+        path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
+        if path is None:
+            raise UserError(f"{file}: its vocabulary {Path(name).name} is not beside it.")
+        spm = path if path.suffix == ".spm" else file.parent / f"{side}.spm"
+        if not spm.is_file():
+            raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
+        vocabulary = _pieces(path) if path is spm else _listed(path)
+        if EOS not in vocabulary or UNK not in vocabulary:
+            raise UserError(f"{path}: has no {EOS} or no {UNK}.")
+        found.append(Side(vocabulary, spm))
+    return found
+
+
+def _pieces(path: Path) -> dict[str, int]:
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise UserError(f"{path}: reading it needs SentencePiece: pip install 'hf-mlnmt[spm]'.") from error
+    try:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path}: not a SentencePiece model ({error}).") from error
+    return {model.id_to_piece(index): index for index in range(len(model))}
+
+
+def _listed(path: Path) -> dict[str, int]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))  # a .json file is YAML too
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict) or sorted(content.values(), key=str) != sorted(range(len(content)), key=str):
+        raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
+    return {str(token): index for token, index in content.items()}
+
+
+def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:
+    """Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides."""
+    from transformers import MarianTokenizer
+
+    separate = sides[0].ids != sides[1].ids
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {}
+        for name, side in zip(("vocab", "target_vocab_file"), sides, strict=True):
+            files[name] = str(Path(scratch) / f"{name}.json")
+            Path(files[name]).write_text(json.dumps({**side.ids, PAD: pad}), encoding="utf-8")
+        tokenizer = MarianTokenizer(
+            source_spm=str(sides[0].spm),
+            target_spm=str(sides[1].spm),
+            vocab=files["vocab"],
+            target_vocab_file=files["target_vocab_file"] if separate else None,
+            separate_vocabs=separate,
+        )
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def generation_config(config: TransformerConfig, decoding: Mapping[str, Any]) -> GenerationConfig:
+    """Beams and length penalty of decoder.yml; both divide by the length, end of sentence counted, to some power."""
+    beams = int(decoding.get("beam-size") or 1)
+    settings = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
+    return GenerationConfig(
+        **settings,
+        max_length=min(512, config.max_position_embeddings),
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )

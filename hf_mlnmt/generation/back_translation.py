@@ -1,0 +1,462 @@
+"""Back-translation: synthetic corpora, text of one language with another side that a model wrote (or that is a copy).
+
+manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Method("sampling", seed=1), tag="<bt>")
+manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
+
+Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
+the thesis on monolingual data section 4.3, where the text is the target's and the model a beam search's. What other
+methods there are is in synthetic_methods.py, from the literature named there; forward translation turns the roles: the
+text is the source, and the model's output the target (with a larger model's: sequence-level distillation).
+
+While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them and
+how many lines of the text are done. What was written beyond that when a process ended is cut off at the next start.
+What a corpus is made from is known by its content: the model's files and the text's.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest, sha256
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name, only_one, write_json
+from hf_mlnmt.generation.synthetic_methods import (
+    USUAL,
+    Counts,
+    Judge,
+    Method,
+    check_reasons,
+    doubts_about_language,
+)
+from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TEXT_FILES, fetch_small_files
+
+_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
+
+
+def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
+    """The model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
+
+    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
+    """
+    folder = fetch_small_files(name, **options)
+    paths = {path for pattern in _FILES for path in folder.glob(pattern)}
+    files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
+    return {"name": name, "files": {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}}
+
+
+def identity_of_text(
+    paths: Sequence[str | Path], bad: str, tell: Callable[[str], Any] | None = None
+) -> list[dict[str, Any]]:
+    """Of each file its name, the SHA-256 of its bytes and its lines, all of which are read: what is wrong with one is
+    found before the first is translated.
+
+    Raises: UserError naming file and line.
+    """
+    found = []
+    for path in paths:
+        if tell:
+            tell(f"reading {path}")
+        lines = sum(1 for _ in text_lines([path], bad))
+        found.append({"name": str(path), "lines": lines, "sha256": sha256(path)})
+    return found
+
+
+def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
+    """The lines of several files, one after the other; with `bad` "drop" an unreadable one is an empty line."""
+    problems: list[int] = []
+    report = (lambda reason, number, text: problems.append(number)) if bad == "drop" else None
+    for path in paths:
+        for line in read_lines(path, report, remedy="Mend the file, or pass over such lines with bad_lines drop."):
+            yield "" if problems else line
+            problems.clear()
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What of two identities (the content of a manifest or a state) is not the same, for people to read.
+
+    Names of models and texts, and versions, are no difference: content is.
+    """
+    found = [*_of_model(before["model"], now["model"]), *_of_text(before["text"], now["text"])]
+    for key in ("direction", "tag", "settings"):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            found += [f"{name}: {old.get(name)} -> {new.get(name)}" for name in names]
+        elif old != new:
+            found.append(f"{key}: {old} -> {new}")
+    old, new = before["method"], now["method"]
+    found += [
+        f"method, {name}: {old.get(name)} -> {new.get(name)}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    return found
+
+
+def _of_model(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[str]:
+    old, new = (before or {}).get("files", {}), (now or {}).get("files", {})
+    for name in sorted({**old, **new}):
+        if old.get(name) != new.get(name):
+            what = "is new" if name not in old else "is gone" if name not in new else "has another content"
+            yield f"the model's {name} {what} ({(before or now or {})['name']} -> {(now or before or {})['name']})"
+
+
+def _of_text(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(before) != len(now):
+        yield f"text: {len(before)} file(s) -> {len(now)}"
+    for old, new in zip(before, now):
+        if old["sha256"] != new["sha256"]:
+            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
+
+
+STATE = "state.json"
+
+
+class Journal:
+    """The two files of a corpus and their state, in `folder`. Use it as a context: the files are then open.
+
+    Args:
+        about: what the corpus is made from; kept in the state, for the next start.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder, self.about = folder, about
+        self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(FILES, 0)}
+        self._files: dict[str, BinaryIO] = {}
+
+    @staticmethod
+    def kept(folder: Path) -> dict[str, Any] | None:
+        """The state that an earlier start left; None without one.
+
+        Raises: UserError for a file that is no state.
+        """
+        path = folder / STATE
+        if not path.is_file():
+            return None
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            return {"about": state["about"], "progress": state["progress"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: broken. Delete the folder {folder} and begin again.") from error
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Open the files where that state left them; without one, empty."""
+        for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
+            leftover.unlink()
+        if state is None:
+            self._save()  # before the files: it says whose they are
+        else:
+            self.progress = dict(state["progress"])
+        for side in FILES:
+            part, whole, size = self._part(side), self.folder / FILES[side], self.progress["bytes"][side]
+            if not part.exists() and whole.exists():  # it ended between the last renaming and the manifest
+                os.replace(whole, part)
+            file = part.open("r+b" if part.exists() else "w+b")
+            if os.fstat(file.fileno()).st_size < size:
+                file.close()
+                raise UserError(f"{part}: shorter than it was. Delete the folder {self.folder} and begin again.")
+            file.truncate(size)
+            file.seek(size)
+            self._files[side] = file
+
+    def append(self, pairs: Sequence[tuple[str, str]], lines: int, **progress: Any) -> None:
+        """Add pairs; `lines` of the text are done now. The state is written when the pairs are on the disk."""
+        for side, texts in zip(FILES, zip(*pairs)):
+            self._files[side].write("".join(text + "\n" for text in texts).encode())
+        for side, file in self._files.items():
+            file.flush()
+            os.fsync(file.fileno())
+            self.progress["bytes"][side] = file.tell()
+        self.progress |= {"lines": lines, **progress}
+        self._save()
+
+    def finish(self, manifest: dict[str, Any], pairs: int) -> None:
+        """Give the files their names and write the manifest, with their sizes and hashes."""
+        self.close()
+        found: dict[str, Any] = {"lines": pairs}
+        for side, name in FILES.items():
+            os.replace(self._part(side), self.folder / name)
+            path = self.folder / name
+            found[side] = {"file": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+        write_json(self.folder / MANIFEST, {**manifest, "pairs": found})
+        (self.folder / STATE).unlink()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def written(self, side: str) -> Path:
+        """The file that a side is in as long as the corpus is not finished."""
+        return self._part(side)
+
+    def _part(self, side: str) -> Path:
+        return self.folder / f"{FILES[side]}.part"
+
+    def _save(self) -> None:
+        write_json(self.folder / STATE, {"about": self.about, "progress": self.progress})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the pairs, beside model, text and method.
+
+    limit: lines of the text that are taken; all when None.
+    drop: reasons for which a pair goes, of `outputs.REASONS`; max_ratio: what "long" means there.
+    bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
+    source_language, target_language: codes, where the model needs them.
+    max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
+    window: lines that are sorted by length together, and kept together: what an interruption may cost.
+    batch_tokens: source tokens in a batch, padding included. dtype: of the model's weights.
+    """
+
+    limit: int | None = None
+    drop: tuple[str, ...] = USUAL
+    max_ratio: float = 3.0
+    bad_lines: str = "error"
+    source_language: str | None = None
+    target_language: str | None = None
+    max_new_tokens: int | None = None
+    window: int = 2048
+    batch_tokens: int = 4096
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_reasons(self.drop)
+        for name in ("limit", "window", "batch_tokens", "max_new_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}.")
+        if not self.max_ratio >= 1:
+            raise UserError(f"max_ratio must be at least 1, not {self.max_ratio}.")
+        if self.bad_lines not in ("error", "drop"):
+            raise UserError(f"bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+@dataclass
+class Watcher:
+    """Who is told: `tell` gets messages, `warn` what is doubtful, `progress` (lines done, lines in all, counts)."""
+
+    tell: Callable[[str], Any] = lambda text: None
+    warn: Callable[[str], Any] = lambda text: None
+    progress: Callable[[int, int, Counts], Any] = lambda done, total, counts: None
+
+
+def back_translate(
+    model: str | Path | None,
+    texts: Sequence[str | Path],
+    output: str | Path,
+    method: Method | None = None,
+    settings: Settings | None = None,
+    *,
+    forward: bool = False,
+    tag: str | None = None,
+    watcher: Watcher | None = None,
+    device: str | None = None,
+    revision: str | None = None,
+) -> Manifest:
+    """Write a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
+
+    Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
+    same machine, with as many threads). Memory: one window of lines, and with "duplicate" in settings.drop some 100
+    bytes for every pair.
+
+    Args:
+        model: a folder or a Hub name; None for the method "copied".
+        texts: files of one sentence a line, plain or gz, read one after the other.
+        forward: the text is the source and the model's output the target.
+        tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
+
+    Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
+    """
+    method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
+    _check(model, texts, method, forward, tag)
+    folder = Path(output)
+    check_folder_name(folder)
+    _check_folder(folder)
+    with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
+        here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
+        loaded = None if here else _load(model, settings, device, revision)
+        about = {
+            "schema": SCHEMA,
+            "direction": "forward" if forward else "back",
+            "model": None if model is None else identity_of_model(str(model), revision=revision),
+            "text": identity_of_text(texts, settings.bad_lines, watcher.tell),
+            "method": method.to_dict(),
+            "tag": tag,
+            "settings": settings.to_dict(),
+        }
+        if found := _finished(folder, about):
+            watcher.tell(f"{folder} is finished, and nothing changed since: {found.pairs:,} pairs.")
+            return found
+        loaded = loaded or _load(model, settings, device, revision)
+        job = _Job(loaded, texts, Journal(folder, about), method, settings, forward, watcher)
+        return job.run()
+
+
+def _check(
+    model: str | Path | None, texts: Sequence[str | Path], method: Method, forward: bool, tag: str | None
+) -> None:
+    if not texts:
+        raise UserError("no text: give one file or more, of one sentence a line.")
+    if (model is None) != (method.name == "copied"):
+        raise UserError("a model is needed by every method but 'copied', which needs none.")
+    if forward and method.name == "copied":
+        raise UserError("copied: both sides are the text; leave --forward out.")
+    if tag is not None and len(tag.split()) != 1:
+        raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
+
+
+def _check_folder(folder: Path) -> None:
+    inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if {name for name in inside if not name.startswith(".")} and not inside & {MANIFEST, STATE}:
+        raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
+
+
+def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:
+    if model is None:
+        return None
+    from hf_mlnmt.generation import TranslationPipeline
+
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    # By generate() alone, whatever is installed: the same bytes are promised.
+    return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
+
+
+def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
+    """The manifest of a corpus that is finished; None when it is not, or not begun.
+
+    Raises: UserError when the folder holds a corpus of something else.
+    """
+    state = Journal.kept(folder)
+    manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    before = manifest.content if manifest else state["about"] if state else None
+    if before and (changed := differences(before, about)):
+        what = "finished" if manifest else "not finished"
+        raise UserError(
+            f"{folder}: holds a corpus ({what}) of something else:\n  " + "\n  ".join(changed) + "\n"
+            "Choose another --output, or go back to what it was."
+        )
+    if manifest:
+        (folder / STATE).unlink(missing_ok=True)
+    return manifest
+
+
+class _Job:
+    """One corpus, from where an earlier start left it to its end."""
+
+    def __init__(
+        self,
+        pipeline: Any,
+        texts: Sequence[str | Path],
+        journal: Journal,
+        method: Method,
+        settings: Settings,
+        forward: bool,
+        watcher: Watcher,
+    ) -> None:
+        self.pipeline, self.texts, self.journal, self.watcher = pipeline, texts, journal, watcher
+        self.method, self.settings, self.forward = method, settings, forward
+        lines = sum(text["lines"] for text in journal.about["text"])
+        self.total = min(lines, settings.limit or lines)
+        self.warnings: list[str] = []
+
+    def run(self) -> Manifest:
+        """Go on to the end."""
+        state = Journal.kept(self.journal.folder)
+        with ExitStack() as stack:
+            stack.callback(self.journal.close)
+            self.journal.restore(state)
+            progress = self.journal.progress
+            self.warnings = progress.get("warnings", [])
+            counts = Counts(**progress.get("counts", {}))
+            self.judge = Judge(self.settings.drop, self.settings.max_ratio, counts)
+            if "duplicate" in self.settings.drop:
+                self._remember_pairs()
+            if progress["lines"]:
+                self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")
+            self.watcher.progress(progress["lines"], self.total, counts)
+            for first, lines in self._windows(progress["lines"]):
+                self._window(first, lines)
+            manifest = {**self.journal.about, "counts": counts.to_dict(), "warnings": self.warnings}
+            self.journal.finish({**manifest, "versions": _versions()}, counts.kept)
+        return read_manifest(self.journal.folder)
+
+    def _windows(self, done: int) -> Iterator[tuple[int, list[str]]]:
+        """(number of the first line from 0, lines) of all that is not done."""
+        lines = islice(text_lines(self.texts, self.settings.bad_lines), done, self.total)
+        while window := list(islice(lines, self.settings.window)):
+            yield done, window
+            done += len(window)
+
+    def _window(self, first: int, lines: list[str]) -> None:
+        """Translate, judge and keep some lines."""
+        outputs = self._outputs(first, lines)
+        pairs = []
+        for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
+            changed = self.method.change(output, number)
+            if self.judge.keeps(line, output, finished, changed):
+                pairs.append((line, changed) if self.forward else (changed, line))
+        if first == 0 and self.pipeline is not None:
+            self._doubt(lines, [output for output, _ in outputs])
+        counts, done = self.judge.counts, first + len(lines)
+        self.journal.append(pairs, done, counts=counts.to_dict(), warnings=self.warnings)
+        self.watcher.progress(done, self.total, counts)
+
+    def _doubt(self, lines: list[str], outputs: list[str]) -> None:
+        """Warn where the first lines look as if they were of another language than the model reads."""
+        spoilt = [reason for reason in ("long", "repeated") for _ in range(self.judge.counts.found.get(reason, 0))]
+        self.warnings = list(doubts_about_language(lines, outputs, spoilt, self.pipeline.parts.source))
+        for warning in self.warnings:
+            self.watcher.warn(warning)
+
+    def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:
+        """What the method makes of each line, and whether it ended by itself."""
+        if self.pipeline is None:
+            return [(line, True) for line in lines]
+        settings, done = self.settings, first
+
+        def update(count: int) -> None:
+            nonlocal done
+            done += count
+            self.watcher.progress(done, self.total, self.judge.counts)
+
+        found = self.pipeline.translate_lines(
+            lines,
+            first,
+            update,
+            source_language=settings.source_language,
+            target_language=settings.target_language,
+            max_new_tokens=settings.max_new_tokens,
+            batch_tokens=settings.batch_tokens,
+            **self.method.decoding(),
+        )
+        return [(" ".join(each.text.splitlines()), each.finished) for each in found]
+
+    def _remember_pairs(self) -> None:
+        """The pairs that are written already."""
+        sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
+        paths = [self.journal.written(side) for side in sides]
+        with (
+            paths[0].open(encoding="utf-8", newline="\n") as text,
+            paths[1].open(encoding="utf-8", newline="\n") as out,
+        ):
+            for line, output in zip(text, out):
+                self.judge.is_new(line.rstrip("\n"), output.rstrip("\n"))
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}

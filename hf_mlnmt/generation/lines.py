@@ -1,0 +1,150 @@
+"""Text in and out, line by line: source texts from files and pipes, translations to a file or standard output.
+
+A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import atomic_path
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+
+STANDARD_INPUT = "-"
+_CHUNK = 1 << 16
+_NUL = "contains a NUL character: not a text file, or not UTF-8."
+_REMEDY = "Convert the text to UTF-8, for example with iconv."
+
+
+def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
+    """The lines of several inputs one after the other, in groups to be translated together."""
+    for name in inputs:
+        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window)
+
+
+def count_texts(inputs: Sequence[str]) -> int | None:
+    """Lines of all inputs, for a progress bar; None when standard input is among them."""
+    return None if STANDARD_INPUT in inputs else sum(sum(1 for _ in _lines(name)) for name in inputs)
+
+
+def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
+    """Lines of a plain or .gz file, `size` at a time."""
+    lines = _lines(path)
+    while group := list(islice(lines, size)):
+        yield group
+
+
+def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
+    """Lines of standard input, each time all that have arrived: one from a person, hundreds from a program."""
+    source: Any = stream or sys.stdin.buffer
+    number, rest = 1, b""
+    while chunk := source.read1(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [_text(line, number + i, "standard input") for i, line in enumerate(lines)]
+            number += len(lines)
+    if rest:
+        yield [_text(rest, number, "standard input")]
+
+
+def _lines(path: str | Path) -> Iterator[str]:
+    """A file's lines, as strict as a pipe's: any length (long ones are split), control characters as they are."""
+    lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise UserError(f"{path}, line {number}: {_NUL}")
+        yield line
+
+
+def _text(line: bytes, number: int, name: str) -> str:
+    try:
+        text = line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). {_REMEDY}") from error
+    if "\0" in text:
+        raise UserError(f"{name}, line {number}: {_NUL}")
+    # A byte order mark is no part of the first line.
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def translate_groups(
+    pipeline: TranslationPipeline,
+    groups: Iterable[list[str]],
+    output: Path | None,
+    *,
+    jsonl: bool = False,
+    scores: bool = False,
+    total: int | None = None,
+    **options: Any,
+) -> None:
+    """Translate group by group and write a line (or an n-best list) for each text, flushed after each group.
+
+    output: a file, or None for standard output. jsonl, scores: see `format_result`. total: for the progress bar.
+    options: the fields of DecodingOptions.
+    """
+    sources: list[str] = []
+
+    def remembered() -> Iterator[list[str]]:
+        for group in groups:
+            sources.extend(group)
+            yield group
+
+    results = pipeline.stream_groups(remembered(), total=total, **options)
+    with opened(output) as stream:
+        for number, result in enumerate(results):
+            print(format_result(number, sources.pop(0), result, jsonl, scores), file=stream)
+            if not sources:  # the end of what was translated together
+                stream.flush()
+
+
+@contextmanager
+def opened(output: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file (compressed when its name ends in .gz) that appears when everything is written."""
+    if output is None:
+        yield sys.stdout
+        return
+    with atomic_path(output) as temporary:
+        opener: Any = gzip.open if output.suffix == ".gz" else open
+        with opener(temporary, "wt", encoding="utf-8", newline="\n") as stream:
+            yield stream
+
+
+def format_result(number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool) -> str:
+    """One text's result as it is written.
+
+    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (numbers from 0, as in
+    Moses). jsonl: an object with source, translation, with `scores` also score, log_probability and length, and n_best
+    when there is more than one.
+    """
+    if not jsonl:
+        if isinstance(result, str):
+            return result
+        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
+    record: dict[str, Any] = {"source": source}
+    if isinstance(result, str):
+        record["translation"] = result
+    else:
+        record |= _record(result[0], scores)
+        if len(result) > 1:
+            record["n_best"] = [_record(hypothesis, scores=True) for hypothesis in result]
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _record(hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {"translation": hypothesis.text}
+    if scores:
+        record["score"] = hypothesis.score
+        record["log_probability"] = hypothesis.log_probability
+        record["length"] = hypothesis.length
+    return record

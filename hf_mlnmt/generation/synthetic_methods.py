@@ -1,0 +1,257 @@
+"""How the synthetic side is made: beam, greedy, sampling, top-k, noised, copied; and what each method lets choose.
+
+| method | the other side of a sentence | reference |
+| --- | --- | --- |
+| beam | the best translation of a beam search | Sennrich, Haddow and Birch 2016 |
+| greedy | the best next token each time | |
+| sampling | drawn from the model | Edunov et al. 2018; Graça et al. 2019 |
+| top-k | drawn from the k likeliest tokens each time | the same |
+| noised | beam, then words dropped, replaced and swapped | Edunov et al. 2018 |
+| copied | the sentence itself | Currey, Miceli Barone and Heafield 2017 |
+
+Draws follow from (seed, line): neither batches nor interruptions change them.
+
+What can be wrong with an output (empty, copied, repeated, long) is counted always, and dropped where asked. What a
+model makes of a text also shows whether the text is in the language that it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from hf_mlnmt.data.lines import problem_in
+from hf_mlnmt.data.text import word_overlap
+from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.errors import UserError, suggest
+
+METHODS = ("beam", "greedy", "sampling", "top-k", "noised", "copied")
+BEAMS, TOP_K = 5, 10  # unless told
+# Which options a method knows, beside `name`.
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "beam": ("beams", "length_penalty"),
+    "greedy": (),
+    "sampling": ("temperature", "top_p", "seed"),
+    "top-k": ("temperature", "top_k", "seed"),
+    "noised": ("beams", "length_penalty", "drop", "replace", "swap", "filler", "seed"),
+    "copied": (),
+}
+_DEFAULTS: dict[str, Any] = {"beams": BEAMS, "temperature": 1.0, "top_k": TOP_K, "seed": 1}
+_DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
+_NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and its options; None is the method's default, or for an option that it does not know, nothing.
+
+    beams, length_penalty: of the beam search (5; the model's own).
+    temperature, top_p, top_k: of the drawing (1; the whole distribution; 10).
+    drop, replace, swap: of the noise: probability that a word goes, that it becomes `filler`, and by how many places a
+        word may move (0.1, 0.1, 3).
+    seed: of all draws (1).
+
+    Raises: UserError for an option that the method does not know, or a value that cannot be.
+    """
+
+    name: str = "beam"
+    beams: int | None = None
+    length_penalty: float | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    drop: float | None = None
+    replace: float | None = None
+    swap: int | None = None
+    filler: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise UserError(f"method '{self.name}': choose one of {', '.join(METHODS)}{suggest(self.name, METHODS)}.")
+        known = _KNOWN[self.name]
+        for option, value in asdict(self).items():
+            if option == "name" or (option not in known and value is None):
+                continue
+            if option not in known:
+                those = [name for name in METHODS if option in _KNOWN[name]]
+                raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
+            if value is None:
+                object.__setattr__(self, option, _DEFAULTS.get(option))
+        self._check()
+
+    def _check(self) -> None:
+        for option in ("beams", "top_k"):
+            if (value := getattr(self, option)) is not None and value < 1:
+                raise UserError(f"{option} must be at least 1, not {value}.")
+        for option in ("drop", "replace"):
+            if (value := getattr(self, option)) is not None and not 0 <= value < 1:
+                raise UserError(f"{option} is a probability of at least 0 and below 1, not {value}.")
+        if self.swap is not None and self.swap < 0:
+            raise UserError(f"swap is by how many places a word may move: at least 0, not {self.swap}.")
+        if self.filler is not None and len(self.filler.split()) != 1:
+            raise UserError(f"filler must be one word, not {self.filler!r}.")
+        if self.seed is not None and self.seed < 0:
+            raise UserError(f"seed must be at least 0, not {self.seed}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and every option that it has."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def decoding(self) -> dict[str, Any]:
+        """The pipeline's options."""
+        if self.name in ("beam", "noised"):
+            options = {"num_beams": self.beams}
+            return options if self.length_penalty is None else options | {"length_penalty": self.length_penalty}
+        if self.name == "greedy":
+            return {"num_beams": 1}
+        warped = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return {"do_sample": True, "draws": "text", "seed": self.seed, **warped}
+
+    def change(self, text: str, line: int) -> str:
+        """An output with the method's noise, drawn for this line; at least one word stays."""
+        if self.name != "noised" or not (words := text.split()):
+            return text
+        drop, replace, swap = self.drop or 0.0, self.replace or 0.0, self.swap or 0
+        rng = np.random.default_rng([self.seed or 0, line, _NOISE])
+        draws = rng.random((3, len(words)))
+        stays = draws[0] >= drop
+        stays[int(draws[0].argmax())] = True
+        kept = [str(self.filler) if draws[1, i] < replace else words[i] for i in np.flatnonzero(stays)]
+        # A word changes places only with those at most `swap` before or behind it (Lample et al. 2018).
+        order = np.argsort(np.arange(len(kept)) + (swap + 1) * draws[2, : len(kept)], kind="stable")
+        return " ".join(kept[i] for i in order)
+
+
+# Reasons that can be chosen, and what they mean. The first one that holds is what a dropped pair is counted under.
+REASONS = {
+    "empty": "the output has no word",
+    "long": "it met the length limit, or has too many times as many words as the text",
+    "repeated": "one to four words stand in it more than three times in a row",
+    "copied": "it is the text itself, but for case and spaces",
+    "duplicate": "the same pair was there before",
+}
+USUAL = ("empty", "long", "repeated", "copied")
+# Nothing can be learnt from these: always dropped.
+NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
+_LOOP = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){3,}(?!\S)")  # one to four words, more than three times in a row
+
+
+@dataclass
+class Counts:
+    """Lines read, pairs kept, and why the others were dropped; `found` counts every reason, dropped or not."""
+
+    read: int = 0
+    kept: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"read": self.read, "kept": self.kept, "found": self.found, "dropped": self.dropped}
+
+
+class Judge:
+    """Counts what is wrong with outputs and says which pairs go.
+
+    Args:
+        drop: reasons for which a pair goes, of `REASONS`.
+        max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this.
+    """
+
+    def __init__(self, drop: Collection[str], max_ratio: float, counts: Counts) -> None:
+        self.drop, self.max_ratio, self.counts = drop, max_ratio, counts
+        self.seen: set[bytes] = set()
+
+    def keeps(self, text: str, output: str, finished: bool, changed: str) -> bool:
+        """Whether the pair of a text and its output, which is `changed` by noise before it is written, stays."""
+        counts = self.counts
+        counts.read += 1
+        reasons = self._reasons(text, output, finished)
+        going = [reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)]
+        if not going and "duplicate" in self.drop and not self.is_new(text, changed):
+            going, reasons = ["duplicate"], [*reasons, "duplicate"]
+        for reason in reasons:
+            counts.found[reason] = counts.found.get(reason, 0) + 1
+        if going:
+            counts.dropped[going[0]] = counts.dropped.get(going[0], 0) + 1
+            return False
+        counts.kept += 1
+        return True
+
+    def is_new(self, text: str, output: str) -> bool:
+        """Whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
+        key = blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest()
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        return True
+
+    def _reasons(self, text: str, output: str, finished: bool) -> list[str]:
+        words, written = text.split(), output.split()
+        if not words:
+            return [NO_TEXT]
+        if problem_in(output):
+            return [UNREADABLE]
+        found = {
+            "empty": not written,
+            "long": not finished or (len(written) + 1) / (len(words) + 1) > self.max_ratio,
+            "repeated": _LOOP.search(" ".join(written)) is not None,
+            "copied": [word.lower() for word in words] == [word.lower() for word in written],
+        }
+        return [reason for reason, holds in found.items() if holds]
+
+
+def check_reasons(drop: Collection[str]) -> None:
+    """Raises: UserError for a reason that there is not."""
+    for reason in drop:
+        if reason not in REASONS:
+            raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")
+
+
+LINES = 200  # that are looked at: more of them share more words by chance
+FEWEST = 20
+SAME_LANGUAGE = 0.4  # of the running words; of 200 lines two languages share some 5 to 15 in 100, one with itself 80
+SHORT_PIECES = 2.5  # bytes; 3.5 and more in the languages that a tokenizer learnt, 1.3 to 2.1 in others
+MANY = 0.2  # of the outputs; a model that is fit for its text spoils one in a hundred
+
+
+def doubts_about_language(
+    texts: Sequence[str], outputs: Sequence[str], spoilt: Sequence[str], tokenizer: Any
+) -> Iterator[str]:
+    """Warnings with their evidence.
+
+    Args:
+        texts, outputs: what was given to the model, and what it made of each.
+        spoilt: what is wrong with those outputs with which something is.
+        tokenizer: of the text.
+    """
+    pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
+    if len(pairs) < FEWEST:
+        return
+    read, written = map(list, zip(*pairs))
+    overlap = word_overlap(read, written)
+    if overlap.share > SAME_LANGUAGE:
+        yield (
+            "is the text in the language that the model translates into, and not from? Of its first "
+            f"{len(pairs)} lines {overlap} stand in the model's own output too."
+        )
+        return
+    signs = []
+    if (size := bytes_per_piece(tokenizer, read)) < SHORT_PIECES:
+        signs.append(f"the model's tokenizer cuts its first {len(pairs)} lines into pieces of {size:.1f} bytes")
+    if len(spoilt) / len(texts) > MANY:
+        signs.append(f"{len(spoilt)} of its first {len(texts)} outputs are {' or '.join(sorted(set(spoilt)))}")
+    if signs:
+        yield f"is the text in the language that the model reads? {' and '.join(signs)}."
+
+
+def bytes_per_piece(tokenizer: Any, texts: Sequence[str]) -> float:
+    """How long the pieces are that a tokenizer cuts texts into, spaces apart."""
+    pieces = sum(len(ids) - 1 for ids in encode(tokenizer, texts))
+    return sum(len("".join(text.split()).encode()) for text in texts) / max(1, pieces)

@@ -1,0 +1,556 @@
+"""A decoder's step for the beams of a search, written out from its modules' weights, for the baseline and each family.
+
+The table STEPS says which step computes which model.
+
+Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
+than through the modules; less again in compiled code, which computes the sublayers that it knows (native.py). So
+do products with small weights that lie transposed in memory (for a few rows, up to a half less), which are kept as long
+as the search; for large ones a search is too short to earn the copy.
+
+A family's step overrides `begin` and `after_self_attention` if its layers take more than the baseline's, `attend_self`
+and `attend_source` for an attention of its own; one that is not in `attentions` is called as a module. Where a product
+is added to something, as in every residual connection, `onto` is that, and the product is computed on top of it.
+Equations are those of attention.py, layers.py and of each family's file in modeling/.
+
+In extended cross-attention the state before every beam's one position is known, so a step needs no scan. Query
+(sentences, heads, beams, d_h), `before` and the state that comes back (sentences, heads, beams, width of the state).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
+from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention, split_heads
+from hf_mlnmt.modeling.attention_scan import gate_step, weight_step
+from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
+from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextForConditionalGeneration
+from hf_mlnmt.modeling.extended_cross_attention import (
+    ExtendedCrossAttentionForConditionalGeneration,
+    ExtendedDecoder,
+    ExtendedDecoderLayer,
+    WordEmbeddingAttention,
+)
+from hf_mlnmt.modeling.layers import DecoderLayer, FeedForward
+from hf_mlnmt.modeling.multi_layer_attention import (
+    MultiLayerAttention,
+    MultiLayerAttentionForConditionalGeneration,
+    StackedLinear,
+)
+from hf_mlnmt.modeling.multi_level_supervision import (
+    FusionDecoderLayer,
+    MultiLevelSupervisionForConditionalGeneration,
+    MultiLevelSupervisionModel,
+)
+from hf_mlnmt.modeling.recurrent_attention import (
+    KeyValueContextAttention,
+    PreviousContextAttention,
+    PreviousWeightAttention,
+)
+from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+from hf_mlnmt.search.cache import HeadMatrices
+from hf_mlnmt.search.int8 import Int8Linear, compiled
+from hf_mlnmt.search.kept_weights import kept
+from hf_mlnmt.search.native import (
+    FEED_FORWARD,
+    RELU,
+    SELF_ATTENTION,
+    SMALL,
+    SOURCE_ATTENTION,
+    SWISH,
+    NativeUnits,
+    transposed,
+)
+from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts, attention_energies, weighted_values
+
+ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
+MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
+
+
+class StepContext(NamedTuple):
+    """What the layers of a step share."""
+
+    width: int  # beams
+    cache: Any
+    history_mask: AdditiveMask  # which slots of the target each beam sees
+    memories: dict[Any, Tensor]  # of every attention over the source, what it reads (sentences, source, ...)
+    source_mask: AdditiveMask
+    features: Tensor | None  # of the source, what else the encoder handed on
+    extras: dict[str, Tensor]  # what a family's layers take besides, from `begin`
+
+
+class ByRows:
+    """Sublayers in compiled code for few rows, in PyTorch's operations for many."""
+
+    def __init__(self, native: NativeUnits):
+        self.native = native
+        self.written_out: list[Callable] = []
+
+    def __call__(self, states: Tensor, context: StepContext) -> Tensor:
+        if len(states) < MANY_ROWS:
+            return self.native(states, context)
+        for part in self.written_out:
+            states = part(states, context)
+        return states
+
+
+class DecoderStep:
+    """The decoder's layers and the output projection for one new position of every beam."""
+
+    # A family's classes whose methods a step computes, beside those of the baseline.
+    family: tuple[type[Any], ...] = ()
+    # Attentions that are written out, and the names of the modules whose weights are then used without calling them.
+    attentions: dict[type[Any], tuple[str, ...]] = {
+        SelfAttention: ("qkv_proj", "out_proj"),
+        CrossAttention: ("q_proj", "out_proj"),
+    }
+    linears: tuple[type[Any], ...] = (nn.Linear, Int8Linear)  # what those modules are, unless they are adapters
+
+    @staticmethod
+    def decoders(model: Any) -> list[Any]:
+        """The decoders that run in a search, from the model without the output projection."""
+        return [model.decoder]
+
+    @classmethod
+    def weights_of(cls, layer: Any) -> list[nn.Module]:
+        """The modules of a layer whose weights are used without calling them."""
+        found = [layer.feed_forward.fc1, layer.feed_forward.fc2]
+        for attention in (layer.self_attn, layer.source_attn):
+            products = [getattr(attention, name) for name in cls.attentions.get(type(attention), ())]
+            found += [product for product in products if product is not None]
+        return found
+
+    @classmethod
+    def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
+        """Every attention over the source, and what it reads of the encoder's output (sentences, source, ...)."""
+        memory = outputs.last_hidden_state if outputs.memory is None else outputs.memory
+        return [(layer.source_attn, memory) for layer in model.decoder.layers]
+
+    def __init__(self, model: Any):
+        self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
+        self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
+        self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
+        self.logits_memory: Tensor | None = None
+        self.functions = library(self.decoder.embed_tokens.weight.dtype)
+        # Of each decoder, what is done, one after the other.
+        self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
+
+    def __call__(self, tokens: Tensor, position: int, context: StepContext) -> Tensor:
+        """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary), until the next call."""
+        decoder = self.decoder
+        states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
+        here = decoder.positions(1, position).to(states.dtype)
+        states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
+        extras = self.begin(states, context)
+        states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
+        logits = self.score(states)  # (sentences x width, vocabulary)
+        return logits.view(*tokens.shape, -1)
+
+    def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
+        """What the layers take besides, from the embedding output (sentences x width, d_model)."""
+        return {}
+
+    def after_self_attention(self, layer: Any) -> Callable | None:
+        """What a layer does between its two attentions, as a function of states and context; None: nothing."""
+        return None
+
+    def prepare_first(self, cache: Any) -> bool:
+        """Make the cache ready for a first token here, if compiled code computes the whole decoder; else False."""
+        parts = self.plans[self.decoder]
+        if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
+            return False
+        for layer in self.decoder.layers:
+            source = cache.source_layers[layer.source_attn.layer_idx]
+            cache.target_layers[layer.self_attn.layer_idx].lazy_initialization(source.keys, source.values)
+        return True
+
+    def run(self, decoder: Any, states: Tensor, context: StepContext) -> Tensor:
+        """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
+        for part in self.plans[decoder]:
+            states = part(states, context)
+        return self.norm(decoder.layer_norm, states)
+
+    def plan(self, decoder: Any) -> list[Callable]:
+        """The layers as functions of states and context; sublayers of search.c that follow each other are one."""
+        parts: list[Callable] = []
+        for layer in decoder.layers:
+            for sublayer, compute, module in (
+                (layer.self_attn_sublayer, self.attend_self, layer.self_attn),
+                (layer.source_attn_sublayer, self.attend_source, layer.source_attn),
+                (layer.feed_forward_sublayer, self.feed_forward, layer.feed_forward),
+            ):
+                if module is layer.source_attn and (between := self.after_self_attention(layer)) is not None:
+                    parts.append(between)
+                unit, written_out = self.unit(sublayer, module), partial(self.residual, sublayer, compute, module)
+                if unit is None:
+                    parts.append(written_out)
+                    continue
+                last = parts[-1] if parts else None
+                if not isinstance(last, ByRows):
+                    last = ByRows(NativeUnits(self.functions))
+                    parts.append(last)
+                last.native.add(sublayer, *unit)
+                last.written_out.append(written_out)
+        return [part.native if isinstance(part, ByRows) and self.is_small(part) else part for part in parts]
+
+    @staticmethod
+    def is_small(part: ByRows) -> bool:
+        """Whether compiled code is the faster one for any number of rows."""
+        return part.native.largest <= SMALL
+
+    def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
+        """What search.c needs to compute this sublayer, or None if it cannot."""
+        found: tuple[Any, ...]
+        if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
+            found = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]
+        elif type(module) in (SelfAttention, CrossAttention):
+            kind = SELF_ATTENTION if type(module) is SelfAttention else SOURCE_ATTENTION
+            products = (getattr(module, name) for name in self.attentions[type(module)])
+            found = kind, *products, module.heads, module.scaling, module.layer_idx
+        else:
+            return None
+        if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
+            return None
+        parts = (*found[1:3], sublayer.layer_norm)
+        if any(type(part) is Int8Linear and compiled(part) is None for part in parts):
+            return None
+        numbers = {x.dtype for part in parts for x in part.parameters()}
+        return found if numbers == {self.decoder.embed_tokens.weight.dtype} else None
+
+    def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, context: StepContext) -> Tensor:
+        """Equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
+        if sublayer.pre:
+            return compute(module, context, self.norm(sublayer.layer_norm, states), states)
+        return self.norm(sublayer.layer_norm, compute(module, context, states, states))
+
+    def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
+        if type(module) is not SelfAttention:
+            return self.call(module, context, states, onto, context.history_mask.tensor)
+        projected = self.linear(module.qkv_proj, states)
+        heads = projected.view(-1, context.width, 3, module.heads, states.shape[1] // module.heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        slot = context.cache.target_layers[module.layer_idx]
+        slot.update(key, value)
+        return self.attend(module, query, slot.matrices, context.history_mask, onto)
+
+    def attend_source(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        """Attention over the source (sentences x width, d_model)."""
+        if type(module) is not CrossAttention:
+            source = context.memories[module], context.source_mask.tensor
+            return self.call(partial(module, **context.extras), context, states, onto, *source)
+        query = self.linear(module.q_proj, states)
+        query = query.view(-1, context.width, module.heads, states.shape[1] // module.heads).transpose(1, 2)
+        source = context.cache.source_layers[module.layer_idx].matrices
+        return self.attend(module, query, source, context.source_mask, onto)
+
+    def call(self, module: Callable, context: StepContext, states: Tensor, onto: Tensor, *inputs: Tensor) -> Tensor:
+        """Call an attention for which no step is written out."""
+        states = states.view(-1, context.width, states.shape[1])
+        output = module(states, *inputs, cache=context.cache, attention_function=attend)[0]
+        return onto + output.flatten(0, 1)
+
+    def attend(self, module: Any, query: Tensor, source: HeadMatrices, mask: AdditiveMask, onto: Tensor) -> Tensor:
+        """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        return self.project(module, attention_contexts(query, source, mask, module.scaling), onto)
+
+    def project(self, module: Any, contexts: Tensor, onto: Tensor) -> Tensor:
+        """Equation 2: contexts (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        return self.linear(module.out_proj, contexts.transpose(1, 2).reshape(onto.shape[0], -1), onto)
+
+    def feed_forward(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        """Equation 4."""
+        inner = self.linear(module.fc1, states)
+        inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
+        return self.linear(module.fc2, inner, onto)
+
+    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
+        """The module's product, added to `onto`."""
+        if type(module) is Int8Linear:
+            return module(states) if onto is None else onto + module(states)
+        weight, bias = self.factor(module, len(states))
+        if bias is not None:
+            product = torch.addmm(bias, states, weight)
+            return product if onto is None else product.add_(onto)
+        return torch.mm(states, weight) if onto is None else torch.addmm(onto, states, weight)
+
+    def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
+        """The module's weight, transposed, and its bias. Where that pays for so many rows, it lies so in memory."""
+        key = module, rows > 1 or module.weight.numel() <= SMALL
+        found = self.factors.get(key)
+        if found is None:
+            weight = kept(module, "transposed", transposed) if key[1] else module.weight.t()
+            found = self.factors[key] = weight, module.bias
+        return found
+
+    def score(self, states: Tensor) -> Tensor:
+        """The output projection, (sentences x width, vocabulary), in the memory of the last step's.
+
+        So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
+        asked for again.
+        """
+        if type(self.projection) is Int8Linear:
+            return self.projection(states)
+        weight, bias = self.factor(self.projection, len(states))
+        size = states.shape[0] * weight.shape[1]
+        if self.logits_memory is None or self.logits_memory.numel() < size:
+            self.logits_memory = states.new_empty(size)
+        logits = self.logits_memory[:size].view(-1, weight.shape[1])
+        if bias is None:
+            return torch.mm(states, weight, out=logits)
+        return torch.addmm(bias, states, weight, out=logits)
+
+    def norm(self, module: Any, states: Tensor) -> Tensor:
+        """Layer norm; or nothing, at the end of a post-norm stack."""
+        found = self.norms.get(module)
+        if found is None:
+            plain = isinstance(module, nn.LayerNorm)
+            found = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
+            self.norms[module] = found
+        return torch.layer_norm(states, *found) if found else states
+
+
+class AggregationStep(DecoderStep):
+    """A step of the family in modeling/aggregation.py: its decoder layers may each read a memory of their own."""
+
+    family = (AggregationDecoderLayer,)
+
+    @classmethod
+    def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
+        if outputs.memory.dim() == 3:
+            return super().sources(model, outputs)
+        return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]
+
+
+class BridgeStep(DecoderStep):
+    """The baseline's decoder; the model around it chooses between languages, which is done before a search."""
+
+    family = (BridgeForConditionalGeneration, BridgeModel)
+
+
+class DualContextStep(DecoderStep):
+    """The baseline's step with the module in place of self-attention."""
+
+    attentions = {
+        **DecoderStep.attentions,
+        DualContextAttention: ("convolution", "global_proj", "local_proj", "out_proj"),
+    }
+
+    def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        if type(module) is not DualContextAttention:
+            return super().attend_self(module, context, states, onto)
+        slot, size = context.cache.target_layers[module.layer_idx], module.width
+        window = slot.windows(states.unflatten(0, (-1, context.width)), module.before).flatten(0, 1)
+        convolved = nn.functional.glu(self.linear(module.convolution, window))  # (sentences x width, d_model)
+        local = self.linear(module.local_proj, module.convolution_norm(convolved + states))  # of (5.4)
+        whole = self.linear(module.global_proj, states)
+        local_key, local_value = local.unflatten(0, (-1, context.width)).chunk(2, dim=-1)
+        query, key, value = whole.unflatten(0, (-1, context.width)).split((2 * size, size, size), -1)
+        key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
+        # (sentences, 2 heads, width, d_h) each
+        query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
+        slot.update(key, value)
+        return self.attend(module, query, slot.matrices, context.history_mask, onto)  # (5.5), (5.6)
+
+
+def step_context(
+    module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Equation 5.5: contexts, which are the state."""
+    source = context.cache.source_layers[module.layer_idx].matrices
+    query = query + module.extend_query(before)
+    contexts = attention_contexts(query, source, context.source_mask, module.scaling)
+    return contexts, contexts
+
+
+def step_weights(
+    module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
+    source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
+    coefficient = slot.of_source(lambda: module.coefficient(source.keys, context.features))
+    energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
+    weights = weight_step(energies, coefficient, before)  # (sentences, heads, beams, source)
+    return weighted_values(weights, source.matrices), before + weights if module.accumulate else weights
+
+
+def step_key_value(
+    module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Equation 5.8: contexts, which are the state."""
+    source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
+    energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
+    exact = energies.dtype
+    transition, bias = slot.constant(partial(module.transition, query))
+    contexts = weighted_values(energies.softmax(-1), source.matrices).to(exact)  # c~
+    query = (query * module.scaling).to(exact)
+    contexts = gate_step(query, contexts, energies.logsumexp(-1), transition, bias, before.to(exact))[1]
+    return contexts, contexts
+
+
+RECURRENCES: dict[type, Any] = {
+    PreviousContextAttention: step_context,
+    PreviousWeightAttention: step_weights,
+    KeyValueContextAttention: step_key_value,
+}
+
+
+class ExtendedCrossAttentionStep(DecoderStep):
+    """The baseline's step with the member's attention over the source."""
+
+    family = (ExtendedDecoder, ExtendedDecoderLayer)
+    attentions = {
+        **DecoderStep.attentions,
+        WordEmbeddingAttention: ("q_proj", "word_q_proj", "out_proj"),
+        **dict.fromkeys(RECURRENCES, ("q_proj", "out_proj")),
+    }
+
+    def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
+        if not self.decoder.reads_words:
+            return {}
+        return {"words": self.decoder.word_norm(embeds).unflatten(0, (-1, context.width))}
+
+    def attend_source(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        if type(module) not in self.attentions:
+            return super().attend_source(module, context, states, onto)
+        query = self.linear(module.q_proj, states)
+        if "words" in context.extras:
+            query = self.linear(module.word_q_proj, context.extras["words"].flatten(0, 1), query)
+        query = split_heads(query.unflatten(0, (-1, context.width)), module.heads)
+        if type(module) not in RECURRENCES:
+            source = context.cache.source_layers[module.layer_idx].matrices
+            return self.attend(module, query, source, context.source_mask, onto)
+        slot = context.cache.target_layers[module.layer_idx]
+        before = slot.states_before(context.width)
+        contexts, after = RECURRENCES[type(module)](module, query, context, before)
+        slot.append_states(after.transpose(1, 2))
+        return self.project(module, contexts.to(states.dtype), onto)
+
+
+class MultiLayerAttentionStep(DecoderStep):
+    """The baseline's step with MLMHA in place of the attention over the source."""
+
+    attentions = {**DecoderStep.attentions, MultiLayerAttention: ("q_proj", "out_proj")}
+    linears = (*DecoderStep.linears, StackedLinear)
+
+    def attend_source(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        if type(module) is not MultiLayerAttention:
+            return super().attend_source(module, context, states, onto)
+        source = context.cache.source_layers[module.layer_idx].matrices
+        query = self.linear(module.q_proj, states).view(-1, context.width, module.layers, states.shape[1])
+        query = module.place_layers(query)  # (sentences, heads or n heads, width, n d_h or d_h)
+        contexts = attention_contexts(query, source, context.source_mask, module.scaling).transpose(1, 2)
+        return self.linear(module.out_proj, module.combine(contexts.flatten(2)).flatten(0, 1), onto)  # (3.11)
+
+
+class MultiLevelSupervisionStep(DecoderStep):
+    """The baseline's step of the main decoder; with AIF the auxiliary decoders run before it."""
+
+    family = (MultiLevelSupervisionModel, FusionDecoderLayer)
+
+    @staticmethod
+    def decoders(model: Any) -> list[Any]:
+        auxiliaries = model.auxiliary_decoders if model.config.information_fusion else ()
+        return [model.decoder, *auxiliaries]
+
+    @classmethod
+    def weights_of(cls, layer: Any) -> list[nn.Module]:
+        fusion = getattr(layer, "fusion", None)  # only the main decoder's layers can have it
+        return super().weights_of(layer) + ([] if fusion is None else [fusion])
+
+    @classmethod
+    def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
+        """The main decoder's as the baseline's; every auxiliary decoder reads its encoder layer."""
+        found = super().sources(model, outputs)
+        if model.config.information_fusion:
+            for decoder, memory in zip(model.auxiliary_decoders, outputs.features.unbind(2)):
+                found += [(layer.source_attn, memory) for layer in decoder.layers]
+        return found
+
+    def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
+        if not self.model.config.information_fusion:
+            return {}
+        states = [self.run(decoder, embeds.clone(), context) for decoder in self.model.auxiliary_decoders]
+        return {"auxiliary_states": torch.cat(states, dim=-1)}  # (sentences x width, auxiliaries x d_model)
+
+    def after_self_attention(self, layer: Any) -> Callable | None:
+        fusion = getattr(layer, "fusion", None)
+        return None if fusion is None else partial(self.fuse, fusion)
+
+    def fuse(self, fusion: nn.Module, states: Tensor, context: StepContext) -> Tensor:
+        """Equations 4.2 and 4.3."""
+        return self.linear(fusion, context.extras["auxiliary_states"], states)
+
+
+# A class and those derived from it, unless they are named themselves.
+STEPS: dict[type, type[DecoderStep]] = {
+    TransformerForConditionalGeneration: DecoderStep,
+    AggregationForConditionalGeneration: AggregationStep,
+    BridgeForConditionalGeneration: BridgeStep,
+    DualContextForConditionalGeneration: DualContextStep,
+    ExtendedCrossAttentionForConditionalGeneration: ExtendedCrossAttentionStep,
+    MultiLayerAttentionForConditionalGeneration: MultiLayerAttentionStep,
+    MultiLevelSupervisionForConditionalGeneration: MultiLevelSupervisionStep,
+}
+
+
+def entry_of_class(model: Any, table: dict[type, Any]) -> Any:
+    """What the table says of the nearest of the classes that the model's is derived from, or None."""
+    return next((table[base] for base in type(model).__mro__ if base in table), None)
+
+
+def find_step(model: Any) -> type[DecoderStep] | None:
+    """The step made for the model's class, if the methods of all parts are those that it computes; else None.
+
+    A class that overrides one of them is called as modules: its own file need not know of a search.
+    """
+    step = entry_of_class(model, STEPS)
+    if step is None:
+        return None
+    parts: list[tuple[Any, Any]] = [(model, TransformerForConditionalGeneration), (model.model, TransformerModel)]
+    for decoder in step.decoders(model.model):
+        parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
+    return step if _methods_are_known(step, parts) and not _is_hooked(step, model) else None
+
+
+def write_out(step: type[DecoderStep] | None, model: Any) -> DecoderStep | None:
+    """The step, if using the modules' weights is calling them: no dropout, autocast, adapter or int8; else None."""
+    if step is None or model.training or torch.is_autocast_enabled("cpu"):
+        return None
+    decoders = step.decoders(model.model)
+    layers = [layer for decoder in decoders for layer in decoder.layers]
+    norms = [norm for decoder in decoders for norm in (decoder.layer_norm, decoder.embedding_norm)]
+    for layer in layers:
+        sublayers = (layer.self_attn_sublayer, layer.source_attn_sublayer, layer.feed_forward_sublayer)
+        norms += [sublayer.layer_norm for sublayer in sublayers]
+    linears = [model.lm_head, *(module for layer in layers for module in step.weights_of(layer))]
+    if not {type(module) for module in linears} <= set(step.linears):
+        return None
+    if not {type(norm) for norm in norms} <= {nn.LayerNorm, nn.Identity}:
+        return None
+    return step(model) if type(model.model.decoder.embed_tokens) is nn.Embedding else None
+
+
+def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) -> bool:
+    """Whether the methods of each part are those of the baseline's class beside it, or of the step's family."""
+    for name in ("forward", "decode", "extend", "attend_self", "attend_source"):
+        for part, plain in parts:
+            classes = [x for x in (plain, *step.family) if hasattr(x, name)]
+            # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
+            known = {inspect.unwrap(getattr(x, name)) for x in classes}
+            if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
+                return False
+    return True
+
+
+def _is_hooked(step: type[DecoderStep], model: Any) -> bool:
+    """Whether calling a module does something besides its `forward`."""
+    modules = [module for decoder in step.decoders(model.model) for module in decoder.modules()] + [model.lm_head]
+    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)

@@ -1,0 +1,415 @@
+"""Sweeps: many trainings from one command, planned, queued and gone on with.
+
+A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
+several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers.
+
+<folder>/<run>/             what `hf-mlnmt train` makes; finished when results.json is there
+<folder>/logs/<run>.log     what the training said, of all its starts
+<folder>/failed/<run>.json  the message of a run that failed; gone when it is started again
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import write_json
+from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.training import checkpoints, folder
+from hf_mlnmt.training.recipe import Recipe, read_recipe
+from hf_mlnmt.zoo.records import record_path
+
+Order = Literal["values", "seeds"]
+MOST = 10_000  # values of a range; more is a slip of the pen
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a recipe, the keys replaced in it and the values of the point, and a seed."""
+
+    name: str
+    path: Path
+    stem: str
+    seed: int
+    point: Mapping[str, Any]
+    settings: tuple[str, ...] = field(default=())
+    """What `--set` gets: those of the whole sweep, then the point's."""
+
+    def recipe(self) -> Recipe:
+        """Read and checked. UserError."""
+        return read_recipe(self.path, self.settings, self.seed)
+
+
+def plan(
+    recipes: Sequence[str | Path],
+    over: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    order: str = "values",
+) -> list[Job]:
+    """All runs, in the order in which they are started.
+
+    Args:
+        recipes: paths of recipes, or names of records.
+        over: "key.sub=values" of read_values; several are combined, all with all.
+        seeds: of each point; None: the recipe's own.
+        settings: "key.sub=value" for all runs.
+        order: "values" does every seed of a point before the next point, "seeds" every point with the first seed first.
+
+    Raises: UserError for bad values, one key or recipe twice, and for recipes that are wrong at any of the points.
+    """
+    if order not in ("values", "seeds"):
+        raise UserError(f"--order {order}: expected values or seeds.")
+    axes = _axes(over)
+    paths = [record_path("training", recipe) for recipe in recipes]
+    _check_once([path.stem for path in paths], "recipe")
+    _check_once([str(seed) for seed in seeds or ()], "seed")
+    points = [dict(zip(axes, values)) for values in product(*axes.values())]
+    jobs = [
+        _job(path, point, seed, settings, list(axes))
+        for path in paths
+        for point in points
+        for seed in seeds or [None]  # type: ignore[list-item]
+    ]
+    _check_once([job.name for job in jobs], "run")
+    if order == "seeds" and seeds:
+        jobs.sort(key=lambda job: list(seeds).index(job.seed))
+    return jobs
+
+
+def _job(path: Path, point: dict[str, Any], seed: int | None, settings: Sequence[str], keys: list[str]) -> Job:
+    own = [f"{key}={as_yaml(value)}" for key, value in point.items()]
+    everything = (*settings, *own)
+    number = read_recipe(path, everything, seed).seed
+    name = ".".join([path.stem, *(f"{_short(key, keys)}-{_in_a_name(point[key])}" for key in keys), f"seed{number}"])
+    return Job(name, path, path.stem, number, point, everything)
+
+
+def _axes(over: Sequence[str]) -> dict[str, list[Any]]:
+    """{key: its values}"""
+    axes: dict[str, list[Any]] = {}
+    for text in over:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UserError(f"--over {text}: expected KEY=VALUES, as in --over model.settings.kernel_size=2..8.")
+        if key == "seed":
+            raise UserError(f"--over {text}: seeds have an option of their own, --seeds 1,2,3.")
+        if key in axes:
+            raise UserError(f"--over {key}: is given twice; give all its values at once.")
+        axes[key] = read_values(values, f"--over {text}")
+    return axes
+
+
+def read_values(text: str, where: str = "values") -> list[Any]:
+    """2..8 (whole numbers, both ends included), 0.1..0.5..0.1 (with a step), a,b,c, [1],[1,2] and mixtures of them.
+
+    Values are read as YAML. Raises: UserError for none, broken ones, and a value twice.
+    """
+    values: list[Any] = []
+    for piece in _split(text):
+        match = _RANGE.fullmatch(piece)
+        values += _range(match, where) if match else [_value(piece, where)]
+    if not values:
+        raise UserError(f"{where}: no values. Expected a range such as 2..8, or values such as 2,4,8.")
+    _check_once([as_yaml(value) for value in values], f"{where}: value")
+    return values
+
+
+def _range(match: re.Match[str], where: str) -> list[Any]:
+    whole = all(part is None or re.fullmatch(r"[+-]?\d+", part) for part in match.groups())
+    if match[3] is None and not whole:
+        raise UserError(f"{where}: {match[0]} needs a step, as in {match[0]}..0.1.")
+    low, high, step = (float(part) for part in (match[1], match[2], match[3] or "1"))
+    if step <= 0 or high < low:
+        raise UserError(f"{where}: {match[0]} holds no number; expected LOW..HIGH with a step above 0.")
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > MOST:
+        raise UserError(f"{where}: {match[0]} holds {count:,} numbers; at most {MOST:,}.")
+    if whole:
+        return [int(match[1]) + number * int(match[3] or 1) for number in range(count)]
+    return [float(f"{low + number * step:.12g}") for number in range(count)]
+
+
+def _value(piece: str, where: str) -> Any:
+    try:
+        value = yaml.safe_load(piece)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: {piece!r} is not valid YAML ({error}).") from error
+    if isinstance(value, str) and re.fullmatch(_NUMBER, value):
+        return float(value)  # 1e-3, which YAML 1.1 takes for text
+    return value
+
+
+def _split(text: str) -> Iterator[str]:
+    """At the commas outside all brackets and quotes; nothing for an empty text."""
+    depth, quote, piece = 0, "", ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        depth += (letter in "[{") - (letter in "]}") if not quote else 0
+        if letter == "," and not depth and not quote:
+            yield piece.strip()
+            piece = ""
+        else:
+            piece += letter
+    if piece.strip():
+        yield piece.strip()
+
+
+def as_yaml(value: Any) -> str:
+    """A value in one line, as `--set` reads it back."""
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+
+
+def _short(key: str, keys: list[str]) -> str:
+    """The last part of a key, where it tells it from the others."""
+    last = key.rsplit(".", 1)[-1]
+    return last if [other.rsplit(".", 1)[-1] for other in keys].count(last) == 1 else key
+
+
+def _in_a_name(value: Any) -> str:
+    text = re.sub(r"[^\w.+-]+", "-", as_yaml(value)).strip("-")
+    return text or "none"
+
+
+def _check_once(names: Sequence[str], what: str) -> None:
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise UserError(f"{what} {twice}: is there twice.")
+
+
+LOGS, FAILED = "logs", "failed"
+Kind = Literal["finished", "failed", "begun", "new"]
+
+
+@dataclass(frozen=True)
+class State:
+    """`step`: of the last checkpoint of a run that has begun; `message`: of one that failed."""
+
+    kind: Kind
+    step: int | None = None
+    message: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "begun":
+            return f"begun, step {self.step:,}" if self.step else "begun"
+        return f"failed: {self.message.splitlines()[0]}" if self.kind == "failed" and self.message else self.kind
+
+
+def run_folder(root: Path, job: Job) -> Path:
+    """The folder of a run."""
+    return root / job.name
+
+
+def log_path(root: Path, job: Job) -> Path:
+    """What its training says."""
+    return root / LOGS / f"{job.name}.log"
+
+
+def state_of(root: Path, job: Job) -> State:
+    """Of one run. UserError when its folder holds another training than this job."""
+    output = run_folder(root, job)
+    folder.check_output(output)
+    changed = folder.compare(output, job.recipe())
+    if (output / RESULTS).is_file() and not changed:
+        return State("finished")
+    saved = checkpoints.checkpoints(output / "checkpoints")
+    step = int(saved[-1].name.rsplit("-", 1)[-1]) if saved else None
+    failure = _failed_path(root, job)
+    if failure.is_file():
+        return State("failed", step, _message(failure))
+    return State("begun" if output.is_dir() else "new", step)
+
+
+def note_failure(root: Path, job: Job, code: int, message: str) -> None:
+    """Keep what a run ended with."""
+    write_json(_failed_path(root, job), {"run": job.name, "exit_code": code, "message": message})
+
+
+def forget_failure(root: Path, job: Job) -> None:
+    """It is being tried again."""
+    _failed_path(root, job).unlink(missing_ok=True)
+
+
+def last_words(log: Path) -> str:
+    """The error at the end of a log; without one its last lines."""
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() if log.is_file() else []
+    at = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].startswith("error:")), None)
+    words = [lines[at].removeprefix("error:").strip(), *lines[at + 1 :]] if at is not None else lines[-5:]
+    return "\n".join(words).strip() or "it said nothing"
+
+
+def _failed_path(root: Path, job: Job) -> Path:
+    return root / FAILED / f"{job.name}.json"
+
+
+def _message(path: Path) -> str:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        return str(content["message"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise UserError(f"{path}: not what a sweep writes ({error}). Delete it, and the run is tried again.") from error
+
+
+Start = Callable[[Job, Path], subprocess.Popen]
+"""Starts the training of a job, what it says going into the file; it ends by SIGTERM with its state saved."""
+LOOK_AFTER = 0.1  # seconds
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+
+
+@dataclass
+class Progress:
+    """How far a sweep is; handed on at every change."""
+
+    jobs: Sequence[Job]
+    states: dict[str, State]
+    running: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """How long the runs took that ended well in this call, of which nothing was there before."""
+
+    def count(self, kind: str) -> int:
+        """Runs in a state, those that are running left out."""
+        return sum(state.kind == kind for name, state in self.states.items() if name not in self.running)
+
+    def seconds_left(self, at_a_time: int) -> float | None:
+        """An estimate from the runs so far; None before the first has ended."""
+        left = len(self.jobs) - self.count("finished") - self.count("failed")
+        return left * sum(self.seconds) / len(self.seconds) / at_a_time if self.seconds else None
+
+
+@dataclass
+class Queue:
+    """The jobs of a sweep.
+
+    Args:
+        root: folder of the sweep.
+        start: starts one training.
+        at_a_time: how many trainings run side by side.
+        tell: hears a line at every start and end.
+        watch: called at every change, and after each run that finished.
+        retry: start failed runs again.
+    """
+
+    root: Path
+    start: Start
+    at_a_time: int = 1
+    tell: Callable[[str], None] = print
+    watch: Callable[[Progress], None] = lambda progress: None
+    retry: bool = True
+    signum: int | None = None
+
+    def run(self, jobs: Sequence[Job]) -> Progress:
+        """Train what is not trained. After a signal the trainings save their state, and `signum` says which it was."""
+        states = {job.name: state_of(self.root, job) for job in jobs}
+        progress = Progress(jobs, states)
+        waiting = [job for job in jobs if self._is_due(states[job.name])]
+        running: dict[str, tuple[Job, subprocess.Popen, float]] = {}
+        self.watch(progress)
+        with self._signals():
+            try:
+                while (waiting and self.signum is None) or running:
+                    while waiting and len(running) < self.at_a_time and self.signum is None:
+                        job = waiting.pop(0)
+                        running[job.name] = (job, self._begin(job, progress), time.monotonic())
+                    for job, process, since in [*running.values()]:
+                        if process.poll() is not None:
+                            del running[job.name]
+                            self._end(job, process.returncode, time.monotonic() - since, progress)
+                    time.sleep(LOOK_AFTER)
+            finally:
+                for process in self._processes:  # after an error of our own; else none is left
+                    process.terminate()
+        return progress
+
+    def _is_due(self, state: State) -> bool:
+        return state.kind in ("new", "begun") or (state.kind == "failed" and self.retry)
+
+    def _begin(self, job: Job, progress: Progress) -> subprocess.Popen:
+        place = progress.jobs.index(job) + 1
+        before = progress.states[job.name]
+        again = f" again, from step {before.step:,}" if before.step else " again" if before.kind != "new" else ""
+        forget_failure(self.root, job)
+        log = log_path(self.root, job)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        process = self.start(job, log)
+        self._processes.append(process)
+        if self.signum is not None:  # it came while we were starting
+            process.terminate()
+        progress.running.append(job.name)
+        self.tell(f"{place}/{len(progress.jobs)} {job.name}: started{again}")
+        self.watch(progress)
+        return process
+
+    def _end(self, job: Job, code: int, seconds: float, progress: Progress) -> None:
+        place, before = progress.jobs.index(job) + 1, progress.states[job.name]
+        progress.running.remove(job.name)
+        if code == 0 and (run_folder(self.root, job) / RESULTS).is_file():
+            what = f"finished after {duration(seconds)}"
+            progress.seconds += [seconds] if before.kind == "new" else []
+        elif self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
+            what = "stopped, its state is saved"
+        else:
+            message = _by_signal(code) or last_words(log_path(self.root, job))
+            note_failure(self.root, job, code, message)
+            what = f"failed: {message}"
+        progress.states[job.name] = state_of(self.root, job)
+        self.tell(f"{place}/{len(progress.jobs)} {job.name}: {what}")
+        self.watch(progress)
+
+    # Signals
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, SIGTERM and SIGHUP end the trainings in order; a second one ends them at once."""
+        self._processes: list[subprocess.Popen] = []
+        numbers: list[Any] = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+        if threading.current_thread() is not threading.main_thread():
+            numbers = []
+        # Who let a signal be ignored, as nohup does SIGHUP, means it.
+        numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _receive(self, signum: int, frame: Any) -> None:
+        second, self.signum = self.signum is not None, signum
+        for process in self._processes:
+            process.kill() if second else process.terminate()
+
+
+def _by_signal(code: int) -> str:
+    """What to say of a process that a signal ended and that could say nothing itself."""
+    if code >= 0:
+        return ""
+    memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
+    return f"ended by {signal.Signals(-code).name}.{memory}"
+
+
+def duration(seconds: float) -> str:
+    """ "2 h 5 min", "12 min", "40 s"."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if seconds >= 60 else f"{seconds:.0f} s"
