@@ -1,7 +1,7 @@
-"""generate() of these models: the door to a faster search, if that is installed, and what Transformers' loops lack.
+"""generate() of these models: a slot for a faster search, and what Transformers' loops lack.
 
-`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the one
-question that is asked here: code beside published weights works without that package, by Transformers' own loops.
+`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the slot
+`find_loop`: code beside published weights works without that package, by Transformers' own loops.
 """
 
 import copy
@@ -72,13 +72,14 @@ class TranslationGenerationMixin(_Loops):
         return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
 
 
+# Finds a faster loop: (model, stopping criteria, generation config, arguments) -> a loop or None. `import hf_mlnmt`
+# fills this slot with hf_mlnmt.search.loop_for; in code beside published weights it stays empty.
+find_loop: Callable[..., Callable | None] | None = None
+
+
 def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """The loop of hf_mlnmt.search for what generate() was asked, or None: then Transformers' own is called."""
-    try:  # an import outside of `try` would be asked of everybody who loads published code
-        import hf_mlnmt.search as search
-    except ImportError:
-        return None
-    return search.loop_for(model, criteria, config, arguments)
+    """The faster loop for what generate() was asked, or None: then Transformers' own is called."""
+    return None if find_loop is None else find_loop(model, criteria, config, arguments)
 
 
 @contextmanager

@@ -4,8 +4,9 @@ A name in `model_type` finds its config: as soon as Transformers' table of confi
 names, and Transformers imports transformers.models.<model_type> when it meets one, as it does for its own models. That
 module is made here, of the config in hf_mlnmt/modeling.
 A config finds its models: whoever has a config of ours has imported hf_mlnmt.modeling, and at its import everything is
-registered by Transformers' own `register`. Earlier it cannot be: Transformers imports its table of configs while the
-modules that ours are built on are half-imported. Nor by names: every other package's TransformerConfig would find ours.
+registered by Transformers' own `register`, and generate() gets its faster loop. Earlier it cannot be: Transformers
+imports its table of configs while the modules that ours are built on are half-imported. Nor by names: every other
+package's TransformerConfig would find ours.
 """
 
 from __future__ import annotations
@@ -39,15 +40,25 @@ def name_configs(table: Any) -> None:
 
 
 def register_models(_: Any = None) -> None:
-    """Import all models and register their classes."""
+    """Import all models, register their classes, and give them the faster search."""
     import transformers
 
+    from hf_mlnmt.modeling import generation
+
+    generation.find_loop = _find_loop
     for architecture in architectures():
         config_class = architecture.config_class
         transformers.AutoConfig.register(architecture.model_type, config_class, exist_ok=True)
         transformers.AutoModel.register(config_class, architecture.base_class, exist_ok=True)
         for auto_class, head in architecture.heads.items():
             getattr(transformers, auto_class).register(config_class, head, exist_ok=True)
+
+
+def _find_loop(*asked: Any) -> Any:
+    """`hf_mlnmt.search.loop_for`, imported when generate() first asks."""
+    from hf_mlnmt.search import loop_for
+
+    return loop_for(*asked)
 
 
 class _Introduction(MetaPathFinder):
