@@ -273,11 +273,11 @@ class Rows:
         name = f"{model.name.rsplit('.', 1)[0]}.{level}-{text}"
         fused, folder = self.root / "fused" / name, self.root / "grids" / name
         source, reference = self._files(setting, DEV)
-        grid = ["fusion-grid", str(fused), "-s", source, "-r", reference, "-o", str(folder), "--no-progress"]
+        grid = ["analyse", "fusion-grid", str(fused), "-s", source, "-r", reference, "-o", str(folder), "--no-progress"]
         points, sentences = (63, min(self.grid_sentences, DEV_LINES)) if level == "symbol" else (8, DEV_LINES)
         grid += ["--sentences", str(sentences)] if level == "symbol" else []
         members = [f"{model.folder}/average", f"{language_model.folder}/best"]
-        commands = [["fuse", *members, "-o", str(fused), "--normalization", level, "--force"], grid]
+        commands = [["model", "fuse", *members, "-o", str(fused), "--normalization", level, "--force"], grid]
         minutes, needs = points * sentences * 2 / LINES, (model, language_model)
         return Work(f"grid-{name}", "grid", folder, minutes, needs, None, lambda: commands)
 
@@ -294,7 +294,7 @@ class Rows:
             alpha, beta = best_scales(grid.folder)
             members = [f"{model.folder}/average", f"{language_model.folder}/best"]
             scales = ["--alpha", str(alpha), "--beta", str(beta), "--normalization", level]
-            found = [["fuse", *members, "-o", str(fused), *scales, "--force"]]
+            found = [["model", "fuse", *members, "-o", str(fused), *scales, "--force"]]
             for test in (DEV, TEST):
                 source, reference = self._files(setting, test)
                 lines = str(folder / "translations" / f"{test}.average.{setting.target}")
@@ -340,7 +340,7 @@ SCORES = "scores.json"
 
 
 def best_scales(grid: Path) -> tuple[float, float]:
-    """alpha and beta of the highest BLEU with a language model, of a folder of `hf-mlnmt fusion-grid`."""
+    """alpha and beta of the highest BLEU with a language model, of a folder of `hf-mlnmt analyse fusion-grid`."""
     rows = json.loads((grid / "grid.json").read_text(encoding="utf-8"))["rows"]
     best = max((row for row in rows if row["beta"] and row["alpha"]), key=lambda row: (row["BLEU"], row["beta"]))
     return best["alpha"], best["beta"]

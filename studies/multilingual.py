@@ -12,7 +12,7 @@ which goes on where it was stopped: so does this. Several can run side by side w
    each encoder and decoder of the model of sixteen directions has. Recipes differ from training/*.multi30k-many.yaml
    in directions and steps, and in the learning rate of the LSTMs, which was chosen on val; the tagged Transformer has
    the settings of the zoo's short recipe.
-3. `hf-mlnmt matrix` and `hf-mlnmt retrieve` for each model of many languages.
+3. `hf-mlnmt matrix` and `hf-mlnmt analyse retrieve` for each model of many languages.
 4. Tables, and everything as JSON in --results.
 """
 
@@ -174,8 +174,8 @@ class Study:
                 yield ["matrix", str(run), "--data", str(data)]
             if not (run / "retrieval.json").is_file():
                 files = [f"{language}={data / f'{TEST}.{language}.gz'}" for language in LANGUAGES]
-                tagged = ["--target-language", "en"] if row.record == "transformer" else []
-                yield ["retrieve", str(run / "average"), *files, *tagged, "-o", str(run / "retrieval.json")]
+                tagged = ["--to", "en"] if row.record == "transformer" else []
+                yield ["analyse", "retrieve", str(run / "average"), *files, *tagged, "-o", str(run / "retrieval.json")]
 
     def keep(self) -> None:
         """What is kept of every finished run, in --results: a file each, and the names of all rows."""

@@ -34,12 +34,14 @@ for path in sorted(package.rglob("*.py")):
         except ModuleNotFoundError as error:
             if error.name != "sentence_transformers":  # of an extra
                 raise
-from hf_mlnmt.cli import NAMES, VERBS
+from hf_mlnmt.cli import app
 from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.reports.cost import machine
 assert memory_of_machine(on_cpu=True) > 0 and machine()
-for verb in (verb for verbs in VERBS.values() for verb in verbs):
-    sys.argv = ["hf-mlnmt", NAMES.get(verb, verb.__name__.replace("_", "-")), "--help"]
+from typer.main import get_command
+top = get_command(app).commands
+for words in [[x] for x in top] + [[group, x] for group in ("model", "analyse") for x in top[group].commands]:
+    sys.argv = ["hf-mlnmt", *words, "--help"]
     try:
         runpy.run_module("hf_mlnmt", run_name="__main__")
     except SystemExit as end:
@@ -58,7 +60,7 @@ with only_one(Path(sys.argv[1]), "taken"):
 def test_every_file_is_imported_and_every_help_shown_without_what_windows_lacks():
     done = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: ") > 30
+    assert done.stdout.count("Usage: ") >= 25
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -1,7 +1,7 @@
 """Looking into trained models: what attention reads, what parts are worth, what states know, what outputs lack.
 
 One file a question: its statistic, and the study that asks it of several systems and draws the answer. The commands
-`attention`, `masking`, `probe`, `outputs`, `coverage` and `curves` write what they find.
+`hf-mlnmt analyse ...` write what they find.
 """
 
 from __future__ import annotations

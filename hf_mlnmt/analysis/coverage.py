@@ -7,6 +7,7 @@ recurrent attention the sums are of its ordinary attention over the source, whic
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_mlnmt.analysis.study import Study, file_name, named
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path, check_file
 from hf_mlnmt.generation.loading import Parts
@@ -102,6 +104,52 @@ def draw(
     Raises: UserError if matplotlib is missing, or the file's suffix is not .png, .svg or .pdf.
     """
     path = check_picture(path)
+    picture = figure(coverage, layer, head, title)
+    with atomic_path(path) as temporary:
+        picture.savefig(temporary, format=path.suffix[1:], dpi=120)
+    return path
+
+
+def coverage_study(
+    systems: Mapping[str, Parts],
+    text: str,
+    translation: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    num_beams: int = 5,
+) -> Study:
+    """The coverage of one sentence by each system's translation of it, or by the one that is given.
+
+    Raises: UserError as `measure` and `Coverage.select`, naming the system.
+    """
+    study = Study("coverage")
+    for name, parts in systems.items():
+        try:
+            measured = measure(parts, text, translation, num_beams)
+            panels = measured.select(layer, head)
+        except UserError as error:
+            raise named(name, error) from error
+        for number, sums in enumerate(panels.tolist(), start=layer or 1):
+            study.rows += [
+                {
+                    **{"system": name, "layer": number, "head": head or "mean"},
+                    **{"row": y, "target": measured.target[y], "column": x, "source": measured.source[x]},
+                    "coverage": value,
+                }
+                for y, line in enumerate(sums)
+                for x, value in enumerate(line)
+            ]
+        study.rows += [
+            {"system": name, "column": x, "source": measured.source[x], "fertility": fertility}
+            for x, fertility in enumerate(measured.fertilities or ())
+        ]
+        study.figures[f"coverage.{file_name(name)}"] = figure(measured, layer, head, name)
+        study.summary.append({"system": name, "translation": " ".join(measured.target), "panels": len(panels)})
+    return study
+
+
+def figure(coverage: Coverage, layer: int | None = None, head: int | None = None, title: str = "") -> Any:
+    """What `draw` writes, as a figure of matplotlib."""
     try:
         from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
     except ImportError as error:
@@ -111,27 +159,25 @@ def draw(
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
     extra = 2.2 if coverage.fertilities else 0.0
-    figure = Figure(figsize=(columns * wide + 1, rows * high + extra), layout="constrained")
+    picture = Figure(figsize=(columns * wide + 1, rows * high + extra), layout="constrained")
     if title:
-        figure.suptitle(title)
-    grid = figure.add_gridspec(rows + bool(extra), columns, height_ratios=[high] * rows + [extra] * bool(extra))
+        picture.suptitle(title)
+    grid = picture.add_gridspec(rows + bool(extra), columns, height_ratios=[high] * rows + [extra] * bool(extra))
     top, axes = max(1.0, float(panels.max())), []
     for index, sums in enumerate(panels):
-        axis = figure.add_subplot(grid[index // columns, index % columns])
+        axis = picture.add_subplot(grid[index // columns, index % columns])
         axis.imshow(sums.numpy(), vmin=0.0, vmax=top, cmap="viridis", aspect="auto")
         number = layer if layer is not None else index + 1
         axis.set_title(f"layer {number}, " + ("mean of heads" if head is None else f"head {head}"), fontsize=9)
         _name_ticks(axis, coverage)
         axes.append(axis)
-    figure.colorbar(axes[0].images[0], ax=axes, label="attention so far", shrink=0.8)
+    picture.colorbar(axes[0].images[0], ax=axes, label="attention so far", shrink=0.8)
     if coverage.fertilities:
-        axis = figure.add_subplot(grid[rows, :])
+        axis = picture.add_subplot(grid[rows, :])
         axis.bar(range(len(coverage.source)), coverage.fertilities)
         axis.set_xticks(range(len(coverage.source)), coverage.source, rotation=90, fontsize=7)
         axis.set_ylabel("fertility")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
-    return path
+    return picture
 
 
 def _name_ticks(axis: Any, coverage: Coverage) -> None:

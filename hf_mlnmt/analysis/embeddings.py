@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
+from hf_mlnmt.table import Number, Table
 
 
 @torch.inference_mode()
@@ -75,6 +79,24 @@ def embed_texts(
     return found
 
 
+def embed_file(
+    parts: Parts,
+    file: Path,
+    language: str | None = None,
+    pooling: str | None = None,
+    target_language: str | None = None,
+) -> np.ndarray:
+    """`embed_texts` of a file's lines, with a bar on standard error where that is a terminal.
+
+    pooling: "flat", "mean" or the digits of a row's number; None: flat with a bridge, else mean.
+    """
+    chosen = pooling or ("flat" if has_modules(parts.model) else "mean")
+    texts = list(read_lines(file))
+    with tqdm(total=len(texts), unit=" texts", disable=None, leave=False) as bar:
+        row = int(chosen) if chosen.isdigit() else chosen
+        return embed_texts(parts, texts, language, row, progress=bar.update, target_language=target_language)
+
+
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
     """What stands before a text, or is set in the tokenizer."""
     if has_modules(parts.model):
@@ -115,3 +137,18 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     """Of length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def retrieval_table(accuracies: Mapping[str, Mapping[str, float]], codes: Sequence[str]) -> Table:
+    """Of one model a row for each language of the queries; of several {name: accuracy} a row for each model."""
+    means = {name: 100 * sum(accuracy.values()) / len(accuracy) for name, accuracy in accuracies.items()}
+    first = next(iter(accuracies.values()))
+    if len(accuracies) == 1:
+        rows = [[a, *("" if a == b else f"{100 * first[f'{a}-{b}']:.1f}" for b in codes)] for a in codes]
+        mean = next(iter(means.values()))
+        return Table(["from / to", *map(Number, codes)], rows, "accuracy@1 in %", f"mean {mean:.1f}")
+    rows = [
+        [name, f"{means[name]:.1f}", *(f"{100 * accuracy[pair]:.1f}" for pair in first)]
+        for name, accuracy in accuracies.items()
+    ]
+    return Table(["model", *map(Number, ("mean", *first))], rows, "accuracy@1 in %")

@@ -54,7 +54,7 @@ class Grid:
     def __post_init__(self) -> None:
         model = self.pipeline.model
         if not hasattr(model, "factors"):
-            raise UserError(f"{self.pipeline.name}: is no fused model; make one with hf-mlnmt fuse.")
+            raise UserError(f"{self.pipeline.name}: is no fused model; make one with hf-mlnmt model fuse.")
         self.normalization = model.config.normalization
         sequence = self.normalization == "sequence"
         self.alphas = sorted(self.alphas or ((1.0,) if sequence else ALPHAS))

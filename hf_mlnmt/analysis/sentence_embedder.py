@@ -1,7 +1,7 @@
 """A translation model as a module of sentence-transformers, which must be installed, release 6 or later.
 
 >>> embedder = sentence_transformer("runs/bridge/average", language="de")
->>> embedder.encode(["Ein Hund."])                      # what `hf-mlnmt embed` finds
+>>> embedder.encode(["Ein Hund."])                      # what `hf-mlnmt analyse embed` finds
 >>> embedder.encode(["A dog."], language="en")          # a model of several languages; the same space
 
 `embedder.save(FOLDER)` writes a model folder as any other, which SentenceTransformer(FOLDER, trust_remote_code=True)

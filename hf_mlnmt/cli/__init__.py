@@ -1,4 +1,8 @@
-"""The `hf-mlnmt` command: one verb per file, each importing what it needs only when it runs.
+"""The `hf-mlnmt` command: translate.py is `hf-mlnmt translate`, model/average.py is `hf-mlnmt model average`.
+
+A file with a PANEL is a verb, a folder with a PANEL is a group of verbs: they are found by listing this folder. The
+verb is the function of the file's name (`import_` is `import`). The PANEL is the heading that it stands under in the
+help, the docstring is its help.
 
 What a verb's file imports at its top must be light (typer, errors): help, a mistyped option and the shell's completion
 come through all of them. What a verb does lies in the other rooms.
@@ -8,56 +12,48 @@ from __future__ import annotations
 
 import inspect
 import os
+import pkgutil
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from hf_mlnmt.cli.add_language import add_language
-from hf_mlnmt.cli.attention import attention
-from hf_mlnmt.cli.average import average
-from hf_mlnmt.cli.back_translate import back_translate
-from hf_mlnmt.cli.compare import compare
-from hf_mlnmt.cli.compare_runs import compare_runs
-from hf_mlnmt.cli.cost import cost
-from hf_mlnmt.cli.coverage import coverage
-from hf_mlnmt.cli.curves import curves
-from hf_mlnmt.cli.demo import demo
-from hf_mlnmt.cli.describe import describe
-from hf_mlnmt.cli.domains import domains
-from hf_mlnmt.cli.drop_auxiliaries import drop_auxiliaries
-from hf_mlnmt.cli.embed import embed
-from hf_mlnmt.cli.evaluate import evaluate
-from hf_mlnmt.cli.export import export
-from hf_mlnmt.cli.fuse import fuse
-from hf_mlnmt.cli.fusion_grid import fusion_grid
-from hf_mlnmt.cli.import_model import import_model
-from hf_mlnmt.cli.masking import masking
-from hf_mlnmt.cli.matrix import matrix
-from hf_mlnmt.cli.outputs import outputs
-from hf_mlnmt.cli.perplexity import perplexity
-from hf_mlnmt.cli.probe import probe
-from hf_mlnmt.cli.publish import publish
-from hf_mlnmt.cli.retrieve import retrieve
-from hf_mlnmt.cli.rounds import rounds
-from hf_mlnmt.cli.sweep import sweep
-from hf_mlnmt.cli.tokenizer import tokenizer
-from hf_mlnmt.cli.train import train
-from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.errors import UserError
 
-VERBS = {
-    "First steps": (demo,),
-    "Train": (tokenizer, train, rounds, sweep, add_language, curves, average, drop_auxiliaries, fuse),
-    "Translate": (translate, back_translate),
-    "Score": (evaluate, perplexity, compare, compare_runs, domains, fusion_grid, matrix),
-    "Look into a model": (describe, cost, coverage, attention, masking, probe, outputs, embed, retrieve),
-    "Publish": (publish, export),
-    "Models of other toolkits": (import_model,),
+PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
+# What became of verbs of earlier versions; docs/verbs.md has the same table.
+BECAME = {
+    "rounds": "train RECIPE",
+    "add-language": "train RECIPE --set model.add_to=MODEL",
+    "average": "model average",
+    "fuse": "model fuse",
+    "drop-auxiliaries": "model drop-auxiliaries",
+    "attention": "analyse attention",
+    "coverage": "analyse attention --what coverage",
+    "masking": "analyse masking",
+    "probe": "analyse probe",
+    "embed": "analyse embed",
+    "retrieve": "analyse retrieve",
+    "cost": "analyse cost",
+    "curves": "analyse curves",
+    "fusion-grid": "analyse fusion-grid",
 }
-NAMES: dict[Any, str] = {import_model: "import"}  # no function can have that name
+
+
+class Verbs(TyperGroup):
+    """The verbs; one of an earlier version is answered with what became of it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As of any group."""
+        if args and args[0] in BECAME and args[0] not in self.commands:
+            ctx.fail(f"'{args[0]}' is now: hf-mlnmt {BECAME[args[0]]} (docs/verbs.md)")
+        return super().resolve_command(ctx, args)
 
 
 def _paragraphs(text: str | None) -> str:
@@ -66,16 +62,43 @@ def _paragraphs(text: str | None) -> str:
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
-app = typer.Typer(
-    name="hf-mlnmt",
-    no_args_is_help=True,
-    # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-for panel, verbs in VERBS.items():
-    for verb in verbs:
-        app.command(NAMES.get(verb), rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+def _files(folder: ModuleType) -> Iterator[tuple[str, ModuleType]]:
+    """(name, module) of what is in a folder, by name."""
+    for one in sorted(pkgutil.iter_modules(folder.__path__), key=lambda one: one.name):
+        yield one.name, import_module(f"{folder.__name__}.{one.name}")
+
+
+def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = None) -> None:
+    """Add the verb of a file."""
+    verb = getattr(file, stem)
+    name = stem.strip("_").replace("_", "-")
+    verbs.command(name, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+
+
+def _all_verbs() -> typer.Typer:
+    """Every verb and group of this folder, by panel and name."""
+    verbs = typer.Typer(
+        name="hf-mlnmt",
+        cls=Verbs,
+        no_args_is_help=True,
+        # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    of_panel = [(file.PANEL, stem, file) for stem, file in _files(sys.modules[__name__]) if hasattr(file, "PANEL")]
+    order = [*PANELS, *(panel for panel, _, _ in of_panel if panel not in PANELS)]
+    for panel, stem, file in sorted(of_panel, key=lambda one: order.index(one[0])):
+        if not hasattr(file, "__path__"):
+            _add(verbs, stem, file, panel)
+            continue
+        group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=_paragraphs(file.__doc__))
+        for own, inner in _files(file):
+            _add(group, own, inner)
+        verbs.add_typer(group, name=stem, rich_help_panel=panel)
+    return verbs
+
+
+app = _all_verbs()
 
 
 def _version(asked: bool) -> None:
@@ -93,7 +116,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def about(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
     ] = False,

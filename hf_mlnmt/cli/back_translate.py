@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.machine import PANEL, Device, Dtype, Revision, Threads, use_threads
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import MACHINE, decoding_options
 
 if TYPE_CHECKING:
     from hf_mlnmt.data.synthetic import Manifest
 
+PANEL = "Translate"
 _METHOD = "Method"
 _PAIRS = "Text and pairs"
+_OF_METHOD = ("num_beams", "length_penalty", "temperature", "top_k", "top_p", "seed")
 
 
+@decoding_options("source_language", "target_language", *_OF_METHOD, "max_new_tokens", "batch_tokens")
 def back_translate(
     model: Annotated[
         str,
@@ -25,13 +29,17 @@ def back_translate(
         list[Path] | None, typer.Argument(help="Text files, one sentence a line, plain or .gz, one after the other.")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for source.txt, target.txt and manifest.json.", show_default=False),
+        Path | None, options.output("Folder for source.txt, target.txt and manifest.json.", show_default=False)
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            "--method", "-m", help="beam, greedy, sampling, top-k, noised or copied.", rich_help_panel=_METHOD
+            "--method",
+            "-m",
+            help="beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
+            "noise) or copied. Draws follow from --seed (1) and the line.",
+            rich_help_panel=_METHOD,
+            autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
         ),
     ] = "beam",
     forward: Annotated[
@@ -40,22 +48,6 @@ def back_translate(
             "--forward", help="The text is the source, the model's output the target.", rich_help_panel=_METHOD
         ),
     ] = False,
-    beams: Annotated[
-        int | None, typer.Option("--beams", "-b", min=1, help="beam, noised: 5.", rich_help_panel=_METHOD)
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="beam, noised: the model's own.", rich_help_panel=_METHOD)
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="sampling, top-k: 1.", rich_help_panel=_METHOD)] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="top-k: from the 10 likeliest tokens.", rich_help_panel=_METHOD)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="sampling: from the likeliest tokens that together have this probability.", rich_help_panel=_METHOD
-        ),
-    ] = None,
     drop_words: Annotated[
         float | None, typer.Option(help="noised: probability that a word goes, 0.1.", rich_help_panel=_METHOD)
     ] = None,
@@ -67,10 +59,8 @@ def back_translate(
         int | None, typer.Option(min=0, help="noised: places that a word may move, 3.", rich_help_panel=_METHOD)
     ] = None,
     filler: Annotated[str | None, typer.Option(help="noised: '_'.", rich_help_panel=_METHOD)] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Of all draws: 1. They follow from it and the line.", rich_help_panel=_METHOD),
-    ] = None,
+    *,
+    decoding: dict[str, Any],
     tag: Annotated[
         str | None,
         typer.Option(
@@ -98,43 +88,25 @@ def back_translate(
         str,
         typer.Option(help="At lines that cannot be read: error, or drop, which counts them.", rich_help_panel=_PAIRS),
     ] = "error",
-    source_language: Annotated[
-        str | None,
-        typer.Option(
-            "--source-language", "-s", help="The text's code, where the model needs one.", rich_help_panel=_PAIRS
-        ),
-    ] = None,
-    target_language: Annotated[
-        str | None,
-        typer.Option(
-            "--target-language", "-t", help="The output's code, where the model needs one.", rich_help_panel=_PAIRS
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest output in tokens.", rich_help_panel=_PAIRS)
-    ] = None,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of the text in a batch, padding included.", rich_help_panel=PANEL)
-    ] = 4096,
     window: Annotated[
         int,
         typer.Option(
             min=1,
             help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
-            rich_help_panel=PANEL,
+            rich_help_panel=MACHINE,
         ),
     ] = 2048,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    revision: Revision = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    revision: options.Revision = None,
 ) -> None:
     """Make a synthetic corpus: text of one language, and another side that a model writes.
 
-    For back-translation the text is the target language's and the model translates from it. Stopped at any moment and
-    started again with the same command, it goes on, and ends with the same bytes. A recipe reads the folder as a
-    corpus: `synthetic: DIR`, with `ratio: 2` for two such pairs to each parallel one.
-    All of it: docs/monolingual-back-translation.md
+    For back-translation the text is the target language's and the model translates from it: --from is the language of
+    the text, --to that of the output. Stopped at any moment and started again with the same command, it goes on, and
+    ends with the same bytes. A recipe reads the folder as a corpus: `synthetic: DIR`, with `ratio: 2` for two such
+    pairs to each parallel one. All of it: docs/monolingual-back-translation.md
 
     Examples:
 
@@ -150,55 +122,46 @@ def back_translate(
 
     copied = method == "copied"
     texts = [Path(model), *(files or [])] if copied else list(files or [])
-    chosen = Method(
-        method, beams=beams, length_penalty=length_penalty, temperature=temperature, top_k=top_k, top_p=top_p,
-        drop=drop_words, replace=replace_words, swap=swap_words, filler=filler, seed=seed,
-    )  # fmt: skip
+    of_method = {name: decoding.pop(name) for name in _OF_METHOD if name in decoding}
+    beams = of_method.pop("num_beams", None)
+    noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
+    chosen = Method(method, beams=beams, **of_method, **noise)
     settings = {
-        "limit": limit, "max_ratio": max_ratio, "bad_lines": bad_lines, "source_language": source_language,
-        "target_language": target_language, "max_new_tokens": max_new_tokens, "window": window,
-        "batch_tokens": batch_tokens, "dtype": dtype,
+        **{"limit": limit, "max_ratio": max_ratio, "bad_lines": bad_lines, "window": window, "dtype": dtype},
         "drop": () if drop == "none" else tuple(reason.strip() for reason in drop.split(",")),
-    }  # fmt: skip
-    _run(
-        None if copied else model, texts, output, chosen, settings, threads,
-        forward=forward, tag=tag, device=device, revision=revision,
-    )  # fmt: skip
+        **decoding,
+    }
+    how = {"forward": forward, "tag": tag, "device": device, "revision": revision}
+    _run(None if copied else model, texts, output, chosen, settings, threads, **how)
 
 
 def _run(
     model: str | None, texts: list[Path], output: Path, method: Any, settings: dict, threads: int | None, **how: Any
 ) -> None:
     from rich.console import Console
-    from transformers.utils import logging
 
-    from hf_mlnmt.cli.progress import LinesProgress
+    from hf_mlnmt.cli.terminal import LinesProgress, silence
     from hf_mlnmt.generation import back_translation
     from hf_mlnmt.memory import keep_memory
 
     keep_memory()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    use_threads(threads)
+    silence()
+    options.use_threads(threads)
     console = Console(stderr=True)
-
-    def tell(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
     with LinesProgress(console) as progress:
-        watcher = back_translation.Watcher(tell, lambda text: tell(f"warning: {text}", "yellow"), progress.show)
+        watcher = progress.watcher()
         try:
             manifest = back_translation.back_translate(
                 model, texts, output, method, back_translation.Settings(**settings), watcher=watcher, **how
             )
         except (KeyboardInterrupt, SystemExit):
             if progress.done is not None:
-                tell(
+                watcher.tell(
                     f"stopped after {progress.done:,} lines; kept but for the last --window. The same command goes on."
                 )
             raise
     console.print(_table(manifest))
-    tell(f"{output}: {manifest.pairs:,} pairs")
+    watcher.tell(f"{output}: {manifest.pairs:,} pairs")
 
 
 def _table(manifest: Manifest) -> Any:

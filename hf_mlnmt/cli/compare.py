@@ -26,6 +26,8 @@ from hf_mlnmt.cli.evaluate import (
     decoding_options,
 )
 
+PANEL = "Score"
+
 
 def compare(
     context: typer.Context,

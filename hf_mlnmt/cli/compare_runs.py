@@ -9,6 +9,8 @@ import typer
 
 from hf_mlnmt.errors import UserError
 
+PANEL = "Score"
+
 
 def compare_runs(
     runs: Annotated[

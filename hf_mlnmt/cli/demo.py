@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
+
+PANEL = "First steps"
+
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for corpus, run and model.")] = Path("demo"),
+    output: Annotated[Path, options.output("Folder for corpus, run and model.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the corpus and of the training.")] = 1,
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Look into a model"
+
 
 def describe(
     model: Annotated[

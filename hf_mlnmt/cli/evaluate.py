@@ -11,6 +11,8 @@ import typer
 
 from hf_mlnmt.errors import UserError
 
+PANEL = "Score"
+
 # Other commands that score take these too.
 Reference = Annotated[
     list[Path],

@@ -7,16 +7,21 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
+
+PANEL = "Publish"
+
 
 def export(
-    model: Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")],
-    to: Annotated[
-        str, typer.Option(help="ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).")
+    model: options.Model,
+    format: Annotated[
+        str,
+        typer.Option(
+            help="ctranslate2 or marian (for the plain Transformer), or onnx (for nearly every system).",
+            autocompletion=lambda: ["ctranslate2", "marian", "onnx"],
+        ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder to make. An earlier export there is replaced, nothing else."),
-    ],
+    output: Annotated[Path, options.output("Folder to make. An earlier export there is replaced, nothing else.")],
     dtype: Annotated[
         str, typer.Option(help="Type of the weights: float32; for CTranslate2 also float16 or int8.")
     ] = "float32",
@@ -28,17 +33,14 @@ def export(
 
     Example:
 
-        hf-mlnmt export runs/demo/average --to ctranslate2 --dtype int8 --output exported
+        hf-mlnmt export runs/demo/average --format ctranslate2 --dtype int8 --output exported
     """
-    from rich.console import Console
-    from transformers.utils import logging
-
+    from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.export import export as write
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    exported = write(model, output, to, dtype=dtype, tell=console.print)
+    silence()
+    console = plain_console()
+    exported = write(model, output, format, dtype=dtype, tell=console.print)
     for name, value in exported.record["compared_with_generate"].items():
         if isinstance(value, dict):
             sentences, tokens = value["same_sentences"], value["same_tokens"]

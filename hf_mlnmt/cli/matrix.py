@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Score"
+
 
 def matrix(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run of a recipe with `directions`.")],

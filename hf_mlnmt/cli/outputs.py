@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models
 from hf_mlnmt.cli.evaluate import (
     BatchTokens,
     Beams,
@@ -20,7 +19,12 @@ from hf_mlnmt.cli.evaluate import (
     Seed,
     decoding_options,
 )
+from hf_mlnmt.cli.options import OutputFolder
+from hf_mlnmt.cli.options import by_name as name_models
+from hf_mlnmt.cli.terminal import finish
 from hf_mlnmt.errors import UserError
+
+PANEL = "Look into a model"
 
 
 def outputs(

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Score"
+
 
 def perplexity(
     model: Annotated[str, typer.Argument(help="A model folder or a name on the Hub.")],

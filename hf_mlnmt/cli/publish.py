@@ -8,15 +8,19 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
+
+PANEL = "Publish"
+
 _CARD = "Model card"
 _HUB = "Upload"
 
 
 def publish(
     model: Annotated[Path, typer.Argument(help="Model folder: a run's average/ or best/.")],
-    to: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option(help="Folder to make. An earlier publication there is replaced; anything else is refused."),
+        options.output("Folder to make. An earlier publication there is replaced; anything else is refused."),
     ] = None,
     push: Annotated[
         str | None,
@@ -45,18 +49,8 @@ def publish(
             rich_help_panel=_CARD,
         ),
     ] = None,
-    source_language: Annotated[
-        str | None,
-        typer.Option(
-            "--source-language", "-s", help="Its code, as en. Default: as the results say.", rich_help_panel=_CARD
-        ),
-    ] = None,
-    target_language: Annotated[
-        str | None,
-        typer.Option(
-            "--target-language", "-t", help="Its code, as de. Default: as the results say.", rich_help_panel=_CARD
-        ),
-    ] = None,
+    source_language: options.From = None,
+    target_language: options.To = None,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -72,30 +66,32 @@ def publish(
     this package and without it, and must compute what the model computes; it may hold no pickle, no path of this
     machine and no token.
 
+    The card's languages are those of the results, unless --from and --to say which, as en and de.
+
     An upload that was interrupted goes on when the same command is run again.
 
     Examples:
 
-        hf-mlnmt publish runs/demo/average --to published --licence apache-2.0
-        hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 -s en -t de
+        hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
+        hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 --from en --to de
     """
     from hf_mlnmt.errors import UserError
 
-    if to is None and push is None:
-        raise UserError("nothing to do: give --to FOLDER, --push OWNER/NAME, or both.")
+    if output is None and push is None:
+        raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
     if push is None and (create_pr or revision or private is not None):
         raise UserError("--create-pr, --revision and --private say how to upload: add --push OWNER/NAME.")
     if (source_language is None) != (target_language is None):
-        raise UserError("give both --source-language and --target-language, or neither.")
+        raise UserError("give both --from and --to, or neither.")
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
     languages = (source_language, target_language) if source_language and target_language else None
-    _run(model, to, push, private, create_pr, revision, licence, languages, results)
+    _run(model, output, push, private, create_pr, revision, licence, languages, results)
 
 
 def _run(
     model: Path,
-    to: Path | None,
+    output: Path | None,
     push: str | None,
     private: bool | None,
     create_pr: bool,
@@ -104,28 +100,25 @@ def _run(
     languages: tuple[str, str] | None,
     results: Path | None,
 ) -> None:
-    from rich.console import Console
-    from transformers.utils import logging
-
+    from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.hub.publish import build_folder
     from hf_mlnmt.hub.upload import check_ready
     from hf_mlnmt.hub.upload import push as upload
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    silence()
+    console = plain_console()
     if push:
         check_ready(push)
     with tempfile.TemporaryDirectory() as scratch:
         name = push or None
-        target = to or Path(scratch) / "model"
+        target = output or Path(scratch) / "model"
         built = build_folder(
             model, target, name=name, licence=licence, languages=languages, results=results, tell=console.print
         )
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")
-        if to:
-            console.print(f"published in {to}")
+        if output:
+            console.print(f"published in {output}")
         if push:
             console.print(f"uploading to {push}")
             address = upload(target, push, private=private, create_pr=create_pr, revision=revision, tell=console.print)

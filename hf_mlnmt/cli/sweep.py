@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.recipes import DataFolder, Settings
+from hf_mlnmt.cli import options
 from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
     import subprocess
 
     from hf_mlnmt.training.sweep import Job, Progress
+
+PANEL = "Train"
 
 
 def sweep(
@@ -30,12 +32,11 @@ def sweep(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own.")
     ] = None,
-    data: DataFolder = Path(),
+    data: options.DataFolder = Path(),
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many."),
+        Path | None, options.output("Folder of the sweep. Unless given: sweeps/<recipe>, sweeps/zoo for many.")
     ] = None,
-    set_: Settings = None,
+    set_: options.Settings = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trainings side by side.")] = 1,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Processes of each training.")] = 1,
     order: Annotated[

@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
 from hf_mlnmt.errors import UserError
+
+PANEL = "Train"
 
 
 class Kind(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
@@ -26,7 +29,7 @@ class BadLines(str, Enum):  # noqa: UP042
 
 
 def tokenizer(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; AutoTokenizer loads it.")],
+    output: Annotated[Path, options.output("Folder to write; AutoTokenizer loads it.")],
     files: Annotated[
         list[Path] | None, typer.Argument(help="Text files (plain or .gz), one sentence a line, of any languages.")
     ] = None,
@@ -71,12 +74,8 @@ def tokenizer(
         bool, typer.Option(help="First make punctuation uniform, as Moses does; recorded with the tokenizer.")
     ] = False,
     lowercase: Annotated[bool, typer.Option(help="First lower-case the text; recorded with the tokenizer.")] = False,
-    source_language: Annotated[
-        str | None, typer.Option(help="For --moses and --normalize: language of the source side, as en.")
-    ] = None,
-    target_language: Annotated[
-        str | None, typer.Option(help="For --moses and --normalize: language of the target side, as de.")
-    ] = None,
+    source_language: options.From = None,
+    target_language: options.To = None,
     check: Annotated[
         list[Path] | None,
         typer.Option(help="Report on this file too, as of text not seen in training; give it again for more."),
@@ -89,7 +88,8 @@ def tokenizer(
     """Train a tokenizer on text files: BPE or unigram, one vocabulary or one for each side.
 
     Prints the vocabulary's size and, for each file, the rates of unknown and byte pieces and the subwords per word.
-    `hf-mlnmt train` makes a tokenizer by itself; this is for trying sizes and kinds.
+    `hf-mlnmt train` makes a tokenizer by itself; this is for trying sizes and kinds. --moses and --normalize need the
+    languages of the two sides, as in --from en --to de.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`hf-mlnmt train`: a whole training from a recipe."""
+"""`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Annotated
 
 import typer
 
-from hf_mlnmt.cli.recipes import DataFolder, RecipeSeed, Settings
+from hf_mlnmt.cli import options
+
+PANEL = "Train"
 
 
 def train(
     recipe: Annotated[
         Path, typer.Argument(help="The recipe, a YAML file, or the name of a record such as transformer.multi30k-ende.")
     ],
-    data: DataFolder = Path(),
+    data: options.DataFolder = Path(),
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder of this run. Unless given: runs/<recipe>, with the seed if --seed is."
+        options.output(
+            "Folder of this run, or of all rounds. Unless given: runs/<recipe>, with the seed if --seed is."
         ),
     ] = None,
-    set_: Settings = None,
-    seed: RecipeSeed = None,
+    set_: options.Settings = None,
+    seed: options.RecipeSeed = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -48,6 +50,19 @@ def train(
 
     A run is amended by starting it again with other test sets, decoding, `checkpoints.average` or, where the schedule
     allows it, a longer budget or another number of short cycles at the end: only what changed is done again.
+
+    A recipe with the key `rounds` is several trainings, each on what the model of an earlier round translated for it
+    (iterated back-translation). The folder then holds a training for each round, <round>/average and so on, and its
+    synthetic corpus, <round>.synthetic (docs/monolingual-back-translation.md).
+
+    `--set model.add_to=MODEL` trains a new language of a trained model of many languages. Its bridge and all other
+    languages stay as they are, bit for bit; the model and its tokenizer are those of MODEL. The recipe has tasks for
+    the pairs of the new language, and no model. The finished model has all languages (docs/multilingual.md).
+
+    Examples:
+
+        hf-mlnmt train my-recipe.yaml --data DIR --dry-run
+        hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
     from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others, run_in_processes, without_processes
 
@@ -57,12 +72,11 @@ def train(
 
     from accelerate import PartialState
 
-    from hf_mlnmt.training import run_recipe
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
     try:
-        run_recipe(recipe, data, output, set_ or [], seed, dry_run)
+        _train(recipe, data, output, set_ or [], seed, dry_run)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
@@ -78,3 +92,32 @@ def train(
     PartialState().destroy_process_group()
     if code:
         raise typer.Exit(code)
+
+
+def _train(recipe: Path, data: Path, output: Path | None, settings: list[str], seed: int | None, dry_run: bool) -> None:
+    """Train a recipe, or its rounds."""
+    from hf_mlnmt.training import run_recipe
+    from hf_mlnmt.training.recipe import read_content
+    from hf_mlnmt.zoo.records import record_path
+
+    content, _ = read_content(record_path("training", recipe), settings, seed)
+    if "rounds" not in content:
+        run_recipe(recipe, data, output, settings, seed, dry_run)
+        return
+
+    from accelerate import PartialState
+    from rich.console import Console
+
+    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.training.rounds import Rounds
+
+    if PartialState().num_processes > 1:
+        raise UserError(f"{recipe}: rounds are trained by one process: leave --processes out.")
+    console = Console(stderr=True)
+    plan = Rounds(recipe, data, output, settings, seed, console)
+    if dry_run:
+        plan.dry()
+        return
+    with LinesProgress(console) as progress:
+        plan.run(progress.watcher())

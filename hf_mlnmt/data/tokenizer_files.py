@@ -66,11 +66,11 @@ def processing_of(
     """The text processing of both sides from a command's options; UserError where it needs the languages."""
     named = {"source": source_language, "target": target_language}
     if (moses or normalize) and not all(named.values()):
-        raise UserError("--moses and --normalize depend on the language: give --source-language and --target-language.")
+        raise UserError("--moses and --normalize depend on the language: give --from and --to.")
     if any(named.values()) and not (moses or normalize or lowercase):
         raise UserError(
-            "--source-language and --target-language are for --moses and --normalize: add one of these, or leave them "
-            "out. The languages of a multilingual model are --languages."
+            "--from and --to are for --moses and --normalize: add one of these, or leave them out. The "
+            "languages of a multilingual model are --languages."
         )
     for language in dict.fromkeys(filter(None, named.values())):
         if moses and language not in moses_languages():

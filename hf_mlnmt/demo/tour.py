@@ -43,7 +43,7 @@ def tour(
     console.rule(f"3. hf-mlnmt translate {run / 'average'}")
     _translate(run / "average", data, console)
 
-    console.rule(f"4. hf-mlnmt publish {run / 'average'} --to {hub}")
+    console.rule(f"4. hf-mlnmt publish {run / 'average'} --output {hub}")
     _publish(run / "average", hub, console)
 
     console.rule(f'5. AutoModelForSeq2SeqLM.from_pretrained("{hub}")')

@@ -22,7 +22,7 @@ def exportable(model: Any) -> Any:
     if reason := lacks(model):
         raise UserError(
             f"{type(model).__name__} cannot be exported to CTranslate2, which lacks {reason}. Use generate() or "
-            "`hf-mlnmt translate`, which run every system, or export --to onnx."
+            "`hf-mlnmt translate`, which run every system, or export --format onnx."
         )
     return model
 

@@ -127,7 +127,7 @@ def _check_translates(name: str) -> None:
         what = "an encoder that predicts hidden tokens" if kind == "AutoModelForMaskedLM" else "a language model"
         raise UserError(
             f"{name}: is {what} ({kind}); export writes translation models. It runs wherever Transformers does; fused "
-            "into a translation model (hf-mlnmt fuse) it is searched by this package."
+            "into a translation model (hf-mlnmt model fuse) it is searched by this package."
         )
 
 

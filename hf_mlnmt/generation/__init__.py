@@ -1,6 +1,19 @@
 """Decoding: the translation pipeline, length normalisation, sentence splitting."""
 
+from typing import TYPE_CHECKING, Any
+
 from hf_mlnmt.generation.options import DecodingOptions, LengthPenalty
-from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
 
 __all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "TranslationPipeline"]
+
+
+def __getattr__(name: str) -> Any:
+    """The pipeline, imported when it is asked for: the command line takes its options from here without torch."""
+    if name in __all__:
+        from hf_mlnmt.generation import pipeline
+
+        return getattr(pipeline, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,8 @@
 """Decoding options: what a caller may set, checked, and the keyword arguments that generate() gets from them.
 
+The command line takes its options from the same fields (`cli/options.py`): their names, help and ranges stand here, and
+this file imports neither torch nor Transformers.
+
 Length normalisation: the thesis's three formulas are real search scores inside generate().
 
 Reference: thesis, section 2.5. A finished translation of Z target subwords (end-of-sentence counted) scores
@@ -19,10 +22,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.generation.languages import Direction
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.languages import Direction
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
@@ -87,46 +92,97 @@ def length_divisor(length_penalty: float, length: Any) -> Any:
     return length**length_penalty
 
 
+SEARCH = "Search (unless given: as the model's generation_config.json says)"
+LANGUAGES, SAMPLING, OUTPUT, SPEED = "Languages", "Sampling", "Output", "Speed and machine"
+EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+
+
+def early_stopping_of(word: str) -> bool | str:
+    """The value of `early_stopping` that a word of the command line means. Raises: UserError for another word."""
+    if word.lower() not in EARLY_STOPPING:
+        near = suggest(word.lower(), EARLY_STOPPING)
+        raise UserError(f"--early-stopping {word}: choose true, false or never{near}.")
+    return EARLY_STOPPING[word.lower()]
+
+
+def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **more: Any) -> Any:
+    """A field of DecodingOptions that the command line shows too.
+
+    Args:
+        help: its sentence there.
+        names: its names there, such as "--beams", "-b"; default: the field's own, with dashes.
+        panel: the heading that it stands under.
+        more: min (of a whole number; checked everywhere), metavar, parser, choices (for the shell's completion).
+    """
+    return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
+
+
 @dataclass(frozen=True)
 class DecodingOptions:
     """Options of one translation call. None means: as the model's generation_config.json says."""
 
-    source_language: str | None = None  # a code that the model knows, where it needs one
-    target_language: str | None = None
-    prefix: str | None = None  # put before every source as it is (T5: "translate English to German: ")
-    num_beams: int | None = None
-    num_return_sequences: int | None = None  # n-best; given, the result is lists of Hypothesis, with scores
-    length_penalty: float | None = None  # the exponent
-    length_normalization: str | None = None  # "generate", "length", "length+1" or "gnmt", see options.py
-    max_new_tokens: int | None = None
-    max_source_tokens: int | None = None  # longer texts are split; default: what the model takes
-    split_long: bool = True  # False: cut the text off instead, with a warning
-    alpha: float | None = None  # of a fused model: the scale of its translation models
-    beta: float | None = None  # of a fused model: the scale of its language models
-    recombine: int | None = None  # beams that share their last so many tokens become one
-    do_sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None  # None samples from the whole distribution
-    top_p: float | None = None
-    seed: int | None = None
+    source_language: str | None = option(
+        "Code of the language to read, where the model needs one.", "--from", panel=LANGUAGES
+    )
+    target_language: str | None = option(
+        "Code of the language to translate into, where the model needs one.", "--to", panel=LANGUAGES
+    )
+    prefix: str | None = option(
+        'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
+    )
+    num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
+    # n-best; given, the result is lists of Hypothesis, with scores
+    num_return_sequences: int | None = option(
+        "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
+    )
+    length_penalty: float | None = option("Exponent a of the length normalisation: more is longer.")
+    length_normalization: str | None = option(
+        "What the score of a translation of Z subwords is divided by: generate (Transformers' own), length: Z^a, "
+        "length+1: (1+Z)^a, gnmt: ((5+Z)/6)^a; a is --length-penalty.",
+        choices=LENGTH_NORMALIZATIONS,
+    )
+    early_stopping: bool | str | None = option(
+        "When a sentence's search ends: true (enough finished), false (a guess that no better one will come), never "
+        "(certain of it).",
+        parser=early_stopping_of,
+        choices=tuple(EARLY_STOPPING),
+    )
+    max_new_tokens: int | None = option("Longest translation in tokens.", min=1)
+    max_source_tokens: int | None = option("Split longer lines into sentences. Default: what the model takes.", min=1)
+    split_long: bool = option("Split lines that are too long; otherwise cut them off.", default=True)
+    alpha: float | None = option("Of a fused model: scale of the translation models.")
+    beta: float | None = option("Of a fused model: scale of the language models.")
+    recombine: int | None = option(
+        "Before each step join the beams that share their last K tokens: probabilities are added up, the better one "
+        "stands for all.",
+        metavar="K",
+        min=0,
+    )
+    do_sample: bool = option("Sample instead of searching the best.", "--sample", panel=SAMPLING, default=False)
+    temperature: float | None = option("Above 0; above 1: more varied.", panel=SAMPLING)
+    top_k: int | None = option("Sample from the k likeliest tokens. Default, or 0: from all.", panel=SAMPLING, min=0)
+    top_p: float | None = option(
+        "Sample from the likeliest tokens that together have this probability.", panel=SAMPLING
+    )
+    seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0)
     draws: Literal["batch", "text"] = "batch"  # text: from (seed, text) alone, whatever the batches are (pipeline.py)
-    batch_tokens: int = 4096  # source tokens in a batch, padding included
-    progress: bool = False  # a bar on stderr, where that is a terminal
+    batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
+    progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
 
     @classmethod
     def of(cls, keywords: dict[str, Any]) -> DecodingOptions:
         """From keyword arguments; names that are not fields go to generate(), which refuses those it does not know."""
-        known = {option.name for option in fields(cls)}
+        known = {one.name for one in fields(cls)}
         own = {key: value for key, value in keywords.items() if key in known}
         rest = {key: value for key, value in keywords.items() if key not in known}
         return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
 
     def __post_init__(self) -> None:
-        for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_source_tokens", "batch_tokens"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UserError(f"{name}: {value!r} is not a whole number of at least 1.")
+        for one in fields(self):
+            value, least = getattr(self, one.name), one.metadata.get("min")
+            if value is not None and least is not None and (not isinstance(value, int) or value < least):
+                raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
         for name in ("length_penalty", "temperature", "top_p"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
@@ -135,8 +191,8 @@ class DecodingOptions:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise UserError(f"{name}: {value!r} is not a number of at least 0.")
-        if self.recombine is not None and (not isinstance(self.recombine, int) or self.recombine < 0):
-            raise UserError(f"recombine: {self.recombine!r} is not a whole number of at least 0.")
+        if self.early_stopping not in (None, True, False, "never"):
+            raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
         self._check_sampling()
@@ -147,8 +203,6 @@ class DecodingOptions:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
         if self.temperature is not None and self.temperature <= 0:
             raise UserError(f"temperature: {self.temperature!r} must be above 0.")
-        if self.top_k is not None and (not isinstance(self.top_k, int) or self.top_k < 0):
-            raise UserError(f"top_k: {self.top_k!r} is not a whole number of at least 1 (0, or left out: all tokens).")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
         if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
@@ -185,6 +239,8 @@ class DecodingOptions:
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": self.do_sample}
         if beams > 1:
             arguments["length_penalty"] = self.penalty(model, direction)
+        if self.early_stopping is not None:
+            arguments["early_stopping"] = self.early_stopping
         if self.draws_by_text:
             arguments["do_sample"] = False  # a processor of ours leaves one token to choose
             return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
@@ -206,7 +262,7 @@ class DecodingOptions:
         if not hasattr(model, "factors"):
             if asked:
                 raise UserError(
-                    f"{next(iter(asked))}: {type(model).__name__} is no fused model; make one with hf-mlnmt fuse."
+                    f"{next(iter(asked))}: {type(model).__name__} is no fused model; make one with hf-mlnmt model fuse."
                 )
             return {}
         kept = {name: getattr(model.generation_config, name, None) for name in ("alpha", "beta")}

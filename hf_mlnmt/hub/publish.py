@@ -207,7 +207,7 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
         if not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", code):
             yield f"language {code!r} is no code such as de, deu or pt-BR; the Hub finds models by codes."
     if not any(facts.languages) and not facts.codes:
-        yield "the languages are not recorded (--source-language, --target-language); the Hub finds models by them."
+        yield "the languages are not recorded (--from, --to); the Hub finds models by them."
 
 
 def _point_to_code(config: Any, model_class: Any = None) -> None:

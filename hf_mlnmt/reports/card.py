@@ -196,8 +196,9 @@ def _pipeline(facts: Facts) -> list[str]:
 
 
 def _shell(facts: Facts) -> str:
-    option = f" --target-language {facts.codes[0]}" if facts.codes else ""
-    option += "".join(f" -{side} {code}" for side, code in zip("st", facts.languages)) if _names(facts) else ""
+    option = f" --to {facts.codes[0]}" if facts.codes else ""
+    if _names(facts):
+        option += "".join(f" {name} {code}" for name, code in zip(("--from", "--to"), facts.languages))
     return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
 
 

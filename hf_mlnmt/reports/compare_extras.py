@@ -85,13 +85,15 @@ def curves_of(paths: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """{title of a map: {system: {rows, columns, values}}} of what `hf-mlnmt attention -w maps` wrote into a folder.
+    """{title of a map: {system: {rows, columns, values}}} of what `hf-mlnmt analyse attention -w maps` wrote.
 
     Raises: UserError when there is none, or it is broken.
     """
     paths = sorted(Path(folder).glob("maps.*.json"))
     if not paths:
-        raise UserError(f"{folder}: no maps there. Make them: hf-mlnmt attention MODELS -s FILE -w maps -o {folder}")
+        raise UserError(
+            f"{folder}: no maps there. Make them: hf-mlnmt analyse attention MODELS -s FILE -w maps -o {folder}"
+        )
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for path in paths:
         try:
@@ -103,7 +105,7 @@ def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
                 one["rows"][row["row"]], one["columns"][row["column"]] = row["from"], row["to"]
                 one["values"][row["row"], row["column"]] = row["weight"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not what `hf-mlnmt attention -w maps` writes ({error!r}).") from error
+            raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
     return {title: {name: _filled(one) for name, one in systems.items()} for title, systems in found.items()}
 
 

@@ -243,7 +243,7 @@ def _forward(levels: Sequence[_Level], scores: Tensor, sentences: int, device: A
     return log_sums(torch.cat(ended), torch.cat(owners), sentences)
 
 
-FUSED = Need("a fused model (hf-mlnmt fuse)", lambda model: hasattr(model, "factors"))
+FUSED = Need("a fused model (hf-mlnmt model fuse)", lambda model: hasattr(model, "factors"))
 SEQUENCE = Need(
     'sequence-level normalization (normalization="sequence" of the fused model)',
     lambda model: getattr(getattr(model, "config", None), "normalization", None) == "sequence",

@@ -235,7 +235,7 @@ class Recipe:
     tasks: dict[str, TaskSection] | None = None  # instead of data.train
     objective: str | dict[str, Any] = "translation"  # of data.train, data.dev and data.test (objective_names.py)
     model: Model = field(default_factory=Model)
-    rounds: dict[str, Round] | None = None  # name -> training, one after the other: hf-mlnmt rounds
+    rounds: dict[str, Round] | None = None  # name -> training, one after the other: hf-mlnmt train
     init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     batch: BatchSize = field(default_factory=BatchSize)

@@ -75,7 +75,7 @@ def run_recipe(
     elif settings or seed is not None:
         raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
     if recipe.rounds is not None:
-        raise UserError(f"{recipe.path}: has rounds, which are trained one after the other: hf-mlnmt rounds.")
+        raise UserError(f"{recipe.path}: has rounds, which are trained one after the other: hf-mlnmt train.")
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     run = Run(recipe, Path(data), Path(output or Path("runs") / named), console or Console(stderr=True))
     run.command = command or _command(run.processes.num_processes)

@@ -54,7 +54,7 @@ def test_attention_of_several_models(folders, files):
     out = files / "out"
     models = [f"base={folders('transformer')}", f"dual={folders('full-dc')}"]
     common = ["-s", files / "src", "-t", files / "trg", "-o", out]
-    text = run("attention", *models, *common, "-w", "entropy", "-w", "maps", "--layer", 2)
+    text = run("analyse", "attention", *models, *common, "-w", "entropy", "-w", "maps", "--layer", 2)
     assert "base: attention is computed by 'eager' here, as 'sdpa' returns no weights" in text
     found = contents(out, "entropy.encoder")
     assert found["settings"]["lines"] == [1, 2, 4, 5]
@@ -67,7 +67,7 @@ def test_attention_of_several_models(folders, files):
     heads = [row["value"] for row in found["rows"] if row["layer"] == 1 and row["head"] != "mean"][:2]
     assert mean == pytest.approx(sum(heads) / 2)
     check_figures(out, "entropy.encoder.layers", "entropy.encoder.heads.all", "maps.source.dual")
-    run("attention", models[1], *common, "-w", "distance", "-w", "maps", "--side", "decoder", "--layer", 1)
+    run("analyse", "attention", models[1], *common, "-w", "distance", "-w", "maps", "--side", "decoder", "--layer", 1)
     decoder = contents(out, "distance.decoder")
     assert {row["range"] for row in decoder["rows"]} == {"printed"}
     assert {row["map"] for row in contents(out, "maps.decoder")["rows"]} == {"layer 1, local", "layer 1, global"}
@@ -76,9 +76,19 @@ def test_attention_of_several_models(folders, files):
 def test_attention_of_one_family(folders, files):
     out = files / "out"
     common = ["-s", files / "src", "-o", out]
-    run("attention", f"dual={folders('full-dc')}", *common, "-w", "divergence", "--side", "decoder", "--over-heads")
+    run(
+        "analyse",
+        "attention",
+        f"dual={folders('full-dc')}",
+        *common,
+        "-w",
+        "divergence",
+        "--side",
+        "decoder",
+        "--over-heads",
+    )
     assert [row["layer"] for row in contents(out, "divergence.decoder")["rows"]] == [1, 2, "mean"]
-    run("attention", f"aif={folders('ms-123-aif')}", *common, "-w", "dependency", "--sentence", 4)
+    run("analyse", "attention", f"aif={folders('ms-123-aif')}", *common, "-w", "dependency", "--sentence", 4)
     rows = contents(out, "dependency")["rows"]
     assert [row["of"] for row in rows[:7]] == ["outputs"] + ["attention"] * 6
     assert rows[7]["of"] == "line 4"
@@ -88,7 +98,7 @@ def test_attention_of_one_family(folders, files):
 def test_alignments(folders, files):
     out, model = files / "out", f"m-10={folders('m-10')}"
     (files / "gold").write_text("1-1 2?2\n1-1\n9-9\n1-1\n2-2\n")  # line 3 has no source
-    common = ["attention", model, "-s", files / "src", "-t", files / "trg", "-o", out, "-w", "alignments"]
+    common = ["analyse", "attention", model, "-s", files / "src", "-t", files / "trg", "-o", out, "-w", "alignments"]
     run(*common, "--gold", files / "gold", "--one-based")
     rates = [row["AER"] for row in contents(out, "alignments")["rows"]]
     assert len(rates) == 2 * 2 * 3
@@ -101,7 +111,7 @@ def test_alignments(folders, files):
     with pytest.raises(UserError, match="which attention aligns best"):
         run(*common)
     with pytest.raises(UserError, match="alignments are of given translations"):
-        run("attention", model, "-s", files / "src", "-o", out, "-w", "alignments", "--layer", 1)
+        run("analyse", "attention", model, "-s", files / "src", "-o", out, "-w", "alignments", "--layer", 1)
     (files / "gold").write_text("0-0\n")
     with pytest.raises(UserError, match="1 lines for 5 sentences"):
         run(*common, "--gold", files / "gold")
@@ -110,25 +120,25 @@ def test_alignments(folders, files):
 def test_refusals_of_attention(folders, files):
     common = ["-s", files / "src", "-o", files / "out"]
     with pytest.raises(UserError, match=r"m: .* no dual contextual module in its encoder"):
-        run("attention", f"m={folders('m-10')}", *common, "-w", "divergence")
+        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "divergence")
     with pytest.raises(UserError, match=r"m: .* no auxiliary information fusion"):
-        run("attention", f"m={folders('m-10')}", *common, "-w", "dependency")
+        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "dependency")
     with pytest.raises(UserError, match="--side source: for --what maps only"):
-        run("attention", f"m={folders('m-10')}", *common, "-w", "distance", "--side", "source")
+        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "distance", "--side", "source")
     with pytest.raises(UserError, match="two models are called 'm'"):
-        run("attention", f"m={folders('m-10')}", f"m={folders('m-00')}", *common, "-w", "distance")
+        run("analyse", "attention", f"m={folders('m-10')}", f"m={folders('m-00')}", *common, "-w", "distance")
     with pytest.raises(UserError, match="m: --layer 9: this model has 1 to 2"):
-        run("attention", f"m={folders('m-10')}", *common, "-w", "maps", "--layer", 9)
+        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "maps", "--layer", 9)
     with pytest.raises(UserError, match="Different numbers of lines"):
         (files / "short").write_text("x\n")
-        run("attention", f"m={folders('m-10')}", *common, "-w", "maps", "-t", files / "short")
+        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "maps", "-t", files / "short")
     assert not (files / "out").exists()
 
 
 def test_masking(folders, files):
     out = files / "out"
     common = ["-s", files / "src", "-r", files / "trg", "-o", out, "--bootstrap", 20, "--trials", 20, "-b", 1]
-    text = run("masking", f"a={folders('m-10')}", f"b={folders('ms-1-aif')}", *common)
+    text = run("analyse", "masking", f"a={folders('m-10')}", f"b={folders('ms-1-aif')}", *common)
     assert "a: 3 translations of 5 sentences" in text
     rows = contents(out, "masking")["rows"]
     assert [row["without"] for row in rows if row["system"] == "b"] == [
@@ -140,10 +150,10 @@ def test_masking(folders, files):
     assert len((out / "translations" / "a.layer-2.txt").read_text().splitlines()) == 5
     check_figures(out, "masking")
     with pytest.raises(UserError, match=r"c: .*collects no encoder layers"):
-        run("masking", f"c={folders('transformer')}", *common)
+        run("analyse", "masking", f"c={folders('transformer')}", *common)
     (files / "short").write_text("x\n")
     with pytest.raises(UserError, match="every output needs its reference on the same line"):
-        run("masking", f"a={folders('m-10')}", "-s", files / "src", "-r", files / "short", "-o", out)
+        run("analyse", "masking", f"a={folders('m-10')}", "-s", files / "src", "-r", files / "short", "-o", out)
 
 
 def test_probe_goes_on_where_it_was(folders, files, demo):
@@ -152,7 +162,7 @@ def test_probe_goes_on_where_it_was(folders, files, demo):
         short = [pair[side] for pair in demo["train"] if len(pair[side]) < 45]
         (files / language).write_text("\n".join(short) + "\n")
     texts = ["--text", f"en={files / 'en'}", "--text", f"de={files / 'de'}", "--sizes", "200,50,50"]
-    common = ["probe", f"a={folders('transformer')}", *texts, "-o", out, "--words", 5]
+    common = ["analyse", "probe", f"a={folders('transformer')}", *texts, "-o", out, "--words", 5]
     text = run(*common, "--task", "length", "--classifier", "mlp")
     assert "a, length, layer 2, mlp: " in text
     text = run(*common, "--task", "length", "--task", "language", "--layer", 2)
@@ -166,11 +176,11 @@ def test_probe_goes_on_where_it_was(folders, files, demo):
     (files / "past_present.txt").write_text(
         "".join(f"{part}\t{label}\tA man {i} .\n" for part in ("tr", "va", "te") for label in "ab" for i in range(3))
     )
-    run("probe", f"a={folders('transformer')}", "--senteval", files, "-o", out, "--classifier", "logistic")
+    run("analyse", "probe", f"a={folders('transformer')}", "--senteval", files, "-o", out, "--classifier", "logistic")
     rows = contents(out, "probing")["rows"]
     assert [row["task"] for row in rows] == ["Tense"]
     with pytest.raises(UserError, match="probe needs sentences"):
-        run("probe", f"a={folders('transformer')}", "-o", out)
+        run("analyse", "probe", f"a={folders('transformer')}", "-o", out)
     with pytest.raises(UserError, match="expected three numbers"):
         run(*common, "--sizes", "5,5")
     with pytest.raises(UserError, match="a: layer 7: this encoder has 0"):

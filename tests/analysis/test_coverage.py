@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 
 import pytest
 import torch
@@ -74,26 +75,24 @@ def test_command(folders, tmp_path):
 
     from hf_mlnmt.cli import app
 
-    arguments = ["coverage", str(folders("transformer")), SENTENCE, "-o", str(tmp_path / "x.png"), "--beams", "1"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "x.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(["-o", "x.jpg"], r"ends in \.png"), (["-o", "nothing.png/x.png"], "nothing.png is not a folder")],
-)
-def test_a_picture_that_cannot_be_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch, options, message):
-    from typer.testing import CliRunner
-
-    from hf_mlnmt.cli import app
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "nothing.png").write_text("")
-    result = CliRunner().invoke(app, ["coverage", "nowhere/at/all", SENTENCE, *options])
-    with pytest.raises(UserError, match=message):
-        raise result.exception
+    (tmp_path / "source").write_text(f"A man.\n{SENTENCE}\n")
+    (tmp_path / "target").write_text("A man.\nThe dog plays.\n")
+    models = [f"{name}={folders(system)}" for name, system in (("base", "transformer"), ("own", "fertility"))]
+    command = ["analyse", "attention", *models, "-s", str(tmp_path / "source"), "-w", "coverage", "--sentence", "2"]
+    for out, more in (("searched", ["--beams", "2"]), ("given", ["-t", str(tmp_path / "target"), "--layer", "2"])):
+        result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / out), *more])
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / out / "coverage.own.png").stat().st_size > 1000
+    rows = json.loads((tmp_path / "given" / "coverage.json").read_text())["rows"]
+    measured = measure(load(str(folders("fertility"))), SENTENCE, "The dog plays.")
+    own = [row for row in rows if row["system"] == "own" and "coverage" in row]
+    assert {row["layer"] for row in own} == {2}
+    assert [row["coverage"] for row in own] == pytest.approx(measured.select(2).flatten().tolist())
+    assert [row["fertility"] for row in rows if "fertility" in row] == pytest.approx(measured.fertilities)
+    searched = json.loads((tmp_path / "searched" / "coverage.json").read_text())["rows"]
+    target = measure(load(str(folders("fertility"))), SENTENCE, num_beams=2).target
+    shown = {row["row"]: row["target"] for row in searched if row["system"] == "own" and "row" in row}
+    assert list(shown.values()) == target
 
 
 def test_refusals(folders, tmp_path, monkeypatch):

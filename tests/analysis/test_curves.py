@@ -108,7 +108,7 @@ def test_many_runs_are_told_apart(run):
 
 def test_the_command(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = CliRunner().invoke(app, ["curves", f"first={run}", "second=one", "-o", "out"]).output
+    text = CliRunner().invoke(app, ["analyse", "curves", f"first={run}", "second=one", "-o", "out"]).output
     assert "12.00 at 8" in text
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"curves.png", "curves.svg", "curves.csv", "curves.json"}

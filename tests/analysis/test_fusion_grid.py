@@ -110,12 +110,12 @@ def test_command(folder, tmp_path):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     files = ["-s", str(tmp_path / "val.de"), "-r", str(tmp_path / "val.en"), "-o", str(tmp_path / "grid")]
     options = ["--beams", "2", "--max-new-tokens", "8", "--sentences", "4", "-b", "0", "-b", "0.5"]
-    said = CliRunner().invoke(app, ["fusion-grid", str(folder), *files, *options])
+    said = CliRunner().invoke(app, ["analyse", "fusion-grid", str(folder), *files, *options])
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     assert said.exit_code == 0, said.exception
     assert "best: alpha 1, beta" in said.stdout
     assert {path.name for path in (tmp_path / "grid").iterdir()} == {f"grid.{x}" for x in ("json", "csv", "png", "svg")}
     assert json.loads((tmp_path / "grid" / "grid.json").read_text())["settings"]["sentences"] == 4
     (tmp_path / "val.en").write_text("one line\n")
-    said = CliRunner().invoke(app, ["fusion-grid", str(folder), *files, *options])
+    said = CliRunner().invoke(app, ["analyse", "fusion-grid", str(folder), *files, *options])
     assert "4 lines" in str(said.exception)

@@ -90,14 +90,14 @@ def test_probe_of_embeddings(folders, bridge, tmp_path):
     pytest.importorskip("sklearn")
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS))
     common = ["--pairs", tmp_path / "pairs.tsv", "-o", tmp_path / "out"]
-    run("probe", f"bridge={bridge}", f"base={folders('transformer')}", *common, "--source-language", "de")
+    run("analyse", "probe", f"bridge={bridge}", f"base={folders('transformer')}", *common, "--from", "de")
     rows = json.loads((tmp_path / "out" / "similarity.json").read_text())["rows"]
     assert [(row["system"], row["pooling"], row["correlation"]) for row in rows[::2]] == [
         ("bridge", "flat", "Pearson"),
         ("base", "mean", "Pearson"),
     ]
     (tmp_path / "texts").write_text("".join(f"{a}\n{b}\n" for a, b, _ in PAIRS))
-    run("embed", bridge, tmp_path / "texts", "-l", "de", "-o", tmp_path / "v.npy")
+    run("analyse", "embed", bridge, tmp_path / "texts", "--from", "de", "-o", tmp_path / "v.npy")
     vectors = np.load(tmp_path / "v.npy")
     expected = correlations(cosines(vectors[::2], vectors[1::2]), np.array([score for *_, score in PAIRS]))
     assert rows[0]["value"] == pytest.approx(expected["Pearson"][0], abs=1e-5)
@@ -106,17 +106,17 @@ def test_probe_of_embeddings(folders, bridge, tmp_path):
         "".join(f"{part}\t{i % 2}\t{LINES[i % 2]}\n" for part in ("tr", "va", "te") for i in range(6))
     )
     task = ["--senteval", tmp_path / "past_present.txt", "-o", tmp_path / "out", "--classifier", "logistic"]
-    run("probe", f"bridge={bridge}", *task, "--source-language", "de", "--pooling", "1")
+    run("analyse", "probe", f"bridge={bridge}", *task, "--from", "de", "--pooling", "1")
     row = json.loads((tmp_path / "out" / "probing.json").read_text())["rows"][0]
     assert (row["layer"], row["accuracy"]) == ("row 1", 100.0)
     with pytest.raises(UserError, match="bridge: a model of several encoders is read at its bridge"):
-        run("probe", f"bridge={bridge}", *task, "--source-language", "de")
+        run("analyse", "probe", f"bridge={bridge}", *task, "--from", "de")
     lines = "".join(f"{a} {b}\n" for a in LINES for b in (*LINES, "A red house.", "A man.", "Two dogs."))
     (tmp_path / "raw").write_text(lines)
     raw = ["--text", tmp_path / "raw", "--task", "bigram-shift", "--sizes", "6,4,4", "-o", tmp_path / "out"]
-    languages = ["--source-language", "de", "--target-language", "en"]
-    run("probe", f"bridge={bridge}", *raw, *languages, "--pooling", "flat", "--classifier", "logistic")
+    languages = ["--from", "de", "--to", "en"]
+    run("analyse", "probe", f"bridge={bridge}", *raw, *languages, "--pooling", "flat", "--classifier", "logistic")
     with pytest.raises(UserError, match="give layers or a pooling"):
-        run("probe", f"base={folders('transformer')}", *task, "--pooling", "mean", "--layer", 1)
+        run("analyse", "probe", f"base={folders('transformer')}", *task, "--pooling", "mean", "--layer", 1)
     with pytest.raises(UserError, match=r"base: .*bridge"):
-        run("probe", f"base={folders('transformer')}", *common, "--pooling", "flat")
+        run("analyse", "probe", f"base={folders('transformer')}", *common, "--pooling", "flat")

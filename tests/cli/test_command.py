@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -12,19 +13,23 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import hf_mlnmt
 from hf_mlnmt import cli
-from hf_mlnmt.cli import NAMES as NAMES_OF_VERBS
-from hf_mlnmt.cli import VERBS, app, main
+from hf_mlnmt.cli import BECAME, PANELS, app, main
+from hf_mlnmt.cli.options import NamedPath, by_name, decoding_options
+from hf_mlnmt.generation import DecodingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-VERB_OF = {
-    NAMES_OF_VERBS.get(verb, verb.__name__.replace("_", "-")): verb for verbs in VERBS.values() for verb in verbs
-}
-NAMES = list(VERB_OF)
+TOP = dict(get_command(app).commands)
+GROUPS = {name: command.commands for name, command in TOP.items() if hasattr(command, "commands")}
+COMMANDS = {(name,): command for name, command in TOP.items() if name not in GROUPS}
+COMMANDS |= {(group, name): command for group, verbs in GROUPS.items() for name, command in verbs.items()}
+NAMES = [" ".join(words) for words in COMMANDS]
+LEAVING = {"perplexity", "matrix", "compare-runs", "domains", "outputs"}  # they become options of evaluate and compare
 HEAVY = ("torch", "transformers", "numpy", "datasets", "sacrebleu", "huggingface_hub")
 # The package without its __init__: what the commands themselves cost, whatever `import hf_mlnmt` does.
 BARE = f"""
@@ -54,10 +59,10 @@ def test_help_and_mistakes_import_nothing_heavy():
     """In one process, all verbs: torch and transformers take seconds."""
     code = f"""
 from typer.testing import CliRunner
-for arguments in (["--help"], ["--version"], ["trainx"], *([name, "--help"] for name in {NAMES!r})):
+for arguments in (["--help"], ["--version"], ["trainx"], *([*name.split(), "--help"] for name in {NAMES!r})):
     CliRunner().invoke(cli.app, arguments)
 for name in {NAMES!r}:
-    CliRunner().invoke(cli.app, [name, "--no-such-option"])
+    CliRunner().invoke(cli.app, [*name.split(), "--no-such-option"])
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     output, errors = bare(code).communicate(timeout=300)
@@ -72,21 +77,95 @@ def test_versions_are_told_without_importing_what_they_are_of():
     assert run("--version").output.startswith(f"hf-mlnmt {hf_mlnmt.__version__}\n")
 
 
-def test_verbs_are_grouped_by_purpose_and_none_is_lost():
+def test_few_verbs_at_the_top_by_purpose():
     text = run("--help").output
-    assert all(panel in text for panel in VERBS)
-    assert all(re.search(rf"^│ {name} ", text, re.MULTILINE) for name in NAMES)
-    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "hf_mlnmt" / "cli").glob("*.py")}
-    assert {verb.__name__ for verb in VERB_OF.values()} == {stem for stem in files if f"\ndef {stem}(\n" in files[stem]}
+    assert len(TOP.keys() - LEAVING) <= 14
+    assert all(panel in text for panel in PANELS)
+    assert all(re.search(rf"^│ {name} ", text, re.MULTILINE) for name in TOP)
+
+
+def test_every_verb_of_the_folder_is_there():
+    """A file's function of its own name is a verb, whatever else the folder holds."""
+    folder, found = ROOT / "hf_mlnmt" / "cli", set()
+    for path in folder.rglob("*.py"):
+        if re.search(rf"^def {path.stem}\(\n", path.read_text(encoding="utf-8"), re.MULTILINE):
+            words = [*path.relative_to(folder).parent.parts, path.stem.strip("_").replace("_", "-")]
+            found.add(tuple(words))
+    assert found == set(COMMANDS)
+
+
+def test_a_verb_of_earlier_times_is_told_what_it_became():
+    for verb, now in BECAME.items():
+        result = run(verb, "x", "--no-such-option")
+        assert result.exit_code == 2
+        assert f"'{verb}' is now: hf-mlnmt {now} (docs/verbs.md)" in result.output
+        words = tuple(word for word in now.split() if re.fullmatch("[a-z][a-z-]*", word))
+        assert words[: 2 if words[0] in GROUPS else 1] in COMMANDS
+    page = (ROOT / "docs" / "verbs.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(r"^\| `([a-z-]+)[^|]*` \| `([^`]+)`", page.split("verbs\n")[1].split("| flag")[0], re.MULTILINE)
+    )
+    assert all(rows[verb].startswith(now) for verb, now in BECAME.items())
+    shown = page.split("## What became")[0]
+    assert all(f"`{name.split()[-1]}`" in shown or f"`{name}`" in shown for name in NAMES if name not in LEAVING)
+
+
+def test_an_option_means_one_thing_in_every_verb():
+    """Languages are --from and --to, one letter is one option; decoding options are those of DecodingOptions."""
+    letters = {"-o": "--output", "-b": "--beams", "-s": "--source", "-r": "--reference"}
+    fields = {field.name: field for field in dataclasses.fields(DecodingOptions) if field.metadata}
+    for words, command in COMMANDS.items():
+        if words[0] in LEAVING | {"evaluate", "compare"}:
+            continue
+        for parameter in command.params:
+            for letter, long in letters.items():
+                assert letter not in parameter.opts or long in parameter.opts, (words, parameter.opts)
+            assert not {"--source-language", "--target-language"} & set(parameter.opts), words
+            if parameter.name in fields and words != ("analyse", "fusion-grid"):  # its alpha and beta are lists
+                about = fields[parameter.name].metadata
+                if parameter.opts == list(about["names"]) and not parameter.name.endswith("_language"):
+                    assert parameter.help == about["help"], (words, parameter.name)
+    shown = {parameter.name for parameter in COMMANDS["translate",].params}
+    assert fields.keys() <= shown
+
+
+def test_decoding_options_are_those_given_and_checked():
+    seen = []
+    app = typer.Typer()
+
+    @app.command()
+    @decoding_options("num_beams", "early_stopping", "temperature", "seed", without=("seed",), progress=True)
+    def verb(model: str, *, decoding: dict, window: int = 3) -> None:
+        seen.append((model, window, decoding))
+
+    call = lambda *words: CliRunner().invoke(app, ["m", *words])  # noqa: E731
+    assert call("-b", "2", "--early-stopping", "True", "--temperature", "2", "--window", "4").exit_code == 0
+    assert call("--no-progress").exit_code == 0
+    given = {"num_beams": 2, "early_stopping": True, "temperature": 2.0, "progress": True}
+    assert seen == [("m", 4, given), ("m", 3, {})]
+    assert call("-b", "0").exit_code == 2
+    assert call("--seed", "3").exit_code == 2
+    assert "temperature: nan is not a number" in str(call("--temperature", "nan").exception)
+    assert "choose true, false or never" in str(call("--early-stopping", "perhaps").exception)
+
+
+def test_a_name_before_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()
+    assert NamedPath.parse("x=runs/y") == NamedPath("runs/y", "x")
+    assert NamedPath.parse("a=b") == NamedPath("a=b")
+    assert by_name(map(NamedPath.parse, ["runs/ms-1/average", "k=y"])) == {"ms-1": "runs/ms-1/average", "k": "y"}
+    with pytest.raises(hf_mlnmt.UserError, match="two models are called 'k'"):
+        by_name(["k=x", "y/k"])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_word_of_a_help_text_is_lost(name):
     """Markdown took <2de> for HTML and left it out; brackets may be taken for markup."""
-    result = run(name, "--help")
+    result = run(*name.split(), "--help")
     assert result.exit_code == 0
     shown = words(result.output)
-    command = get_command(app).commands[name]
+    command = COMMANDS[tuple(name.split())]
     for paragraph in command.help.split("\n"):
         assert words(paragraph) in shown
     for parameter in command.params:
@@ -96,7 +175,7 @@ def test_no_word_of_a_help_text_is_lost(name):
 
 def test_paragraphs_fit_any_terminal_and_examples_stay_lines():
     text = run("tokenizer", "--help", width=300).output
-    items = [line.strip() for line in run("masking", "--help").output.splitlines() if line.startswith(" - ")]
+    items = [line.strip() for line in run("analyse", "masking", "--help").output.splitlines() if line.startswith(" - ")]
     assert [item.split(":")[0] for item in items] == ["- layers", "- auxiliaries", "- decoders"]
     line = next(line for line in text.splitlines() if "Prints the vocabulary" in line)
     assert "for trying sizes and kinds" in line
@@ -109,6 +188,7 @@ def test_paragraphs_fit_any_terminal_and_examples_stay_lines():
     ("arguments", "message"),
     [
         (("evalute",), "Did you mean 'evaluate'?"),
+        (("analyse", "atention"), "Did you mean 'attention'?"),
         (("translate", "--beems", "3"), "--beams"),
         (("evaluate", "--referense", "x"), "--reference"),
         (("publish", "m", "--licens", "mit"), "--licen"),
@@ -124,12 +204,12 @@ def test_the_shell_s_completion_knows_the_verbs():
     environment = {
         **os.environ,
         "_HF_MLNMT_COMPLETE": "complete_bash",
-        "COMP_WORDS": "hf-mlnmt comp",
+        "COMP_WORDS": "hf-mlnmt tra",
         "COMP_CWORD": "1",
     }
     code = "sys.argv = ['hf-mlnmt']; cli.main()"
     output, errors = bare(code, env=environment).communicate(timeout=200)
-    assert output.split() == ["compare", "compare-runs"], errors
+    assert output.split() == ["train", "translate"], errors
     assert "--install-completion" in run("--help").output
 
 

@@ -51,7 +51,7 @@ def test_joint_from_files_with_a_report(files, tmp_path):
 
 def test_separate_unigram_with_processing_and_without_bytes(files, tmp_path):
     options = ["--separate", "--kind", "unigram", "--no-byte-fallback", "--vocab-size", 200, "--moses", "--lowercase"]
-    languages = ["--source-language", "en", "--target-language", "de"]
+    languages = ["--from", "en", "--to", "de"]
     check = tmp_path / "check.txt"
     check.write_text("猫 the\n")
     sides = ["-s", files[0], "-t", files[1], "--check", check]
@@ -82,7 +82,7 @@ def test_bad_lines(files, tmp_path):
         (["-s", "EN"], "No text"),
         (["EN", "-s", "EN", "-t", "DE"], "either FILES"),
         (["EN", "--separate"], "sides"),
-        (["-s", "EN", "-t", "DE", "--moses"], "--source-language"),
+        (["-s", "EN", "-t", "DE", "--moses"], "--from"),
         (["EN", "--vocab-size", "100"], "vocab_size"),
         (["missing.txt"], "no such file"),
     ],
@@ -114,8 +114,8 @@ def test_remedies_are_those_of_this_command(tmp_path):
 
 def test_languages_for_nothing_are_refused_and_unknown_ones_said(files, tmp_path, caplog):
     with pytest.raises(UserError, match=r"are for --moses.*--languages"):
-        run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", "--target-language", "de")
-    options = ("--moses", "--source-language", "en", "--target-language", "zz", "-v", 400)
+        run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", "--to", "de")
+    options = ("--moses", "--from", "en", "--to", "zz", "-v", 400)
     run("-s", files[0], "-t", files[1], "-o", tmp_path / "out", *options)
     assert "language 'zz': Moses has no rules of its own" in caplog.text
     assert "'en'" not in caplog.text

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path):
     pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
     for _ in range(2):
-        output = run(folder, "--to", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "out")
+        output = run(folder, "--format", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "out")
     assert "greedy: " in output
     assert "largest difference of log probabilities" in output
     assert output.strip().endswith(str(tmp_path / "out"))
@@ -48,13 +48,13 @@ def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path):
 
 def test_refused_before_it_works(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    assert "did you mean 'ctranslate2'" in refused(folder, "--to", "ctranslate", "-o", out)
-    assert "did you mean 'int8'" in refused(folder, "--to", "ctranslate2", "--dtype", "int", "-o", out)
-    assert "quantize_dynamic" in refused(folder, "--to", "onnx", "--dtype", "int8", "-o", out)
-    assert "no config.json" in refused(tmp_path, "--to", "onnx", "-o", out)
+    assert "did you mean 'ctranslate2'" in refused(folder, "--format", "ctranslate", "-o", out)
+    assert "did you mean 'int8'" in refused(folder, "--format", "ctranslate2", "--dtype", "int", "-o", out)
+    assert "quantize_dynamic" in refused(folder, "--format", "onnx", "--dtype", "int8", "-o", out)
+    assert "no config.json" in refused(tmp_path, "--format", "onnx", "-o", out)
     (tmp_path / "file").write_text("x")
-    assert "is a file" in refused(folder, "--to", "onnx", "-o", tmp_path / "file")
-    assert "no earlier export" in refused(folder, "--to", "onnx", "-o", folder)
+    assert "is a file" in refused(folder, "--format", "onnx", "-o", tmp_path / "file")
+    assert "no earlier export" in refused(folder, "--format", "onnx", "-o", folder)
     assert (folder / "model.safetensors").is_file()
     assert not out.exists()
 
@@ -62,7 +62,7 @@ def test_refused_before_it_works(folder, tmp_path, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert "pip install 'hf-mlnmt[export]'" in refused(folder, "--to", "ctranslate2", "-o", out)
+    assert "pip install 'hf-mlnmt[export]'" in refused(folder, "--format", "ctranslate2", "-o", out)
 
 
 def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
@@ -73,7 +73,7 @@ def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     config = MarianConfig(vocab_size=len(tokenizers.source), pad_token_id=0, **sizes, **heads)
     folder = write_folder(tmp_path / "marian", tokenizers, MarianMTModel(config))
-    assert "MarianMTModel is no model of this package" in refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+    assert "MarianMTModel is no model of this package" in refused(folder, "--format", "onnx", "-o", tmp_path / "out")
 
 
 def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
@@ -82,8 +82,8 @@ def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tokenizers = joint_tokenizer()
     write_folder(Path("model"), tokenizers, toy_model(tokenizers, encoder_layers=1))
-    run("model", "--to", "ctranslate2", "-o", "exported")
-    run("model", "--to", "onnx", "-o", "exported-onnx")
+    run("model", "--format", "ctranslate2", "-o", "exported")
+    run("model", "--format", "onnx", "-o", "exported-onnx")
     section = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8").split("## Other engines")[1]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) == 2

@@ -1,4 +1,4 @@
-"""`hf-mlnmt drop-auxiliaries`: plain model folders that translate as the decoder they came from."""
+"""`hf-mlnmt model drop-auxiliaries`: plain model folders that translate as the decoder they came from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def supervised(tmp_path_factory) -> Path:
 
 
 def call(*arguments: object, ok: bool = True):
-    result = CliRunner().invoke(app, ["drop-auxiliaries", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["model", "drop-auxiliaries", *map(str, arguments)])
     if ok:
         assert result.exit_code == 0, (result.output, result.exception)
     return result

@@ -1,4 +1,4 @@
-"""hf_mlnmt.fuse, `hf-mlnmt fuse`, and fused folders in the pipeline and on the command line."""
+"""hf_mlnmt.fuse, `hf-mlnmt model fuse`, and fused folders in the pipeline and on the command line."""
 
 from __future__ import annotations
 
@@ -151,17 +151,17 @@ def test_options_of_the_pipeline(folders):
             fused(TEXTS, **option)
     with pytest.raises(UserError, match="alpha=0: sequence-level"):
         fused(TEXTS, alpha=0)
-    with pytest.raises(UserError, match="is no fused model; make one with hf-mlnmt fuse"):
+    with pytest.raises(UserError, match="is no fused model; make one with hf-mlnmt model fuse"):
         alone(TEXTS, beta=0.1)
 
 
 def test_commands(folders):
     out, run = folders / "by-command", CliRunner()
-    said = run.invoke(app, ["fuse", str(folders / "tm"), str(folders / "lm"), "-o", str(out), "--beta", "0.5"])
+    said = run.invoke(app, ["model", "fuse", str(folders / "tm"), str(folders / "lm"), "-o", str(out), "--beta", "0.5"])
     assert said.exit_code == 0
     assert str(out) in said.output
     assert (out / "model.safetensors").read_bytes() == (folders / "fused" / "model.safetensors").read_bytes()
-    again = run.invoke(app, ["fuse", str(folders / "tm"), "-o", str(out)])
+    again = run.invoke(app, ["model", "fuse", str(folders / "tm"), "-o", str(out)])
     assert isinstance(again.exception, UserError)
     assert "is there already" in str(again.exception)
     options = ["-b", "3", "--max-new-tokens", "10"]

@@ -108,7 +108,7 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
         (["MODEL", "missing.txt"], "missing.txt: no such file"),
         (["MODEL", "--scores"], "needs --jsonl"),
         (["MODEL", "--early-stopping", "perhaps"], "true, false or never"),
-        (["MODEL", "-t", "de"], "no language codes"),
+        (["MODEL", "--to", "de"], "no language codes"),
         (["MODEL", "--temperature", "2"], "--sample"),
         (["MODEL", "--length-penalty", "nan"], "length_penalty: nan"),
         (["nowhere", "--length-normalization", "gnm"], "did you mean 'gnmt'"),

@@ -1,4 +1,4 @@
-"""A fused model folder as `hf-mlnmt fuse` leaves it, small; its members beside it."""
+"""A fused model folder as `hf-mlnmt model fuse` leaves it, small; its members beside it."""
 
 from __future__ import annotations
 

@@ -32,19 +32,19 @@ def refused(*arguments: object) -> str:
 
 
 def test_publish_to_a_folder(trained_folder, tmp_path, quick):
-    output = run("publish", trained_folder, "--to", tmp_path / "out", "--licence", "mit", "-s", "en", "-t", "de")
+    output = run("publish", trained_folder, "-o", tmp_path / "out", "--licence", "mit", "--from", "en", "--to", "de")
     assert "warning" not in output
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_publish_warns_of_names_that_the_hub_does_not_know(trained_folder, tmp_path, quick):
     out = tmp_path / "out"
-    output = run("publish", trained_folder, "--to", out, "--licence", "Apache2", "-s", "english", "-t", "de")
+    output = run("publish", trained_folder, "-o", out, "--licence", "Apache2", "--from", "english", "--to", "de")
     assert "licence 'apache2' is none of the names of the Hub (did you mean 'apache-2.0'?)" in output
     assert "language 'english' is no code" in output
     assert "'de'" not in output
     assert "warning" not in run(
-        "publish", trained_folder, "--to", out, "--licence", "CC-BY-4.0", "-s", "en", "-t", "pt-BR"
+        "publish", trained_folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", "pt-BR"
     )
 
 
@@ -66,17 +66,17 @@ def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
 
 def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
     assert "nothing to do" in refused("publish", trained_folder)
-    assert "add --push" in refused("publish", trained_folder, "--to", tmp_path / "out", "--private")
-    assert "both" in refused("publish", trained_folder, "--to", tmp_path / "out", "-s", "en")
+    assert "add --push" in refused("publish", trained_folder, "-o", tmp_path / "out", "--private")
+    assert "both" in refused("publish", trained_folder, "-o", tmp_path / "out", "--from", "en")
     assert "choose one" in refused("publish", trained_folder, "--push", "a/b", "--create-pr", "--revision", "x")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert "no Hugging Face token" in refused("publish", trained_folder, "--to", tmp_path / "out", "--push", "anna/toy")
+    assert "no Hugging Face token" in refused("publish", trained_folder, "-o", tmp_path / "out", "--push", "anna/toy")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("x")
     monkeypatch.setattr("hf_mlnmt.hub.publish._load", lambda source: pytest.fail("loaded"))
-    assert "is a file" in refused("publish", trained_folder, "--to", tmp_path / "file")
-    assert "file is not a folder" in refused("publish", trained_folder, "--to", tmp_path / "file" / "out")
+    assert "is a file" in refused("publish", trained_folder, "-o", tmp_path / "file")
+    assert "file is not a folder" in refused("publish", trained_folder, "-o", tmp_path / "file" / "out")
 
 
 def test_describe_prints_tables_and_json(published):

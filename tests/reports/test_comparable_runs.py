@@ -22,7 +22,7 @@ def config_of(folder: Path, **fields: Any) -> Path:
 
 def test_methods_may_differ_in_all_but_what_they_are_tested_on(runs, tmp_path):
     other = {"recipe__batch__tokens": 8, "budget__steps": 20, "data__name": "more", "recipe__init_from": "text/best"}
-    other |= {"made_by": ["searched with hf-mlnmt fuse"]}
+    other |= {"made_by": ["searched with hf-mlnmt model fuse"]}
     folders = [runs / "base", write_run(tmp_path / "a", "a", **other)]
     with pytest.raises(UserError, match="not comparable"):
         add_runs(folders, tmp_path / "toy", runs / "data", **FEW)

@@ -147,7 +147,7 @@ def test_what_is_read_for_the_page(tmp_path):
     (tmp_path / "maps.source.json").write_text(json.dumps({"rows": rows}))
     assert read_maps(tmp_path) == {"source, layer 1": {"base": MAP}}
     (tmp_path / "maps.source.json").write_text("{}")
-    with pytest.raises(UserError, match="not what `hf-mlnmt attention"):
+    with pytest.raises(UserError, match="not what `hf-mlnmt analyse attention"):
         read_maps(tmp_path)
 
 

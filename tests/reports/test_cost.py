@@ -73,7 +73,17 @@ def test_the_command(tmp_path):
     pytest.importorskip("matplotlib")
     config_for("m-10", "tiny", vocab_size=50).save_pretrained(tmp_path / "own")
     small = ["--shape", "tiny", "--vocabulary", "50", "--tokens", "40", "--length", "5", "--batch", "2", "--steps", "1"]
-    arguments = ["cost", "transformer", f"own={tmp_path}/own", *small, "--rounds", "1", "-o", f"{tmp_path}/out"]
+    arguments = [
+        "analyse",
+        "cost",
+        "transformer",
+        f"own={tmp_path}/own",
+        *small,
+        "--rounds",
+        "1",
+        "-o",
+        f"{tmp_path}/out",
+    ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "measured on: " in result.output
@@ -86,7 +96,7 @@ def test_the_command(tmp_path):
     for kind in ("csv", "png", "svg"):
         assert (tmp_path / "out" / f"cost.{kind}").is_file()
     with pytest.raises(UserError, match="'transfomer'"):
-        raise CliRunner().invoke(app, ["cost", "transfomer", "-o", f"{tmp_path}/out"]).exception
+        raise CliRunner().invoke(app, ["analyse", "cost", "transfomer", "-o", f"{tmp_path}/out"]).exception
 
 
 @pytest.mark.parametrize(
@@ -99,5 +109,5 @@ def test_the_command(tmp_path):
 def test_what_has_no_cost_of_a_translation_model_is_refused(tmp_path, system, overrides, message):
     config_for(system, "tiny", vocab_size=50, **overrides).save_pretrained(tmp_path / "it")
     with pytest.raises(UserError, match=message):
-        raise CliRunner().invoke(app, ["cost", f"{tmp_path}/it", "-o", f"{tmp_path}/out"]).exception
+        raise CliRunner().invoke(app, ["analyse", "cost", f"{tmp_path}/it", "-o", f"{tmp_path}/out"]).exception
     assert not (tmp_path / "out").exists()

@@ -199,7 +199,8 @@ def test_a_language_is_added(three, tmp_path):
     run(first, three, tmp_path / "two")
     model = tmp_path / "two" / "average"
     second = recipe_of(tmp_path / "b", {"between": ["en", "fr"]}, model={}, tokenizer={}, seed=2)
-    command = ["add-language", str(model), str(second), "--data", str(three), "-o", str(tmp_path / "three")]
+    own = ["--data", str(three), "--set", f"model.add_to={model}"]
+    command = ["train", str(second), *own, "-o", str(tmp_path / "three")]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "three" / "average"))
@@ -214,7 +215,7 @@ def test_a_language_is_added(three, tmp_path):
     grown = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "three" / "average")
     assert grown.config.source_languages == grown.config.target_languages == ["de", "en", "fr"]
     assert grown.lm_heads["of_fr"].weight is grown.model.decoders["of_fr"].embed_tokens.weight
-    command = ["add-language", str(model), str(first), "--data", str(three), "-o", str(tmp_path / "x")]
+    command = ["train", str(first), *own, "-o", str(tmp_path / "x")]
     result = CliRunner().invoke(app, command)
     assert "has all languages of the tasks already" in str(result.exception)
 
@@ -316,14 +317,14 @@ def test_a_vocabulary_for_each_language(three, tmp_path):
     assert exported.record["compared_with_generate"]["greedy"]["same_tokens"] == 1.0
     files = [f"{code}={three / f'val.{code}'}" for code in ("de", "fr")]
     table = tmp_path / "retrieval.json"
-    command = ["retrieve", str(grown), *files, "--also", f"hub={published}", "-o", str(table)]
+    command = ["analyse", "retrieve", str(grown), *files, "--also", f"hub={published}", "-o", str(table)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     found = json.loads(table.read_text())["models"]
-    assert found[str(grown)] == found["hub"]
+    assert found["three"] == found["hub"]
     assert found["hub"].keys() == {"de-fr", "fr-de"}
     result = CliRunner().invoke(app, [*command, "--also", "hub=x"])
-    assert "there are two models of that name" in str(result.exception)
+    assert "two models are called 'hub'" in str(result.exception)
     shutil.rmtree(grown / "tokenizers" / "en")
     with pytest.raises(UserError, match="there is no tokenizer of en, only of de, fr"):
         TranslationPipeline.from_pretrained(str(grown))

@@ -138,7 +138,7 @@ def test_a_missing_text_is_found_before_the_first_round(data, tmp_path):
 
 
 def test_train_names_the_verb_for_rounds(data, tmp_path):
-    with pytest.raises(UserError, match="has rounds, which are trained one after the other: hf-mlnmt rounds"):
+    with pytest.raises(UserError, match="has rounds, which are trained one after the other: hf-mlnmt train"):
         run_recipe(write(tmp_path / "recipe.yaml"), data, tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""`hf-mlnmt probe`: what a classifier can read from frozen encoders about their sentences."""
+"""`hf-mlnmt analyse probe`: what a classifier can read from frozen encoders about their sentences."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import (
-    Models,
-    OutputFolder,
-    SourceLanguage,
-    TargetLanguage,
-    finish,
-    load_systems,
-    tell,
-)
-from hf_mlnmt.cli.machine import Device
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import NamedPath
+from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
 
 
@@ -45,11 +38,16 @@ class Classifier(str, Enum):  # noqa: UP042
 
 
 def probe(
-    models: Models,
-    output: OutputFolder,
+    models: options.Models,
+    output: options.OutputFolder,
     text: Annotated[
-        list[str] | None,
-        typer.Option("--text", "-t", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
+        list[NamedPath] | None,
+        typer.Option(
+            "--text",
+            "-t",
+            parser=NamedPath.parse,
+            help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'.",
+        ),
     ] = None,
     senteval: Annotated[
         list[Path] | None, typer.Option("--senteval", help="SentEval's probing files, or the folder they are in.")
@@ -78,9 +76,9 @@ def probe(
     cache: Annotated[
         Path | None, typer.Option("--cache", help="Folder of vectors. Unless given: vectors/ in --output.")
     ] = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
-    device: Device = None,
+    source_language: options.From = None,
+    target_language: options.To = None,
+    device: options.Device = None,
 ) -> None:
     """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
 
@@ -92,8 +90,8 @@ def probe(
 
     Examples:
 
-        hf-mlnmt probe runs/a/average runs/b/average --text train.en -o analysis
-        hf-mlnmt probe runs/bridge/average --pairs sts.en.tsv --source-language en -o analysis
+        hf-mlnmt analyse probe runs/a/average runs/b/average --text train.en -o analysis
+        hf-mlnmt analyse probe runs/bridge/average --pairs sts.en.tsv --from en -o analysis
     """
     from hf_mlnmt.files import check_folder_name
 
@@ -108,7 +106,7 @@ def probe(
             "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
         )
     scored = {str(path): read_pairs(path) for path in pairs or []}
-    named_texts = dict(_name(argument) for argument in text or [])
+    named_texts = {one.name: one.path for one in text or []}
     systems = load_systems(models, device)
     if scored:
         how = int(pooling) if pooling and pooling.isdigit() else pooling
@@ -132,9 +130,3 @@ def probe(
         "senteval": [str(x) for x in senteval or []],
     }
     finish(study, output, {**settings, "sizes": sizes, "words": words})
-
-
-def _name(argument: str) -> tuple[str, str]:
-    """XX=FILE, or a file by itself."""
-    name, given, path = argument.partition("=")
-    return (name, path) if given and not Path(argument).exists() else ("", argument)

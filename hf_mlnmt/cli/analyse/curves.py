@@ -1,4 +1,4 @@
-"""`hf-mlnmt curves`: how trainings went, one or several in one picture."""
+"""`hf-mlnmt analyse curves`: how trainings went, one or several in one picture."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from typing import Annotated
 
 import typer
 
-from hf_mlnmt.cli.analysing import finish, name_models
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import NamedPath, by_name
+from hf_mlnmt.cli.terminal import finish
 
 
 def curves(
     runs: Annotated[
-        list[str], typer.Argument(help="Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure.")
+        list[NamedPath],
+        typer.Argument(
+            parser=NamedPath.parse,
+            help="Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure.",
+        ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for curves.png, curves.svg, curves.csv and curves.json.")
-    ] = Path("curves"),
+    output: Annotated[Path, options.output("Folder for curves.png, curves.svg, curves.csv and curves.json.")] = Path(
+        "curves"
+    ),
     over: Annotated[str, typer.Option("--over", help="step or epoch: what the curves are drawn over.")] = "step",
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or still going: png, svg, csv, JSON.
 
     Example:
 
-        hf-mlnmt curves runs/transformer runs/enc-dc -o comparison
-        hf-mlnmt curves "seed 1=runs/a" "seed 2=runs/b"
+        hf-mlnmt analyse curves runs/transformer runs/enc-dc -o comparison
+        hf-mlnmt analyse curves "seed 1=runs/a" "seed 2=runs/b"
     """
     from hf_mlnmt.analysis.curves import curves_study, read_metrics
     from hf_mlnmt.files import check_folder_name
 
     check_folder_name(output)
-    named = name_models(runs)
+    named = by_name(runs)
     study = curves_study({name: read_metrics(path) for name, path in named.items()}, over)
     finish(study, output, {"runs": named, "over": over})

@@ -1,4 +1,4 @@
-"""`hf-mlnmt cost`: parameters, operations, memory and speed of systems as multiples of a baseline's."""
+"""`hf-mlnmt analyse cost`: parameters, operations, memory and speed of systems as multiples of a baseline's."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import OutputFolder, finish, name_models, tell
-from hf_mlnmt.cli.machine import use_threads
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, use_threads
+from hf_mlnmt.cli.terminal import finish, tell
 
 
+@decoding_options(num_beams=1)
 def cost(
     systems: Annotated[
-        list[str],
-        typer.Argument(help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
+        list[NamedPath],
+        typer.Argument(
+            parser=NamedPath.parse,
+            help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline.",
+        ),
     ],
     output: OutputFolder,
     shape: Annotated[str, typer.Option(help="Of systems: tiny, small or base; a folder has its own.")] = "small",
@@ -22,11 +27,12 @@ def cost(
     tokens: Annotated[int, typer.Option(min=1, help="Target tokens of a training step.")] = 1024,
     length: Annotated[int, typer.Option(min=2, help="Subwords of a sentence.")] = 20,
     batch: Annotated[int, typer.Option(min=1, help="Sentences that are decoded at once.")] = 32,
-    num_beams: Annotated[int, typer.Option("--beams", "-b", min=1, help="Of decoding.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns that count; medians are shown.")] = 5,
-    threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: options.Threads = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=options.MACHINE)] = "cpu",
+    *,
+    decoding: dict[str, Any],
 ) -> None:
     """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
 
@@ -37,8 +43,8 @@ def cost(
 
     Examples:
 
-        hf-mlnmt cost transformer m-10 enc-dc -o analysis
-        hf-mlnmt cost runs/transformer/average runs/m-10/average --device cuda -o analysis
+        hf-mlnmt analyse cost transformer m-10 enc-dc -o analysis
+        hf-mlnmt analyse cost runs/transformer/average runs/m-10/average --device cuda -o analysis
     """
     import torch
 
@@ -51,7 +57,7 @@ def cost(
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"--device {device}: there is no such GPU here.")
     use_threads(threads)
-    configs = {name: _config(path, shape, vocabulary) for name, path in name_models(systems).items()}
+    configs = {name: _config(path, shape, vocabulary) for name, path in by_name(systems).items()}
     for name, config in configs.items():
         if not config.is_encoder_decoder:
             raise UserError(f"{name}: is no translation model; costs of those are measured.")
@@ -59,11 +65,11 @@ def cost(
             raise UserError(f"{name}: has modules of several languages; save one pair of them (model.pair) first.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
-    work = Work(drawn, tokens, length, batch, num_beams, steps, rounds, device, keep)
+    work = Work(drawn, tokens, length, batch, decoding["num_beams"], steps, rounds, device, keep)
     if device == "cpu":
         keep_memory()  # as our trainer does
     study = cost_study(configs, work, tell)
-    finish(study, output, {"shape": shape, "threads": threads, "systems": systems})
+    finish(study, output, {"shape": shape, "threads": threads, "systems": [str(one) for one in systems]})
     tell(f"measured on: {study.rows[0]['machine']}")
 
 

@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
 
-def import_model(
+PANEL = "Models of other toolkits"
+
+
+def import_(
     model: Annotated[str, typer.Argument(help="Folder or file of the other format, or a Hub name.", metavar="MODEL")],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder to make. An earlier import there is replaced, nothing else."),
-    ],
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
+    output: Annotated[Path, options.output("Folder to make. An earlier import there is replaced, nothing else.")],
+    revision: options.Revision = None,
 ) -> None:
     """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART or another toolkit's checkpoint.
 
@@ -25,15 +26,12 @@ def import_model(
 
         hf-mlnmt import Helsinki-NLP/opus-mt-en-de --output opus-en-de
     """
-    from rich.console import Console
-    from transformers.utils import logging
+    from hf_mlnmt.cli.terminal import plain_console, silence
+    from hf_mlnmt.convert import import_model
 
-    from hf_mlnmt.convert import import_model as convert
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    imported = convert(model, output, tell=console.print, **({"revision": revision} if revision else {}))
+    silence()
+    console = plain_console()
+    imported = import_model(model, output, tell=console.print, **({"revision": revision} if revision else {}))
     for note in imported.record["notes"]:
         console.print(f"note: {note}")
     if (difference := imported.record["largest_difference_of_logits"]) is not None:

@@ -1,4 +1,4 @@
-"""`hf-mlnmt attention`: what the attention of one or several models looks at, as numbers and figures."""
+"""`hf-mlnmt analyse attention`: what the attention of one or several models looks at, as numbers and figures."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import (
-    Models,
-    OutputFolder,
-    SampleSeed,
-    SampleSize,
-    SourceFile,
-    SourceLanguage,
-    TargetLanguage,
-    finish,
-    load_systems,
-    tell_eager,
-)
-from hf_mlnmt.cli.machine import Device
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import decoding_options
+from hf_mlnmt.cli.terminal import finish, load_systems, tell_eager
 from hf_mlnmt.errors import UserError
 
 
@@ -33,6 +23,7 @@ class What(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
     dependency = "dependency"
     alignments = "alignments"
     maps = "maps"
+    coverage = "coverage"
 
 
 class Side(str, Enum):  # noqa: UP042
@@ -43,10 +34,11 @@ class Side(str, Enum):  # noqa: UP042
     source = "source"
 
 
+@decoding_options("num_beams")
 def attention(
-    models: Models,
-    source: SourceFile,
-    output: OutputFolder,
+    models: options.Models,
+    source: options.Source,
+    output: options.OutputFolder,
     what: Annotated[list[What], typer.Option("--what", "-w", help="The question; give it again for more.")],
     target: Annotated[
         Path | None,
@@ -56,8 +48,8 @@ def attention(
         Side | None,
         typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
     ] = None,
-    sample: SampleSize = 1000,
-    seed: SampleSeed = 1,
+    sample: options.SampleSize = 1000,
+    seed: options.SampleSeed = 1,
     renormalize: Annotated[
         bool, typer.Option("--renormalize", help="distance, entropy: weights of a position sum to 1 over the range.")
     ] = False,
@@ -67,18 +59,24 @@ def attention(
     summed: Annotated[
         bool, typer.Option("--summed", help="dependency: sum over target positions, not their mean.")
     ] = False,
-    layer: Annotated[int | None, typer.Option(min=1, help="alignments, maps: one decoder layer, from 1.")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="alignments, maps: one head, from 1; else the mean.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(min=1, help="alignments, maps, coverage: one decoder layer, from 1.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="alignments, maps, coverage: one head, from 1; else the mean.")
+    ] = None,
     gold: Annotated[
         Path | None, typer.Option("--gold", help="alignments: those made by people, i-j sure, i?j possible.")
     ] = None,
     one_based: Annotated[bool, typer.Option("--one-based", help="The gold alignments count words from 1.")] = False,
     sentence: Annotated[
-        int | None, typer.Option(min=1, help="maps, dependency: the line of the sentence to draw.")
+        int | None, typer.Option(min=1, help="maps, coverage, dependency: the line of the sentence to draw.")
     ] = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
-    device: Device = None,
+    source_language: options.From = None,
+    target_language: options.To = None,
+    *,
+    decoding: dict[str, Any],
+    device: options.Device = None,
 ) -> None:
     """Measure and draw what attention looks at: JSON, csv, png and svg in the folder --output.
 
@@ -87,18 +85,22 @@ def attention(
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
     - alignments: words linked by the attention over the source, and their error rate
     - maps: the weights of one sentence
+    - coverage: how much attention each source subword of one sentence has had, target subword by target subword, in
+      any model with attention over source positions, and the fertilities of the system fertility; of a search with
+      --beams (5) unless --target is given
 
     docs/analysis.md has the equations.
 
     Example:
 
-        hf-mlnmt attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
+        hf-mlnmt analyse attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
     """
     from hf_mlnmt.files import check_folder_name
 
     check_folder_name(output)
 
     from hf_mlnmt.analysis import self_attention, source_attention
+    from hf_mlnmt.analysis.coverage import coverage_study
     from hf_mlnmt.analysis.reading import draw_sample
     from hf_mlnmt.analysis.source_attention import read_gold
     from hf_mlnmt.evaluation.outputs import read_texts
@@ -133,7 +135,11 @@ def attention(
                 raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
             one = [sources[line - 1]], [targets[line - 1]] if targets else None
             used = draw_sample(systems, *one, None, seed, languages)
-            where: Any = "source" if side is None else side.value
-            study = source_attention.map_study(systems, used, where, layer, head)
+            if question is What.maps:
+                where: Any = "source" if side is None else side.value
+                study = source_attention.map_study(systems, used, where, layer, head)
+            else:
+                given = targets[line - 1] if targets else None
+                study = coverage_study(systems, sources[line - 1], given, layer, head, decoding.get("num_beams", 5))
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

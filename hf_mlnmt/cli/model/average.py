@@ -1,4 +1,4 @@
-"""`hf-mlnmt average`: one model from the mean weights of several checkpoints."""
+"""`hf-mlnmt model average`: one model from the mean weights of several checkpoints."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
+
 
 def average(
     checkpoints: Annotated[
         list[Path], typer.Argument(help="Model or checkpoint folders; or one run's folder, with --last.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The model folder to write.")],
+    output: options.ModelToWrite,
     last: Annotated[
         int | None, typer.Option("--last", "-n", min=1, help="Take the last N checkpoints of the run's folder.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Average the weights of checkpoints of one architecture.
 
@@ -24,8 +26,8 @@ def average(
 
     Examples:
 
-        hf-mlnmt average runs/a --last 5 -o average-of-5
-        hf-mlnmt average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2
+        hf-mlnmt model average runs/a --last 5 -o average-of-5
+        hf-mlnmt model average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2
     """
     from hf_mlnmt.files import check_new_folder
     from hf_mlnmt.training.checkpoints import checkpoints_to_average

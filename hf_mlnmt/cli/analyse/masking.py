@@ -1,4 +1,4 @@
-"""`hf-mlnmt masking`: what models lose without a collected layer or an auxiliary, and what auxiliaries can do alone."""
+"""`hf-mlnmt analyse masking`: what models lose without a collected layer or an auxiliary; auxiliaries by themselves."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.analysing import Models, OutputFolder, SourceFile, finish, load_systems, tell
-from hf_mlnmt.cli.evaluate import (
-    BatchTokens,
-    Beams,
-    Language,
-    LengthPenalty,
-    Protocol,
-    Reference,
-    Resamples,
-    Seed,
-    Trials,
-    decoding_options,
-)
-from hf_mlnmt.cli.machine import Device
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.evaluate import Language, Protocol, Resamples, Seed, Trials
+from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.cli.terminal import finish, load_systems, tell
 
 
 class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
@@ -31,12 +21,12 @@ class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum
     decoders = "decoders"
 
 
+@decoding_options(*TRANSLATION)
 def masking(
-    context: typer.Context,
-    models: Models,
-    source: SourceFile,
-    reference: Reference,
-    output: OutputFolder,
+    models: options.Models,
+    source: options.Source,
+    reference: options.Reference,
+    output: options.OutputFolder,
     what: Annotated[
         list[Question] | None, typer.Option("--what", "-w", help="Unless given: all that a model has.")
     ] = None,
@@ -45,10 +35,9 @@ def masking(
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
-    num_beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = None,
-    device: Device = None,
+    *,
+    decoding: dict[str, Any],
+    device: options.Device = None,
 ) -> None:
     """Translate a test set with each part of a model left out, and compare with the whole model.
 
@@ -60,7 +49,7 @@ def masking(
 
     Example:
 
-        hf-mlnmt masking runs/m-10/average -s test.en -r test.de -o analysis
+        hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
     from hf_mlnmt.files import check_folder_name
 
@@ -74,8 +63,6 @@ def masking(
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
     check_counts(sources, references, [str(source), *map(str, reference)])
-    options = {key: value for key, value in decoding_options(context).items() if value is not None}
-    decoding = {key: value for key, value in options.items() if key != "device"}
     how: Any = {
         "protocol": protocol,
         "language": asked["language"],

@@ -1,4 +1,4 @@
-"""`hf-mlnmt drop-auxiliaries`: a model with multi-level supervision as a plain one, for translation alone."""
+"""`hf-mlnmt model drop-auxiliaries`: a model with multi-level supervision as a plain one, for translation alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from hf_mlnmt.cli import options
+
 
 def drop_auxiliaries(
     model: Annotated[Path, typer.Argument(help="Model folder of a system ms-...: a run's average/ or best/.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The model folder to write.")],
+    output: options.ModelToWrite,
     auxiliary: Annotated[
         int | None,
         typer.Option(
@@ -21,7 +23,7 @@ def drop_auxiliaries(
             help="Instead of the main decoder: the auxiliary decoder on this encoder layer, as a model by itself.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
 
@@ -30,7 +32,7 @@ def drop_auxiliaries(
 
     Example:
 
-        hf-mlnmt drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
+        hf-mlnmt model drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
     """
     from hf_mlnmt.export import write_single_decoder
     from hf_mlnmt.files import check_new_folder

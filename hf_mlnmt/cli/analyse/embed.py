@@ -1,0 +1,46 @@
+"""`hf-mlnmt analyse embed`: a sentence embedding for every line of a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_mlnmt.cli import options
+
+
+def embed(
+    model: options.Model,
+    file: Annotated[Path, typer.Argument(help="Text, a sentence a line; also .gz.")],
+    output: Annotated[Path, options.output("An array of NumPy, .npy: float32 (lines, width).")],
+    source_language: options.From = None,
+    target_language: options.To = None,
+    pooling: options.Pooling = None,
+    device: options.Device = None,
+) -> None:
+    """Write a vector for every line of a text: what the encoder and, if there is one, the attention bridge make of it.
+
+    --from is the language of the text, for a model of several languages. --to is for a model that is told the target
+    by a token before the source (tagged): the token is put before every text.
+
+    Example:
+
+        hf-mlnmt analyse embed runs/bridge/average test.de.gz --from de -o test.de.npy
+    """
+    import numpy as np
+
+    from hf_mlnmt.analysis.embeddings import embed_file
+    from hf_mlnmt.cli.terminal import silence
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.files import atomic_path, check_file
+    from hf_mlnmt.generation.loading import load
+
+    if output.suffix != ".npy":
+        raise UserError(f"--output {output}: expected a name that ends in .npy.")
+    check_file(output)
+    silence()
+    vectors = embed_file(load(model, device), file, source_language, pooling, target_language)
+    with atomic_path(output) as path, path.open("wb") as handle:
+        np.save(handle, vectors, allow_pickle=False)
+    typer.echo(f"{output}: {vectors.shape[0]} sentences, {vectors.shape[1]} numbers each", err=True)

@@ -1,0 +1,69 @@
+"""`hf-mlnmt analyse retrieve`: how well sentence embeddings find translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import NamedPath, by_name
+
+
+def retrieve(
+    model: Annotated[NamedPath, typer.Argument(parser=NamedPath.parse, help="Model folder or Hub name, or NAME=PATH.")],
+    files: Annotated[
+        list[NamedPath],
+        typer.Argument(
+            parser=NamedPath.parse,
+            help="language=FILE for two or more languages; line i says the same in all of them.",
+        ),
+    ],
+    also: Annotated[
+        list[NamedPath] | None,
+        typer.Option(
+            "--also",
+            "-a",
+            parser=NamedPath.parse,
+            help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated.",
+        ),
+    ] = None,
+    pooling: options.Pooling = None,
+    target_language: options.To = None,
+    output: Annotated[Path | None, options.output("Also write the numbers here, as JSON.")] = None,
+    device: options.Device = None,
+) -> None:
+    """Translation retrieval: for every sentence the nearest one of another language, by cosine; is it its translation?
+
+    --to is for a model that is told the target by a token before the source (tagged): it is put before every text.
+
+    Example:
+
+        hf-mlnmt analyse retrieve runs/bridge/average de=test.de.gz en=test.en.gz fr=test.fr.gz
+        hf-mlnmt analyse retrieve runs/k1/average de=test.de.gz en=test.en.gz --also k25=runs/k25 --also k50=runs/k50
+    """
+    from rich.console import Console
+
+    from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_table
+    from hf_mlnmt.cli.terminal import silence
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.files import check_file, write_json
+    from hf_mlnmt.generation.loading import load
+
+    languages = {one.name: Path(one.path) for one in files}
+    if len(languages) < 2 or len(languages) < len(files) or not all(languages):
+        raise UserError("give language=FILE for at least two languages, each once, as in de=test.de en=test.en.")
+    if output is not None:
+        check_file(output)
+    silence()
+    accuracies = {}
+    for name, folder in by_name([model, *(also or [])]).items():
+        parts = load(folder, device)
+        vectors = {code: embed_file(parts, file, code, pooling, target_language) for code, file in languages.items()}
+        accuracies[name] = retrieval(vectors)
+    Console().print(retrieval_table(accuracies, list(languages)))
+    if output is not None:
+        content = {"models": accuracies} if also else {"accuracy": accuracies[model.label]}
+        settings = {"pooling": pooling, "target_language": target_language}
+        write_json(output, {"schema": "hf_mlnmt.retrieval/1", **settings, **content})

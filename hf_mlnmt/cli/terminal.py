@@ -1,0 +1,147 @@
+"""What verbs show: lines and tables on the terminal, the bar of a translation; and the files that a study writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hf_mlnmt.cli.options import NamedPath, by_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hf_mlnmt.analysis.study import Study
+    from hf_mlnmt.generation.back_translation import Watcher
+    from hf_mlnmt.generation.loading import Parts
+
+EVERY = 60.0  # seconds between two lines of a progress where there is no terminal
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error."""
+    typer.echo(text, err=True)
+
+
+def plain_console() -> Console:
+    """Standard error for lines that are printed as they are."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+def silence() -> None:
+    """From now on Transformers is silent but for errors, and shows no bars."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def load_systems(models: Iterable[NamedPath | str], device: str | None) -> dict[str, Parts]:
+    """Every model with its tokenizers, by name."""
+    from hf_mlnmt.generation.loading import load
+
+    silence()
+    return {name: load(path, device) for name, path in by_name(models).items()}
+
+
+def tell_eager(systems: dict[str, Any]) -> None:
+    """Say which models are switched to the implementation of attention that returns its weights."""
+    for name, parts in systems.items():
+        if (used := parts.model.config._attn_implementation) != "eager":
+            tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
+
+
+def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
+    """Write a study, print its summary and say where the files are."""
+    print_rows(study.stem, study.summary)
+    paths = study.write(output, settings)
+    tell(f"{study.stem}: written to {output}: " + ", ".join(path.name for path in paths))
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows as a table on the terminal; numbers with up to four digits behind the point."""
+    from rich.console import Console
+
+    from hf_mlnmt.table import Number, Table
+
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    columns = [
+        Number(name) if all(isinstance(row.get(name, 0), (int, float)) for row in rows) else name for name in names
+    ]
+    Console().print(Table(columns, [[_cell(row.get(name)) for name in names] for row in rows], title))
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class LinesProgress:
+    """A bar for lines of text with an estimate of the time left; without a terminal a line now and then.
+
+    Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts).
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.console = console
+        self.done: int | None = None
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeElapsedColumn())
+        self.bar = Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task: Any = None
+        self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
+        self._told = 0.0
+
+    def __enter__(self) -> LinesProgress:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def watcher(self) -> Watcher:
+        """What back-translation tells, shown here: lines, warnings in yellow, the bar."""
+        from hf_mlnmt.generation.back_translation import Watcher
+
+        def say(text: str, style: str | None = None) -> None:
+            self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+        return Watcher(say, lambda text: say(f"warning: {text}", "yellow"), self.show)
+
+    def close(self) -> None:
+        """Take the bar away; `show` begins another one."""
+        self.bar.stop()
+        if self._task is not None:
+            self.bar.remove_task(self._task)
+            self._task = None
+
+    def show(self, done: int, total: int, counts: Any) -> None:
+        """So many lines are done."""
+        now = time.monotonic()
+        if self._task is None:
+            self.bar.start()
+            self._task, self._first, self._told = self.bar.add_task("", total=total, speed=""), (now, done), now
+        self.done = done
+        seconds, lines = now - self._first[0], done - self._first[1]
+        speed = f"{lines / seconds:,.0f} lines/s" if lines and seconds else ""
+        self.bar.update(self._task, completed=done, speed=speed)
+        if done == total:
+            self.close()
+            return
+        if not self.console.is_terminal and now - self._told > EVERY and lines:
+            self._told = now
+            left = (total - done) * seconds / lines
+            self.console.print(f"{done:,} of {total:,} lines, {speed}, {left / 60:.0f} minutes left", highlight=False)
