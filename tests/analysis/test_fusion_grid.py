@@ -109,7 +109,7 @@ def test_command(folder, tmp_path):
     for name, lines in (("val.de", SOURCES), ("val.en", REFERENCES[0])):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     files = ["-s", str(tmp_path / "val.de"), "-r", str(tmp_path / "val.en"), "-o", str(tmp_path / "grid")]
-    options = ["--beams", "2", "--max-new-tokens", "8", "--sentences", "4", "-b", "0", "-b", "0.5"]
+    options = ["--beams", "2", "--max-new-tokens", "8", "--sentences", "4", "--beta", "0", "--beta", "0.5"]
     said = CliRunner().invoke(app, ["analyse", "fusion-grid", str(folder), *files, *options])
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     assert said.exit_code == 0, said.exception

@@ -59,19 +59,28 @@ def test_average_does_not_overwrite(tmp_path):
         raise call("average", model, model, "--last", 2, "--output", tmp_path / "x", ok=False).exception
 
 
+def test_a_recipe_with_rounds_is_trained_by_the_same_verb(tmp_path):
+    recipe = write_recipe(tmp_path / "recipe.yaml", rounds={"back": {"reverse": True}, "forth": {}})
+    data = write_corpus(tmp_path / "data")
+    said = call("train", recipe, "--data", data, "--output", tmp_path / "out", "--set", "budget.steps=8", "--dry-run")
+    assert "round back: de-en" in said.stderr
+    assert said.stderr.index("round back: de-en") < said.stderr.index("round forth: en-de")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("end", "code", "left_open"),
     [(None, 0, False), (Interrupted(15, "stopped"), 143, False), (UserError("others wait"), 1, True)],
 )
-def test_the_group_of_processes_is_closed_unless_others_may_wait_in_it(monkeypatch, end, code, left_open):
-    def run_recipe(*_):
+def test_the_group_of_processes_is_closed_unless_others_may_wait_in_it(tmp_path, monkeypatch, end, code, left_open):
+    def run_recipe(*_, **__):
         if end is not None:
             raise end
 
     monkeypatch.setattr("hf_mlnmt.training.run_recipe", run_recipe)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        assert call("train", "recipe.yaml", ok=False).exit_code == code
+        assert call("train", write_recipe(tmp_path / "recipe.yaml"), ok=False).exit_code == code
         assert torch.distributed.is_initialized() == left_open
     finally:
         if torch.distributed.is_initialized():
