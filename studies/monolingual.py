@@ -118,7 +118,7 @@ class Study:
         started = time.time()
         for words in commands:
             if code := self._call(words):
-                self.failed[work.name] = f"hf-mlnmt {words[0]} ended with {code}"
+                self.failed[work.name] = f"hf-mlnmt {' '.join(words[:2])} ... ended with {code}"
                 return
         if work.of is not None:
             finish(work)
@@ -182,6 +182,8 @@ class Study:
             commands = work.commands()
         except FileNotFoundError:  # its grid is not there, so it was not made
             commands = []
+        # As they were before there were groups of verbs: what was made then is not made again.
+        commands = [words[1:] if words[0] in ("model", "analyse") else words for words in commands]
         return hashlib.sha256(json.dumps([recipe, commands]).encode()).hexdigest()
 
     # What is found

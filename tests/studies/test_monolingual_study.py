@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -110,6 +111,10 @@ def test_a_fused_search_becomes_a_run_like_its_models(study_module, make, tmp_pa
     write_json(row.needs[2].folder / "grid.json", {"rows": grid})
     fuse = row.commands()[0]
     assert fuse[fuse.index("--beta") + 1] == "0.1"
+    before = [words[words[0] == "model" :] for words in row.commands()]  # `fuse`, as an earlier version called it
+    digest = hashlib.sha256(json.dumps([None, before]).encode()).hexdigest()
+    write_json(study.output / "done" / f"{row.name}.json", {"made_of": digest})
+    assert study.is_done(row)
     write_json(row.of.folder / "results.json", {"system": "parallel.deen-10", "seed": 1, "budget": 3, "scores": {}})
     scored = {"scores": {"val": 1}, "outputs": {}, "parameters": 7, "command": "hf-mlnmt evaluate", "system": "x"}
     write_json(row.folder / "scores.json", scored)
