@@ -55,13 +55,15 @@ def by_name(given: Iterable[NamedPath | str]) -> dict[str, str]:
     return paths
 
 
+def named_paths(help: str) -> Any:
+    """An argument of systems or models, NAME=PATH or PATH."""
+    return typer.Argument(parser=NamedPath.parse, metavar="NAME=PATH", help=help)
+
+
 # Models and files
 
 Model = Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")]
-Models = Annotated[
-    list[NamedPath],
-    typer.Argument(parser=NamedPath.parse, help="Model folders or Hub names; NAME=PATH gives a name for the figures."),
-]
+Models = Annotated[list[NamedPath], named_paths("Model folders or Hub names; NAME=PATH gives a name for the figures.")]
 Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (text or .gz).")]
 Reference = Annotated[
     list[Path], typer.Option("--reference", "-r", help="Raw references (text or .gz); give it again for more.")

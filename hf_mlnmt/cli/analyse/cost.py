@@ -16,10 +16,7 @@ from hf_mlnmt.cli.terminal import finish, tell
 def cost(
     systems: Annotated[
         list[NamedPath],
-        typer.Argument(
-            parser=NamedPath.parse,
-            help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline.",
-        ),
+        options.named_paths("Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
     ],
     output: OutputFolder,
     shape: Annotated[str, typer.Option(help="Of systems: tiny, small or base; a folder has its own.")] = "small",

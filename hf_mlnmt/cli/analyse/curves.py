@@ -15,10 +15,7 @@ from hf_mlnmt.cli.terminal import finish
 def curves(
     runs: Annotated[
         list[NamedPath],
-        typer.Argument(
-            parser=NamedPath.parse,
-            help="Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure.",
-        ),
+        options.named_paths("Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."),
     ],
     output: Annotated[Path, options.output("Folder for curves.png, curves.svg, curves.csv and curves.json.")] = Path(
         "curves"

@@ -17,6 +17,7 @@ def retrieve(
         list[NamedPath],
         typer.Argument(
             parser=NamedPath.parse,
+            metavar="LANGUAGE=FILE",
             help="language=FILE for two or more languages; line i says the same in all of them.",
         ),
     ],
