@@ -34,7 +34,7 @@ class Side(str, Enum):  # noqa: UP042
     source = "source"
 
 
-@decoding_options("num_beams")
+@decoding_options(num_beams=5)
 def attention(
     models: options.Models,
     source: options.Source,
@@ -87,7 +87,7 @@ def attention(
     - maps: the weights of one sentence
     - coverage: how much attention each source subword of one sentence has had, target subword by target subword, in
       any model with attention over source positions, and the fertilities of the system fertility; of a search with
-      --beams (5) unless --target is given
+      --beams unless --target is given
 
     docs/analysis.md has the equations.
 
@@ -140,6 +140,7 @@ def attention(
                 study = source_attention.map_study(systems, used, where, layer, head)
             else:
                 given = targets[line - 1] if targets else None
-                study = coverage_study(systems, sources[line - 1], given, layer, head, decoding.get("num_beams", 5))
+                study = coverage_study(systems, sources[line - 1], given, layer, head, decoding["num_beams"])
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
+        settings |= {"beams": decoding["num_beams"]} if question is What.coverage else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})
