@@ -31,7 +31,7 @@ from typing import Any
 from papers import BASELINE, known_system, reported_of
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.marks import holm
+from hf_mlnmt.evaluation.significance import holm
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.comparing import add_runs
 from hf_mlnmt.reports.comparison import PAGE, TESTED, RunComparison, comparisons, read_comparison

@@ -13,7 +13,7 @@ from typing import Any
 
 from papers import printed_tables
 
-from hf_mlnmt.evaluation.marks import LEGEND
+from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.files import read_json
 from hf_mlnmt.reports.comparison import COMPARISON, PAGE, RunComparison, read_comparison
 from hf_mlnmt.table import Number, Table

@@ -54,7 +54,7 @@ def domain_study(
 
     outputs: {test set: {system: lines}}, the baseline first. perplexities: {test set: {language model: Perplexity}}, of
     the first reference. scoring: as `compare` takes it, with one protocol. `difference` and p-values are against the
-    baseline on the same test set, `sign` the mark of evaluation/marks.py.
+    baseline on the same test set, `sign` the mark of evaluation/significance.py.
     """
     study = Study("domains")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}

@@ -26,7 +26,7 @@ from hf_mlnmt.analysis.study import Study, file_name, named
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName, score
 from hf_mlnmt.evaluation.compare import p_values, significance_tests
-from hf_mlnmt.evaluation.marks import marks
+from hf_mlnmt.evaluation.significance import marks
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 

@@ -87,7 +87,7 @@ def compare(
     from hf_mlnmt.evaluation import compare as compare_outputs
     from hf_mlnmt.evaluation import comparison_tables
     from hf_mlnmt.evaluation.outputs import load_system, name_systems, read_references, read_texts
-    from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
     from hf_mlnmt.reports.compare_page import write_page

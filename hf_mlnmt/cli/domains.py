@@ -71,7 +71,7 @@ def domains(
 
     from hf_mlnmt.analysis.domains import domain_study, read_tests
     from hf_mlnmt.evaluation.outputs import load_system, read_references
-    from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.scores import scoring_options
 
     tests, named = read_tests(test), name_models(systems)
     asked = scoring_options([protocol], metric, language, None, Path(next(iter(tests.values())).references[0]))

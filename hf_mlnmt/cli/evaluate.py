@@ -150,7 +150,7 @@ def evaluate(
 
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
-    from hf_mlnmt.evaluation.request import scoring_options
+    from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.files import check_file, write_text
 
     if (model is None) == (hypothesis is None):

@@ -71,8 +71,7 @@ def outputs(
 
     from hf_mlnmt.analysis.outputs import difference_study, length_study, read_starts, source_lengths, statistics_study
     from hf_mlnmt.evaluation.outputs import load_system, read_references, read_texts
-    from hf_mlnmt.evaluation.request import scoring_options
-    from hf_mlnmt.evaluation.scores import check_counts
+    from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
     starts = read_starts(groups)
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])

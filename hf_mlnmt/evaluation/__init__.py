@@ -2,10 +2,20 @@
 
 from hf_mlnmt.evaluation.compare import Comparison, compare
 from hf_mlnmt.evaluation.metric import METRIC_PATH, load_metric
-from hf_mlnmt.evaluation.protocols import METRICS, PROTOCOLS, MetricName, Protocol, ProtocolName, moses
 from hf_mlnmt.evaluation.report import comparison_tables, score_tables
 from hf_mlnmt.evaluation.results import Results, open_results, read_results, versions
-from hf_mlnmt.evaluation.scores import MetricScore, Scores, score, score_protocols
+from hf_mlnmt.evaluation.scores import (
+    METRICS,
+    PROTOCOLS,
+    MetricName,
+    MetricScore,
+    Protocol,
+    ProtocolName,
+    Scores,
+    moses,
+    score,
+    score_protocols,
+)
 from hf_mlnmt.evaluation.significance import PairedResult, PairedTests, paired_tests
 
 __all__ = [

@@ -8,13 +8,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.marks import holm, marks
-from hf_mlnmt.evaluation.protocols import METRICS, MetricName, ProtocolName, choose_protocols
 from hf_mlnmt.evaluation.results import versions
-from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED, Lines, References, Scores, score
-from hf_mlnmt.evaluation.seed_tests import SeedResult, compare_seeds
-from hf_mlnmt.evaluation.sentence_counts import Counts, count_sentences
-from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, PairedTests, paired_tests
+from hf_mlnmt.evaluation.scores import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_SEED,
+    METRICS,
+    Lines,
+    MetricName,
+    ProtocolName,
+    References,
+    Scores,
+    choose_protocols,
+    score,
+)
+from hf_mlnmt.evaluation.significance import (
+    DEFAULT_TRIALS,
+    Counts,
+    PairedTests,
+    SeedResult,
+    compare_seeds,
+    count_sentences,
+    holm,
+    marks,
+    paired_tests,
+)
 
 SCHEMA = "hf_mlnmt.comparison/2"
 

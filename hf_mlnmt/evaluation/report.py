@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hf_mlnmt.evaluation.compare import Comparison
-from hf_mlnmt.evaluation.marks import LEGEND
-from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
-from hf_mlnmt.evaluation.scores import Scores
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
+from hf_mlnmt.evaluation.scores import MetricName, ProtocolName, Scores
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, LEGEND, TOO_FEW
 from hf_mlnmt.table import Number, Table
 
 TITLES: dict[ProtocolName, str] = {

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.protocols import ProtocolName
-from hf_mlnmt.evaluation.scores import Scores
+from hf_mlnmt.evaluation.scores import ProtocolName, Scores
 from hf_mlnmt.evaluation.significance import PairedTests
 from hf_mlnmt.files import check_file, write_json
 

@@ -18,9 +18,9 @@ from typing import Any
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.evaluation.protocols import ProtocolName
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
-from hf_mlnmt.evaluation.sentence_counts import Counts, count_sentences, scores_of_sums
+from hf_mlnmt.evaluation.scores import ProtocolName
+from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 MODEL = "average"  # the model that a run's results.json is of

@@ -1,15 +1,127 @@
-"""score(): sacreBLEU's BLEU, chrF and TER of one system on one test set, with signatures and confidence intervals."""
+"""Scores of one system on one test set: sacreBLEU's BLEU, chrF and TER with signatures and confidence intervals.
+
+Two protocols say how text is prepared, which sacreBLEU metrics read it, and how the scores are signed:
+
+protocol  | reference and output are           | BLEU tokeniser | the same as
+"cased"   | left as they are                   | 13a            | the `sacrebleu` command
+"classic" | lower-cased, then Moses-normalised | none           | `multi-bleu.perl` on text prepared as
+          | and Moses-tokenised                |                | Multi30k's own `lc.norm.tok` files
+
+References are raw text in both: the protocol does the lower-casing and tokenising, of both sides, once.
+A classic signature says `protocol:classic` and names the sacremoses version; a cased one is sacreBLEU's own, untouched.
+`scoring_options` checks what a command is asked to score with before anything is translated.
+References: Post 2018 (sacreBLEU); Elliott et al. 2016 (Multi30k; scripts/task1-tokenize.sh of its repository).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.protocols import METRICS, MetricName, Protocol, ProtocolName, choose_protocols, metric_named
+from hf_mlnmt.data.processing import moses_languages
+from hf_mlnmt.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric, Signature
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+ProtocolName = Literal["cased", "classic"]
+MetricName = Literal["BLEU", "chrF", "TER"]
+PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
+METRICS: tuple[MetricName, ...] = get_args(MetricName)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to score. `language`: the target language's two-letter code; classic needs it, cased does not."""
+
+    name: ProtocolName
+    language: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in PROTOCOLS:
+            raise UserError(
+                f"protocol {self.name!r}: expected one of {', '.join(PROTOCOLS)}{suggest(str(self.name), PROTOCOLS)}."
+            )
+        if self.name == "classic" and not _two_letters(self.language):
+            raise UserError(
+                f"language {self.language!r}: the classic protocol tokenises by the rules of the target language; "
+                "give its two-letter code, for example 'de'."
+            )
+
+    def prepare(self, lines: Sequence[str | None]) -> list[Any]:
+        """The text as the metrics read it. None (no such reference for this sentence) stays None."""
+        if self.name == "cased":
+            return list(lines)
+        assert self.language is not None
+        return [None if line is None else moses(line, self.language) for line in lines]
+
+    def metric(self, name: MetricName, prepared_references: Sequence[Sequence[Any]]) -> Metric:
+        """A sacreBLEU metric with sacreBLEU's defaults, holding these references (one list of lines each)."""
+        from sacrebleu.metrics import BLEU, CHRF, TER
+
+        name = metric_named(name)
+        if name == "BLEU":
+            classic = self.name == "classic"
+            return BLEU(tokenize="none" if classic else "13a", force=classic, references=prepared_references)
+        if name == "chrF":
+            return CHRF(references=prepared_references)
+        return TER(references=prepared_references)
+
+    def sign(self, signature: Signature) -> str:
+        """sacreBLEU's signature as text, with what classic changes written over it."""
+        if self.name == "classic":
+            tokeniser = signature.info.get("tok")
+            # TER's own tokeniser runs on top of ours; with its defaults it only joins spaces.
+            signature.update("tok", f"moses-{self.language}" + ("+tercom" if tokeniser == "tercom" else ""))
+            signature.update("case", "lc")
+            signature.update("protocol", "classic")
+            signature.update("sacremoses", version("sacremoses"))
+        return signature.format()
+
+
+def choose_protocols(protocols: Sequence[str] | None, language: str | None) -> list[Protocol]:
+    """Those named; unless told, both, or 'cased' alone when `language` is no two-letter code (or not known)."""
+    names = protocols or (PROTOCOLS if _two_letters(language) else PROTOCOLS[:1])
+    return [Protocol(name, language) for name in names]  # type: ignore[arg-type]  # Protocol checks it
+
+
+def _two_letters(language: str | None) -> bool:
+    return re.fullmatch("[a-z]{2}", language or "") is not None
+
+
+def metric_named(name: str) -> MetricName:
+    """BLEU, chrF or TER, written in any case."""
+    for known in METRICS:
+        if name.lower() == known.lower():
+            return known
+    raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(name, METRICS)}.")
+
+
+def moses(line: str, language: str) -> str:
+    """Lower-case, normalise punctuation, tokenise; tokens separated by one space, XML characters not escaped.
+
+    Multi30k's order: lower-casing comes first, so abbreviations are looked up in lower case, as in its own files.
+    Not data/processing.py's function: what a score means may not change with an option of training.
+    """
+    normaliser, tokeniser = _moses_tools(language)
+    return tokeniser.tokenize(normaliser.normalize(line.lower()), return_str=True, escape=False)
+
+
+@lru_cache(maxsize=8)
+def _moses_tools(language: str) -> tuple[MosesPunctNormalizer, MosesTokenizer]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+
 
 DEFAULT_SEED = 12345
 """sacreBLEU's own, so that our intervals and p-values are those of its command line."""
@@ -176,3 +288,47 @@ def sacrebleu_seed(seed: int) -> Iterator[None]:
             del os.environ["SACREBLEU_SEED"]
         else:
             os.environ["SACREBLEU_SEED"] = before
+
+
+log = logging.getLogger(__name__)
+
+
+def scoring_options(
+    protocols: Sequence[str] | None,
+    metrics: Sequence[str] | None,
+    language: str | None,
+    target_language: str | None,
+    reference: Path,
+) -> dict[str, Any]:
+    """score_protocols()' arguments from a command's options; their errors are UserErrors.
+
+    language: as asked for; None: see `scored_language`.
+    """
+    language = language or scored_language(target_language, reference)
+    if language:
+        Protocol("classic", language)
+    chosen = [how.name for how in choose_protocols(protocols, language)]
+    if "classic" in chosen and language not in moses_languages():
+        log.warning("language %r: Moses has no rules of its own for it; its general ones cut the text", language)
+    return {"protocols": chosen, "language": language, "metrics": [metric_named(name) for name in metrics or METRICS]}
+
+
+def scored_language(target_language: str | None, reference: Path) -> str | None:
+    """The two-letter code of what is scored: of the language translated into, else of the reference's name.
+
+    Raises UserError when the two are not the same: nobody but the user knows which is right.
+    """
+    named = language_of(reference)
+    # "de_DE" and "pt-BR" begin with it; "deu_Latn" and "deu" do not tell.
+    told = re.fullmatch(r"([a-z]{2})([_-]\w+)?", target_language or "")
+    if told and named and told[1] != named:
+        raise UserError(
+            f"{reference}: its name says the language is {named!r}, but it is translated into {target_language!r}. "
+            "Say which of them to score as, by --language."
+        )
+    return told[1] if told else named
+
+
+def language_of(path: str | Path) -> str | None:
+    """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
+    return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in moses_languages()), None)

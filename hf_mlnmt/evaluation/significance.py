@@ -1,32 +1,193 @@
-"""sacreBLEU's own tests of a difference to the baseline: paired bootstrap and approximate randomisation.
+"""Is the difference of two systems chance? Counts of sentences, tests over seeds, and the marks † and ‡.
 
-`compare` shows their p-values beside ours, to be compared with what others got from sacreBLEU. No mark is made of
-them: its bootstrap calls 10 to 12 % of equal systems different at 0.05, and its randomisation does not count ties
-(seed_tests.py).
+Each system was trained once or from several seeds; its score is the mean of its runs' scores. BLEU, chrF and TER of a
+test set are functions of sums over sentences: of matched and possible n-grams and lengths, of edits. The numbers of
+each sentence are sacreBLEU's own "sufficient statistics"; kept beside a run's scores they let runs be tested when
+their translations are gone, or may not be published.
 
-References: Koehn 2004 (paired bootstrap); Riezler and Maxwell 2005 (approximate randomisation).
+| metric | numbers of a sentence |
+| --- | --- |
+| BLEU | output tokens, reference tokens, matched 1- to 4-grams, 1- to 4-grams of the output |
+| chrF | for each of 1 to 6 characters: n-grams of the output, of the reference, matched |
+| TER | edits, reference tokens (the mean over references) |
+
+Approximate randomisation and the paired bootstrap ask what other sentences would have given. With one run each both
+draw what sacreBLEU draws, and the bootstrap's p-value is sacreBLEU's; that of randomisation counts ties, too
+(`randomisation_test` says why). That another seed moves all sentences of a run together is not in them: with few runs
+their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds would have given,
+from the runs' scores alone, and needs more than two or three of them to find a difference.
+
+References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
+test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Phipson and Smyth 2010 (the
+p-value of a randomisation test); Holm 1979 (correction for many systems).
 """
 
 from __future__ import annotations
 
+import gzip
 import multiprocessing
+import statistics
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.protocols import METRICS, MetricName, Protocol, ProtocolName, metric_named
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
+    METRICS,
     Lines,
+    MetricName,
+    Protocol,
+    ProtocolName,
     References,
     check_counts,
+    metric_named,
     reference_lists,
     sacrebleu_seed,
 )
+from hf_mlnmt.files import atomic_path
+
+LEGEND = (
+    "† p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for the number of systems that were compared with "
+    "the baseline (Holm)."
+)
+"""What every table, page and document with marks says of them."""
+
+
+def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
+    """The mark of each system that was compared with one baseline; "" for none.
+
+    p_values: {system: p of approximate randomisation, not corrected}, of all these systems; None: not tested.
+    """
+    return {name: "" if p is None else _mark(p) for name, p in holm(p_values).items()}
+
+
+def _mark(p: float) -> str:
+    return "‡" if p < 0.01 else "†" if p < 0.05 else ""
+
+
+def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """p-values corrected for their number (Holm 1979), the chance of one false alarm among all; None stays None."""
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    corrected: dict[str, float | None] = dict.fromkeys(p_values)
+    largest = 0.0
+    for rank, (p, name) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        corrected[name] = largest
+    return corrected
+
+
+Counts = dict[MetricName, np.ndarray]
+"""For each metric an array (sentences, numbers)."""
+
+
+def count_sentences(
+    outputs: Lines,
+    references: References,
+    *,
+    protocol: ProtocolName = "cased",
+    language: str | None = None,
+    metrics: Sequence[str] = METRICS,
+) -> Counts:
+    """The numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
+    sets = reference_lists(references)
+    check_counts(outputs, sets)
+    how = Protocol(protocol, language)
+    prepared, prepared_references = how.prepare(outputs), [how.prepare(lines) for lines in sets]
+    counts: Counts = {}
+    for name in map(metric_named, metrics):
+        found = how.metric(name, prepared_references)._extract_corpus_statistics(prepared, None)
+        counts[name] = np.array(found, np.float64 if name == "TER" else np.int64)
+    return counts
+
+
+def scores_of_sums(metric: MetricName, sums: np.ndarray) -> np.ndarray:
+    """Scores (...,), 0 to 100 and more, from sums over sentences (..., numbers): sacreBLEU's, for many at a time.
+
+    Sums in which a metric must smooth (no match of some n, nothing to match) are given to sacreBLEU one by one.
+    """
+    rows = sums.reshape(-1, sums.shape[-1]).astype(np.float64)
+    plain = (rows > 0).all(1) if metric != "TER" else rows[:, 1] > 0
+    scores = np.empty(len(rows))
+    scores[plain] = _FORMULAS[metric](rows[plain])
+    if not plain.all():
+        one = Protocol("cased").metric(metric, [["-"]])
+        scores[~plain] = [one._compute_score_from_stats(row.tolist()).score for row in rows[~plain]]
+    return scores.reshape(sums.shape[:-1])
+
+
+def _bleu(rows: np.ndarray) -> np.ndarray:
+    lengths, references, matched, possible = rows[:, 0], rows[:, 1], rows[:, 2:6], rows[:, 6:10]
+    brevity = np.exp(np.minimum(0, 1 - references / lengths))
+    return 100 * brevity * np.exp(np.log(matched / possible).mean(1))  # type: ignore[no-any-return]
+
+
+def _chrf(rows: np.ndarray, beta: float = 2) -> np.ndarray:
+    outputs, references, matched = rows[:, 0::3], rows[:, 1::3], rows[:, 2::3]
+    precision, recall = (matched / outputs).mean(1), (matched / references).mean(1)
+    return 100 * (1 + beta**2) * precision * recall / (beta**2 * precision + recall)  # type: ignore[no-any-return]
+
+
+def _ter(rows: np.ndarray) -> np.ndarray:
+    return 100 * rows[:, 0] / rows[:, 1]  # type: ignore[no-any-return]
+
+
+_FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
+
+
+# The file: safetensors of small integers, packed with gzip: "<test set>/<protocol>/<metric>" -> (sentences, numbers).
+
+TestSets = Mapping[str, Mapping[ProtocolName, Counts]]
+
+
+def write_counts(path: str | Path, counts: TestSets) -> Path:
+    """Write {test set: {protocol: Counts}} as one file, the same bytes for the same numbers."""
+    from safetensors.numpy import save
+
+    arrays = {
+        f"{test}/{protocol}/{metric}": _smallest(array)
+        for test, protocols in counts.items()
+        for protocol, by_metric in protocols.items()
+        for metric, array in by_metric.items()
+    }
+    with atomic_path(path) as new:
+        new.write_bytes(gzip.compress(save(dict(sorted(arrays.items()))), mtime=0))
+    return Path(path)
+
+
+def read_counts(path: str | Path) -> dict[str, dict[ProtocolName, Counts]]:
+    """What `write_counts` has written. UserError for another file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(gzip.decompress(Path(path).read_bytes()))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except (SafetensorError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: not a file of sentence counts ({error}).") from error
+    found: dict[str, dict[Any, Counts]] = {}
+    for name, array in arrays.items():
+        parts = name.rsplit("/", 2)
+        if len(parts) != 3 or array.ndim != 2:
+            raise UserError(f"{path}: '{name}' is not <test set>/<protocol>/<metric>: not a file of sentence counts.")
+        found.setdefault(parts[0], {}).setdefault(parts[1], {})[metric_named(parts[2])] = array
+    return found
+
+
+def _smallest(array: np.ndarray) -> np.ndarray:
+    if (array != np.floor(array)).any():
+        return array.astype(np.float64)
+    kind = np.min_scalar_type(int(array.max(initial=0)))
+    return array.astype(kind if kind in (np.uint8, np.uint16) else np.int64)
+
 
 DEFAULT_TRIALS = 10_000
 FEWEST_SENTENCES = 100
@@ -158,3 +319,156 @@ def _paired_test(
     # sacreBLEU renames its metrics ('CHRF' becomes 'chrF2') and keeps their order.
     columns: Any = [column for key, column in table.items() if key != "System"]
     return dict(zip(metrics, columns, strict=True)), dict(zip(metrics, signed.values(), strict=True))
+
+
+Runs = Sequence[np.ndarray]
+
+TIE = 1e-9
+"""Differences of scores (0 to 100) that are as close as this are equal.
+
+Trials with the same counts give the same difference only up to rounding, for example when the same scores of several
+runs are added in another order. Sums of counts are exact, so that is a few units in the last place of a score, below
+1e-12. One matched n-gram more is far above 1e-9: in a test set of a million tokens it changes BLEU by more than 1e-6.
+"""
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """A system beside the baseline in one metric, each by the mean of its runs' scores.
+
+    p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
+    without SciPy.
+    """
+
+    scores: tuple[float, ...]
+    difference: float
+    approximate_randomisation: float | None
+    paired_bootstrap: float | None
+    welch: float | None
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample's standard deviation over seeds; None of one."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """{difference, approximate_randomisation, paired_bootstrap, welch}; p-values are not rounded."""
+        return {
+            "difference": round(self.difference, 4),
+            "approximate_randomisation": self.approximate_randomisation,
+            "paired_bootstrap": self.paired_bootstrap,
+            "welch": self.welch,
+        }
+
+
+def compare_seeds(
+    metric: MetricName,
+    baseline: Runs,
+    system: Runs,
+    *,
+    trials: int = DEFAULT_TRIALS,
+    bootstrap: int = DEFAULT_BOOTSTRAP,
+    seed: int = DEFAULT_SEED,
+) -> SeedResult:
+    """All tests of a system beside the baseline. Both have as many runs, those of the same seeds at the same places."""
+    check_runs(baseline, system)
+    base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
+    tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
+    return SeedResult(
+        tuple(own.tolist()),
+        float(own.mean() - base.mean()),
+        randomisation_test(metric, baseline, system, trials, seed) if tested else None,
+        bootstrap_test(metric, baseline, system, bootstrap, seed) if tested else None,
+        welch_test(base.tolist(), own.tolist()) if tested else None,
+    )
+
+
+def check_runs(baseline: Runs, system: Runs) -> None:
+    """UserError unless both have equally many runs, at least one, all of the same sentences."""
+    if len(baseline) != len(system) or not baseline:
+        raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
+    shapes = {run.shape for run in (*baseline, *system)}
+    if len(shapes) > 1:
+        raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
+
+
+def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> float:
+    """The p-value of approximate randomisation.
+
+    p is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
+    as a trial. sacreBLEU counts larger ones alone. Where few sentences differ most trials are ties: of one sentence all
+    are, so p is 1, and 1 / (trials + 1) by sacreBLEU's rule.
+    """
+    shuffled, real = shuffled_differences(metric, baseline, system, trials, seed), _difference(metric, baseline, system)
+    return _p_value(shuffled >= real - TIE)
+
+
+def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> np.ndarray:
+    """The absolute difference of mean scores in each trial of approximate randomisation: an array (trials,).
+
+    A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
+    """
+    draw = np.random.default_rng(seed)
+    shuffled = np.zeros((2, trials))
+    for base, own in zip(baseline, system):
+        kept = draw.integers(2, size=(trials, len(base)), dtype=bool)
+        # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's.
+        first = _products(kept, base.astype(np.float64) - own) + own.sum(0)
+        shuffled += scores_of_sums(metric, np.stack([first, base.sum(0) + own.sum(0) - first]))
+    return np.abs(shuffled[0] - shuffled[1]) / len(system)
+
+
+def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: int, seed: int) -> float:
+    """The p-value of the paired bootstrap, as sacreBLEU counts it.
+
+    Sentences are drawn with replacement, the same ones for every run. p is the share of samples whose difference is
+    larger than their mean difference by more than the real one. It is below 0.05 for one in eight to ten pairs of equal
+    systems, so no mark is made of it.
+    """
+    draw = np.random.default_rng(seed)
+    sentences = len(baseline[0])
+    drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
+    times = np.stack([np.bincount(row, minlength=sentences).astype(np.uint16) for row in drawn])
+    differences = np.zeros(samples)
+    for base, own in zip(baseline, system):
+        differences += scores_of_sums(metric, _products(times, own))
+        differences -= scores_of_sums(metric, _products(times, base))
+    differences = np.abs(differences / len(system))
+    return _p_value(differences - differences.mean() > _difference(metric, baseline, system) + TIE)
+
+
+def _products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """times (samples, sentences) @ counts (sentences, numbers), exact in float64; not all samples at once."""
+    parts = np.array_split(times, -(-times.size // 2**23))
+    return np.concatenate([part.astype(np.float64) @ counts.astype(np.float64) for part in parts])
+
+
+def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:
+    sums = np.stack([[run.sum(0) for run in runs] for runs in (baseline, system)])
+    first, second = scores_of_sums(metric, sums).mean(1)
+    return abs(float(first - second))
+
+
+def _p_value(counted: np.ndarray) -> float:
+    """From which of the trials count against the difference; the difference itself is one of them."""
+    return (int(counted.sum()) + 1) / (len(counted) + 1)
+
+
+def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
+    """The two-sided p-value of Welch's t-test on the runs' scores; None with fewer than two runs, and without SciPy.
+
+    Reference: Welch 1947. It asks whether another set of seeds would give the other sign, on this very test set.
+    """
+    try:
+        from scipy.stats import ttest_ind
+    except ImportError:
+        return None
+    if min(len(baseline), len(system)) < 2 or list(baseline) == list(system):
+        return None
+    if statistics.variance(baseline) == statistics.variance(system) == 0:
+        return 0.0
+    return float(ttest_ind(system, baseline, equal_var=False).pvalue)

@@ -20,8 +20,8 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
-from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
 from hf_mlnmt.reports.comparison import RunComparison
 from hf_mlnmt.reports.comparison_page import detail, same_for_all

@@ -11,10 +11,10 @@ from typing import Any
 import jinja2
 
 from hf_mlnmt.evaluation.compare import Comparison
-from hf_mlnmt.evaluation.marks import LEGEND
-from hf_mlnmt.evaluation.protocols import MetricName, ProtocolName
 from hf_mlnmt.evaluation.report import TITLES, with_arrow
 from hf_mlnmt.evaluation.results import versions
+from hf_mlnmt.evaluation.scores import MetricName, ProtocolName
+from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.compare_extras import Extras
 from hf_mlnmt.reports.paths import hide_paths

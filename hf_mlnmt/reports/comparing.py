@@ -20,9 +20,7 @@ from hf_mlnmt.evaluation.runs import (
     references_of,
 )
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
-from hf_mlnmt.evaluation.seed_tests import compare_seeds
-from hf_mlnmt.evaluation.sentence_counts import read_counts, write_counts
-from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, compare_seeds, read_counts, write_counts
 from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.reports.comparison import (
     COMPARISON,

@@ -3,7 +3,7 @@
 | file | what it holds |
 | --- | --- |
 | `<system>.seed<n>.json` | a run's own results file, whole |
-| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/sentence_counts.py) |
+| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/significance.py) |
 | `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
 and of further pairs of systems, where these were asked for |
 | `README.md` | the page of tables, made from the files above and from nothing else |
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.marks import marks
 from hf_mlnmt.evaluation.results import read_results
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, marks
 from hf_mlnmt.files import read_json
 
 PAGE = "README.md"

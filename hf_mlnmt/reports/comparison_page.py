@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.runs import changed_keys
-from hf_mlnmt.evaluation.significance import TOO_FEW
+from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
 from hf_mlnmt.reports.comparison import RunComparison, read_comparison
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.tables import MISSING, show, title

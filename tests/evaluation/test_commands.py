@@ -17,7 +17,7 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.evaluation.request import language_of
+from hf_mlnmt.evaluation.scores import language_of
 
 app = typer.Typer()
 app.command()(evaluate)

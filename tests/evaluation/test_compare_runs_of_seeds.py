@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare, comparison_tables, score
-from hf_mlnmt.evaluation.marks import LEGEND
 from hf_mlnmt.evaluation.outputs import name_systems
+from hf_mlnmt.evaluation.significance import LEGEND
 
 HOW = {"trials": 200, "bootstrap": 100, "protocols": ["cased"], "metrics": ["BLEU", "chrF"]}
 

@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_mlnmt.evaluation.marks import LEGEND, holm, marks
-from hf_mlnmt.evaluation.seed_tests import randomisation_test, shuffled_differences
-from hf_mlnmt.evaluation.sentence_counts import scores_of_sums
+from hf_mlnmt.evaluation.significance import (
+    LEGEND,
+    holm,
+    marks,
+    randomisation_test,
+    scores_of_sums,
+    shuffled_differences,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS, SENTENCES, TRIALS = 300, 1000, 199

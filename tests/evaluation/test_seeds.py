@@ -9,15 +9,18 @@ import pytest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS, paired_tests, score
-from hf_mlnmt.evaluation.seed_tests import (
+from hf_mlnmt.evaluation.significance import (
     TIE,
     bootstrap_test,
     compare_seeds,
+    count_sentences,
     randomisation_test,
+    read_counts,
+    scores_of_sums,
     shuffled_differences,
     welch_test,
+    write_counts,
 )
-from hf_mlnmt.evaluation.sentence_counts import count_sentences, read_counts, scores_of_sums, write_counts
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare
-from hf_mlnmt.evaluation.marks import LEGEND
+from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
 from hf_mlnmt.reports.compare_page import page
 from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines

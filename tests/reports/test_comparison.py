@@ -14,12 +14,9 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS
 from hf_mlnmt.evaluation.compare import significance_tests
-from hf_mlnmt.evaluation.marks import holm
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import read_run
-from hf_mlnmt.evaluation.seed_tests import compare_seeds
-from hf_mlnmt.evaluation.sentence_counts import count_sentences
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
+from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, compare_seeds, count_sentences, holm
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparing import add_runs
 from hf_mlnmt.reports.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison

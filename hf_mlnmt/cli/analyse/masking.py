@@ -57,8 +57,7 @@ def masking(
 
     from hf_mlnmt.analysis.masking import masking_study
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
-    from hf_mlnmt.evaluation.request import scoring_options
-    from hf_mlnmt.evaluation.scores import check_counts
+    from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
     asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
     sources, references = read_texts(source), read_references(reference)
