@@ -1,4 +1,4 @@
-"""What Windows lacks is not needed to import the package, to start its commands, to have a folder to oneself."""
+"""What Windows lacks, and extras, are not needed to import the package, to start its commands, to lock a folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ PACKAGE = Path(hf_mlnmt.__file__).parent
 # The libraries come first: as they are for Linux, they need it all. Triton is for CUDA on Linux.
 ON_WINDOWS = f"""
 import importlib, os, pathlib, runpy, signal, sys
-import accelerate, datasets, evaluate, psutil, sacrebleu, torch, transformers.masking_utils
+import accelerate, datasets, psutil, sacrebleu, torch, transformers.masking_utils, transformers.modeling_utils
 sys.modules["fcntl"] = sys.modules["resource"] = None
+sys.modules["evaluate"] = sys.modules["sentence_transformers"] = None  # of extras
 for module, names in {{
     os: ["fork", "getloadavg", "getuid", "nice", "sched_getaffinity", "sysconf", "uname"],
     signal: ["SIGHUP", "SIGKILL"],
@@ -32,11 +33,20 @@ for path in sorted(package.rglob("*.py")):
         try:
             importlib.import_module(".".join(part for part in parts if part != "__init__"))
         except ModuleNotFoundError as error:
-            if error.name != "sentence_transformers":  # of an extra
+            # Each of these files is a module of the extra's package.
+            if (path.stem, error.name) not in [("sentence_embedder", "sentence_transformers"), ("hf_metric", "evaluate")]:
                 raise
 from hf_mlnmt.cli import app
 from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.reports.cost import machine
+from hf_mlnmt import UserError
+from hf_mlnmt.evaluation import load_metric
+try:
+    load_metric("hf_mlnmt")
+except UserError as error:
+    assert "pip install 'hf-mlnmt[evaluate]'" in str(error), error
+else:
+    raise AssertionError("a metric of a package that is not there")
 assert memory_of_machine(on_cpu=True) > 0 and machine()
 from typer.main import get_command
 top = get_command(app).commands

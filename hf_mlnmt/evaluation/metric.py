@@ -46,7 +46,7 @@ def _load(name: str) -> Any:
     try:
         import evaluate
     except ImportError as error:
-        raise UserError(f"metric {name!r} needs the package `evaluate`: pip install evaluate.") from error
+        raise UserError(f"metric {name!r} needs the package `evaluate`: pip install 'hf-mlnmt[evaluate]'.") from error
     try:
         return evaluate.load(name)
     except ImportError as error:
