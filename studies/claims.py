@@ -14,8 +14,8 @@ papers print stands beside what the comparison has measured, and a rule answers,
 
     python studies/claims.py results/multi30k-ende-short
 
-tests the pairs of systems that the papers compare with each other, in a comparison of `hf-mlnmt compare-runs`, and
-makes its page anew. From then on `compare-runs` keeps these tests up to date, and `make report` the page.
+tests the pairs of systems that the papers compare with each other, in a comparison of `hf-mlnmt compare`, and
+makes its page anew. From then on `compare` keeps these tests up to date, and `make report` the page.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Any
 from papers import BASELINE, known_system, reported_of
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.comparison import TESTED, Comparison, comparisons, read_comparison
 from hf_mlnmt.evaluation.significance import holm
 from hf_mlnmt.files import write_text
-from hf_mlnmt.reports.comparing import add_runs
-from hf_mlnmt.reports.comparison import PAGE, TESTED, RunComparison, comparisons, read_comparison
+from hf_mlnmt.reports.comparison import PAGE, add_runs
 from hf_mlnmt.reports.comparison_page import comparison_page, own_budget
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
@@ -107,7 +107,7 @@ def claims(systems: Collection[str]) -> list[Claim]:
     return found + [claim for claim in BETWEEN if {claim.system, claim.against} <= set(systems)]
 
 
-def claims_table(comparison: RunComparison) -> Table | None:
+def claims_table(comparison: Comparison) -> Table | None:
     """A line for each statement about the compared systems; None where there is none, or no test set beside dev.
 
     Nor is there one of a comparison whose pairs of systems were not tested.
@@ -164,7 +164,7 @@ def answer(claim: Claim, seeds: list[float], dev: float | None, p: float | None)
     return BETTER[2 if significant and max(seeds) < 0 else 1]
 
 
-def pairs_to_test(comparison: RunComparison) -> Iterator[tuple[str, str]]:
+def pairs_to_test(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """The pairs of record names, neither the baseline's, that statements compare."""
     suffix = comparison.baseline.removeprefix(BASELINE)
     if comparison.baseline != f"{BASELINE}{suffix}":
@@ -175,7 +175,7 @@ def pairs_to_test(comparison: RunComparison) -> Iterator[tuple[str, str]]:
             yield pair
 
 
-def _tested(comparison: RunComparison, claim: Claim, suffix: str) -> dict[str, Any]:
+def _tested(comparison: Comparison, claim: Claim, suffix: str) -> dict[str, Any]:
     """{test set: {protocol: {metric: numbers}}}, empty where nothing was tested."""
     if claim.against == BASELINE:
         found = comparison.tests.get(claim.system + suffix, {})
@@ -188,7 +188,7 @@ def _at(found: dict[str, Any], test: str, protocol: str, metric: str) -> dict[st
     return dict(found[test][protocol][metric])
 
 
-def _by_seed(comparison: RunComparison, claim: Claim, suffix: str, test: str) -> list[float]:
+def _by_seed(comparison: Comparison, claim: Claim, suffix: str, test: str) -> list[float]:
     """The difference of each seed that both systems have, on the test set."""
     own, other = (comparison.runs[f"{name}{suffix}"] for name in (claim.system, claim.against))
     place = (test, "classic", "BLEU", "score")

@@ -42,7 +42,7 @@ def index_page(folders: list[Path]) -> str:
     figures = [
         f"<figure><figcaption>{escape(e['name'])}</figcaption>{plot}</figure>" for e in entries for plot in e["plots"]
     ]
-    css = (Path(reports.__file__).parent / "compare.css").read_text(encoding="utf-8")
+    css = (Path(reports.__file__).parent / "comparison_page.css").read_text(encoding="utf-8")
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">'
     body = f'<main>\n<h1>Runs</h1>\n<div class="wide">{Table(columns, rows).html()}</div>\n'
     body += f'<h2>Training curves</h2>\n<div class="plots">{"".join(figures)}</div>\n</main>'

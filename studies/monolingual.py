@@ -12,7 +12,7 @@ language models too; multi-task has as many of translation, so the double of all
 scales that were best on val. Other seeds than the first are of the headline rows with the fewest pairs; what these need
 beside the baseline (pre-training, language models, scales, synthetic text) is of the first.
 
-After each row its setting's comparison (`hf-mlnmt compare-runs --methods`) and the tables are made anew, in --results.
+After each row its setting's comparison (`hf-mlnmt compare --methods`) and the tables are made anew, in --results.
 Departs from the thesis: one epoch of a higher ratio is longer, and all rows have the same steps, so fewer epochs.
 """
 
@@ -140,9 +140,9 @@ class Study:
         runs = dict.fromkeys([str(baseline.folder), str(row.folder)])
         if row is baseline or len(runs) == 1:
             return
-        words = ["compare-runs", *runs, "--methods", "--output", str(folder), "--data", str(self.data)]
+        words = ["compare", *runs, "--methods", "--output", str(folder), "--data", str(self.data)]
         if code := self._call(words):
-            self.failed[f"{row.name}, compared"] = f"hf-mlnmt compare-runs ended with {code}"
+            self.failed[f"{row.name}, compared"] = f"hf-mlnmt compare ended with {code}"
         else:
             write_text(mark, "")
 

@@ -137,7 +137,7 @@ class Rows:
     first_seed: int = 1
 
     def row(self, setting: Setting, name: str, seed: int) -> Work:
-        """The work of a row; its folder is a run's for `hf-mlnmt compare-runs`."""
+        """The work of a row; its folder is a run's for `hf-mlnmt compare`."""
         kind, _, rest = name.partition("-")
         if name in ("bt-fusion", "bt-pretrain-fusion"):
             return self._fused(setting, name, seed, "bt-beam-1" if name == "bt-fusion" else "bt-pretrain", "sequence")

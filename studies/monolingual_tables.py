@@ -1,6 +1,6 @@
 """The tables of the study of text of one language (studies/monolingual.py), in the forms of the thesis's chapter 4.
 
-Made of a folder with a comparison for each setting (`hf-mlnmt compare-runs --methods`), named as deen-10000, and
+Made of a folder with a comparison for each setting (`hf-mlnmt compare --methods`), named as deen-10000, and
 study.json. A row that is not there yet is left empty; a setting that has nothing but its baseline is no column.
 """
 
@@ -13,9 +13,11 @@ from typing import Any
 
 from papers import printed_tables
 
+from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
+from hf_mlnmt.evaluation.runs import COMPARISON
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.files import read_json
-from hf_mlnmt.reports.comparison import COMPARISON, PAGE, RunComparison, read_comparison
+from hf_mlnmt.reports.comparison import PAGE
 from hf_mlnmt.table import Number, Table
 
 STUDY = "study.json"
@@ -147,7 +149,7 @@ def study_pages(root: Path) -> dict[Path, str]:
     return {folder / PAGE: study_page(folder) for folder in folders if (folder / STUDY).is_file()}
 
 
-def _comparisons(folder: Path) -> dict[str, RunComparison]:
+def _comparisons(folder: Path) -> dict[str, Comparison]:
     """{setting: comparison}, few pairs first."""
     names = [path.parent.name for path in folder.glob(f"*/{COMPARISON}")]
     return {name: read_comparison(folder / name) for name in sorted(names, key=_order)}
@@ -158,7 +160,7 @@ def _order(setting: str) -> tuple[int, str]:
     return int(pairs), direction
 
 
-def _scores(comparisons: Mapping[str, RunComparison], title: str, rows: Sequence[tuple[str, str]]) -> Table:
+def _scores(comparisons: Mapping[str, Comparison], title: str, rows: Sequence[tuple[str, str]]) -> Table:
     """A line for each row that any setting has: val and test of every setting that has more than its baseline."""
     methods = [row for _, row in rows if row != NONE[1]]
     shown = {
@@ -179,14 +181,14 @@ def _scores(comparisons: Mapping[str, RunComparison], title: str, rows: Sequence
     return Table(["", *columns, Number("seeds")], lines, title)
 
 
-def _cell(comparison: RunComparison, system: str, test: str) -> str:
+def _cell(comparison: Comparison, system: str, test: str) -> str:
     if system not in comparison.runs:
         return ""
     bleu, ter = (statistics.fmean(comparison.scores(system, test, PROTOCOL, metric)) for metric in ("BLEU", "TER"))
     return f"{bleu:.1f}{comparison.mark(system, test, PROTOCOL, 'BLEU')} / {ter:.1f}"
 
 
-def _lengths(comparisons: Mapping[str, RunComparison]) -> Table:
+def _lengths(comparisons: Mapping[str, Comparison]) -> Table:
     """Words of val's translations to one of the references (table 4.13)."""
     lines = []
     for label, row in LENGTHS:

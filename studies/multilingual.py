@@ -12,7 +12,7 @@ which goes on where it was stopped: so does this. Several can run side by side w
    each encoder and decoder of the model of sixteen directions has. Recipes differ from training/*.multi30k-many.yaml
    in directions and steps, and in the learning rate of the LSTMs, which was chosen on val; the tagged Transformer has
    the settings of the zoo's short recipe.
-3. `hf-mlnmt matrix` and `hf-mlnmt analyse retrieve` for each model of many languages.
+3. `hf-mlnmt evaluate --matrix` and `hf-mlnmt analyse retrieve` for each model of many languages.
 4. Tables, and everything as JSON in --results.
 """
 
@@ -171,7 +171,7 @@ class Study:
             if len(row.directions.get("pairs", [])) == 1:
                 continue
             if not (run / "matrix.json").is_file():
-                yield ["matrix", str(run), "--data", str(data)]
+                yield ["evaluate", str(run), "--matrix", "--data", str(data)]
             if not (run / "retrieval.json").is_file():
                 files = [f"{language}={data / f'{TEST}.{language}.gz'}" for language in LANGUAGES]
                 tagged = ["--to", "en"] if row.record == "transformer" else []

@@ -33,9 +33,9 @@ from papers import printed_tables
 from published import setup_tables
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.evaluation.comparison import comparisons, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.files import write_text
-from hf_mlnmt.reports.comparison import comparisons, read_comparison
 from hf_mlnmt.reports.comparison_page import brief, mean_text
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.tables import DEV, MISSING

@@ -25,8 +25,7 @@ from hf_mlnmt.analysis.self_attention import Systems
 from hf_mlnmt.analysis.study import Study, file_name, named
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName, score
-from hf_mlnmt.evaluation.compare import p_values, significance_tests
-from hf_mlnmt.evaluation.significance import marks
+from hf_mlnmt.evaluation.significance import marks, significance_tests
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 
@@ -113,7 +112,7 @@ def rows(
     """A row for the whole model, then one for each variant: BLEU, difference, p-values and the mark of them."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
     tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
-    signs = marks(p_values(tests, "BLEU"))
+    signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
     found: list[dict[str, Any]] = []
     for name, question in {WHOLE: "", **{variant.name: variant.question for variant in chosen}}.items():
         row = {

@@ -1,6 +1,7 @@
-"""What is wrong with translations that no score says: empty, copied, repeated, untranslated, in the wrong language.
+"""Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
 
-Words are runs of letters (and digits) without case; a translation may be counted under several headings.
+What no score says is wrong with a translation. Words are runs of letters (and digits) without case; a translation may
+be counted under several headings:
 
 empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
@@ -8,11 +9,7 @@ repeated      a phrase of 2 to 4 words twice in a row, or a word three times, an
 untranslated  at least half of its words stand in the source and not in the reference
 off target    in another language than the reference's, by `LanguageGuesser` (evaluation/language.py)
 
-The sentences that two systems translate most differently in quality: the largest differences of sentence chrF.
-
-BLEU and chrF by the length of the source sentence.
-
-References: thesis on joint attention, sections 3.5.1, 4.5.1 and 5.6.4; "Every Layer Counts", PBML 115, section 7.1.
+BLEU and chrF by the length of the source sentence:
 
 | set | groups of source lengths |
 | --- | --- |
@@ -21,7 +18,10 @@ References: thesis on joint attention, sections 3.5.1, 4.5.1 and 5.6.4; "Every L
 
 Departs: the texts print 10-20, 20-30, so that 20 would be in two groups; here it is in the second.
 
-Studies of translations: scores by source length, statistics of faults, the largest differences of two systems.
+The sentences that two systems translate most differently in quality: the largest differences of sentence chrF.
+
+References: thesis on joint attention, sections 3.5.1, 4.5.1 and 5.6.4; "Every Layer Counts", PBML 115, section 7.1;
+thesis on monolingual data, table 4.37, whose columns are test sets of two domains, and section 4.4.6.
 """
 
 from __future__ import annotations
@@ -29,15 +29,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName
+from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.evaluation.scores import Lines, References, check_counts, reference_lists, score
+
+if TYPE_CHECKING:
+    from hf_mlnmt.evaluation.perplexity import Perplexity
 
 _WORD = re.compile(r"\w+")
 
@@ -128,37 +133,6 @@ def sentence_scores(outputs: Lines, references: References) -> list[float]:
     return found
 
 
-def largest_differences(
-    sources: Lines, baseline: Lines, system: Lines, references: References, count: int = 20
-) -> list[dict[str, Any]]:
-    """Up to `count` sentences where `system` gains most over `baseline`, and as many where it loses most.
-
-    Each with its line (from 1), both scores, the difference (system - baseline) and all texts, from the largest gain to
-    the largest loss. Sentences of the same score are left out. Raises: UserError for different numbers of lines.
-    """
-    sets = reference_lists(references)
-    check_counts(system, [baseline, sources], ["the system", "the baseline", "the source"])
-    if count < 1:
-        raise UserError(f"{count} sentences: expected at least 1.")
-    before, after = sentence_scores(baseline, references), sentence_scores(system, references)
-    ordered = sorted(range(len(sources)), key=lambda i: (before[i] - after[i], i))
-    gains = [i for i in ordered if after[i] > before[i]][:count]
-    losses = [i for i in ordered if after[i] < before[i]][-count:]
-    return [
-        {
-            "line": i + 1,
-            "difference": after[i] - before[i],
-            "baseline_chrF": before[i],
-            "system_chrF": after[i],
-            "source": sources[i],
-            "baseline": baseline[i],
-            "system": system[i],
-            "reference": sets[0][i],
-        }
-        for i in [*gains, *losses]
-    ]
-
-
 SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31, 41]}
 """The smallest length of every group but the first."""
 
@@ -237,7 +211,8 @@ def scores_by_length(
 
 
 METRICS = ("BLEU", "chrF")
-TARGET = "the reference's"
+SOURCE, TARGET = "the source's", "the reference's"
+SHOWN = 20
 
 
 def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
@@ -253,71 +228,155 @@ def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
     return [len(ids) - own for ids in encode(loaded.source, texts)]
 
 
-def length_study(
-    systems: Mapping[str, Lines],
+@dataclass(frozen=True)
+class OutputAnalysis:
+    """What is to be said of the translations of one test set, {system: ...}, the baseline first.
+
+    chrf: of each sentence. lengths: rows of scores_by_length. statistics: of output_statistics. Both are empty where
+    the sources are not known.
+    """
+
+    outputs: Mapping[str, Lines]
+    references: Lines
+    sources: Lines | None
+    chrf: Mapping[str, Sequence[float]]
+    lengths: Sequence[Mapping[str, Any]] = ()
+    statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unit: str = "words"
+
+    def shares(self) -> list[dict[str, Any]]:
+        """A row for each system: length ratio, and the share of each kind of faulty outputs."""
+        return [
+            {"system": name, "length_ratio": found["length_ratio"]} | {kind: of["share"] for kind, of in _kinds(found)}
+            for name, found in self.statistics.items()
+        ]
+
+    def differences(self, count: int = SHOWN) -> dict[str, list[dict[str, Any]]]:
+        """{system: up to `count` sentences where it gains most over the baseline, and as many where it loses most}.
+
+        Each with its line (from 1), both scores, the difference and all texts, from the largest gain to the largest
+        loss. Sentences of the same score are left out. Raises: UserError for a count below 1.
+        """
+        if count < 1:
+            raise UserError(f"{count} sentences: expected at least 1.")
+        baseline, *others = self.outputs
+        before = self.chrf[baseline]
+        found = {}
+        for name in others:
+            after = self.chrf[name]
+            ordered = sorted(range(len(after)), key=lambda i: (before[i] - after[i], i))
+            gains = [i for i in ordered if after[i] > before[i]][:count]
+            losses = [i for i in ordered if after[i] < before[i]][-count:]
+            found[name] = [
+                {
+                    "line": i + 1,
+                    "difference": after[i] - before[i],
+                    "baseline_chrF": before[i],
+                    "system_chrF": after[i],
+                    "source": self.sources[i] if self.sources is not None else None,
+                    "baseline": self.outputs[baseline][i],
+                    "system": self.outputs[name][i],
+                    "reference": self.references[i],
+                }
+                for i in [*gains, *losses]
+            ]
+        return found
+
+    def studies(self, count: int = SHOWN) -> list[Study]:
+        """Files, figures and a summary of all: lengths and statistics where sources are known, then differences."""
+        studies = [_length_study(self), _statistics_study(self)] if self.sources is not None else []
+        return studies + ([_difference_study(self, count)] if len(self.outputs) > 1 and count else [])
+
+
+def analyse_outputs(
+    outputs: Mapping[str, Lines],
     references: Sequence[Lines],
-    lengths: Sequence[int],
+    sources: Lines | None,
     starts: Sequence[int],
-    unit: str,
+    tokenizer: str | None = None,
+    languages: Mapping[str, Lines] | None = None,
     **scoring: Any,
-) -> Study:
+) -> OutputAnalysis:
+    """Everything that can be said of one run of each system.
+
+    Args:
+        sources: None where they are not known; then there are no lengths and no statistics.
+        starts: where groups of source lengths begin, see read_starts(); lengths are in words, or in the source subwords
+            of the model `tokenizer`.
+        languages: text of further languages that an output may be in by mistake. The language is guessed from it and
+            from source and references themselves; an output of no word, or where both sides have the same, is not
+            guessed.
+        scoring: protocol, language, bootstrap and seed of the scores by length.
+
+    Raises: UserError for different numbers of lines.
+    """
+    chrf = {name: sentence_scores(lines, references) for name, lines in outputs.items()}
+    if sources is None:
+        return OutputAnalysis(outputs, references[0], None, chrf)
+    lengths = scores_by_length(outputs, references, source_lengths(sources, tokenizer), starts, **scoring)
+    guess = LanguageGuesser({SOURCE: sources, TARGET: references[0], **(languages or {})})
+    statistics = {
+        name: output_statistics(sources, lines, references, guess.others(lines, TARGET).__contains__)
+        for name, lines in outputs.items()
+    }
+    unit = "subwords" if tokenizer else "words"
+    return OutputAnalysis(outputs, references[0], sources, chrf, lengths, statistics, unit)
+
+
+def _kinds(found: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(kind, value) for kind, value in found.items() if isinstance(value, Mapping)]
+
+
+def _length_study(analysis: OutputAnalysis) -> Study:
     """BLEU and chrF of each group, points with intervals; the count of sentences stands below each group's name.
 
     A group that no sentence is in has its rows, and no place in the figure.
     """
-    study = Study("lengths")
-    study.rows = scores_by_length(systems, references, lengths, starts, metrics=METRICS, **scoring)
-    names = group_names(starts)
-    counts = [len(group) for group in group_indices(lengths, starts)]
-    panels: dict[str, dict[str, list[figures.Interval]]] = {metric: {} for metric in METRICS}
+    study = Study("lengths", rows=[dict(row) for row in analysis.lengths])
+    counts = {row["source_length"]: row["sentences"] for row in study.rows}
+    drawn = [group for group, count in counts.items() if count]
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    scores: dict[tuple[str, str], dict[str, str]] = {}
     for row in study.rows:
-        panels[row["metric"]].setdefault(row["system"], []).append((row["score"], row["low"], row["high"]))
-    for metric, lines in panels.items():
-        for system, values in lines.items():
-            scores = {name: "" if value is None else f"{value:.2f}" for name, (value, _, _) in zip(names, values)}
-            study.summary.append({"system": system, "metric": metric, **scores})
-    study.summary.append({"system": "sentences", "metric": "", **dict(zip(names, map(str, counts)))})
-    drawn = [index for index, count in enumerate(counts) if count]
-    labels = [f"{names[index]}\n({counts[index]:,})" for index in drawn]
-    panels = {m: {s: [values[i] for i in drawn] for s, values in lines.items()} for m, lines in panels.items()}
-    study.figures["lengths"] = figures.points(panels, labels, f"source length in {unit} (sentences)", "score")
+        line = scores.setdefault((row["metric"], row["system"]), {})
+        line[row["source_length"]] = "" if row["score"] is None else f"{row['score']:.2f}"
+        if row["source_length"] in drawn:
+            interval = (row["score"], row["low"], row["high"])
+            panels.setdefault(row["metric"], {}).setdefault(row["system"], []).append(interval)
+    for metric in METRICS:
+        lines = {system: line for (name, system), line in scores.items() if name == metric}
+        study.summary += [{"system": system, "metric": metric, **line} for system, line in lines.items()]
+    study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
+    labels = [f"{group}\n({counts[group]:,})" for group in drawn]
+    study.figures["lengths"] = figures.points(panels, labels, f"source length in {analysis.unit} (sentences)", "score")
     return study
 
 
-def statistics_study(
-    systems: Mapping[str, Lines],
-    sources: Lines,
-    references: Sequence[Lines],
-    languages: Mapping[str, Lines] | None = None,
-) -> Study:
-    """Shares of faulty outputs, with the lines. The language is guessed from source and references themselves, and
-    from text of further `languages`; an output of no word, or where the two sides have the same, is not guessed."""
+def _statistics_study(analysis: OutputAnalysis) -> Study:
+    """Shares of faulty outputs, with the lines."""
     study = Study("statistics")
-    guess = LanguageGuesser({"the source's": sources, TARGET: references[0], **(languages or {})})
     panels: dict[str, list[tuple[str, float, str]]] = {}
-    for name, lines in systems.items():
-        found = output_statistics(sources, lines, references, guess.others(lines, TARGET).__contains__)
-        kinds = {kind: value for kind, value in found.items() if isinstance(value, dict)}
+    for name, found in analysis.statistics.items():
         study.rows += [
             {"system": name, "kind": kind, "share": value["share"], "lines": " ".join(map(str, value["lines"]))}
-            for kind, value in kinds.items()
+            for kind, value in _kinds(found)
         ]
         study.rows.append({"system": name, "kind": "length_ratio", "share": found["length_ratio"]})
-        shares = {kind.replace("_", " "): f"{100 * value['share']:.2f} %" for kind, value in kinds.items()}
-        study.summary.append({"system": name, "length ratio": round(found["length_ratio"], 3), **shares})
+        shares = {kind.replace("_", " "): 100 * value["share"] for kind, value in _kinds(found)}
+        text = {kind: f"{share:.2f} %" for kind, share in shares.items()}
+        study.summary.append({"system": name, "length ratio": round(found["length_ratio"], 3), **text})
         title = f"{name}: length ratio {found['length_ratio']:.3f}"
-        panels[title] = [(kind.replace("_", " "), 100 * value["share"], "") for kind, value in kinds.items()]
+        panels[title] = [(kind, share, "") for kind, share in shares.items()]
     study.figures["statistics"] = figures.bars(panels, "outputs (%)")
     return study
 
 
-def difference_study(systems: Mapping[str, Lines], sources: Lines, references: Sequence[Lines], count: int) -> Study:
+def _difference_study(analysis: OutputAnalysis, count: int) -> Study:
     """Every system but the first against the first: texts as rows, and where the differences lie as bars."""
     study = Study("differences")
-    baseline, *others = systems
+    baseline = next(iter(analysis.outputs))
     panels = {}
-    for name in others:
-        found = largest_differences(sources, systems[baseline], systems[name], references, count)
+    for name, found in analysis.differences(count).items():
         study.rows += [{"system_name": name, "baseline_name": baseline, **row} for row in found]
         study.summary += [
             {
@@ -331,4 +390,47 @@ def difference_study(systems: Mapping[str, Lines], sources: Lines, references: S
         ]
         panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in found]
     study.figures["differences"] = figures.bars(panels, "difference of chrF", changes=True)
+    return study
+
+
+MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
+
+
+def domain_study(
+    comparison: Comparison, protocol: str, perplexities: Mapping[str, Mapping[str, Perplexity]] | None = None
+) -> Study:
+    """Several test sets: a row for each test set, metric and system; and for each test set and language model.
+
+    The summary has the thesis's form: a line for each system and measure, a column for each test set. `difference` and
+    p-values are against the baseline on the same test set, `sign` is † or ‡ (evaluation/significance.py).
+
+    perplexities: {test set: {language model: Perplexity}}, of the first reference.
+    """
+    study = Study("domains")
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    counted = {}
+    for test in comparison.first["scores"]:
+        counted[test] = comparison.counted(comparison.baseline, test, protocol).get("sentences")
+        for metric in comparison.metrics(test, protocol):
+            for system, runs in comparison.runs.items():
+                value, low, high = comparison.interval(system, test, protocol, metric)
+                row = {"test": test, "sentences": counted[test], "system": system, "measure": metric}
+                signature = next(iter(runs.values()))["scores"][test][protocol][metric]["signature"]
+                row |= {"value": value, "low": low, "high": high, "signature": signature}
+                if tested := comparison.tested(system, test, protocol, metric):
+                    row |= {**tested, "sign": comparison.mark(system, test, protocol, metric)}
+                study.rows.append(row)
+                panels.setdefault(metric, {}).setdefault(system, []).append((value, low, high))
+        for model, found in (perplexities or {}).get(test, {}).items():
+            row = {"test": test, "sentences": found.sentences, "system": model}
+            values = (found.per_subword, found.per_word, found.bits_per_byte)
+            study.rows += [{**row, "measure": name, "value": value} for name, value in zip(MEASURES, values)]
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in study.rows:
+        line = lines.setdefault((row["measure"], row["system"]), {"measure": row["measure"], "system": row["system"]})
+        line[row["test"]] = f"{row['value']:.2f}{row.get('sign') or ''}"
+    measures = list(dict.fromkeys(row["measure"] for row in study.rows))
+    study.summary = sorted(lines.values(), key=lambda line: measures.index(line["measure"]))
+    names = [f"{test}\n({count:,})" if count else test for test, count in counted.items()]
+    study.figures["domains"] = figures.points(panels, names, "test set (sentences)", "score")
     return study

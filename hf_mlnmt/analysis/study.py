@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ class Study:
     summary: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+
+    def of(self, test: str) -> Study:
+        """The same of one test set of several: its name is in the names of the files."""
+        figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
+        return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 
     def write(self, folder: str | Path, settings: dict[str, Any]) -> list[Path]:
         """JSON, csv, png, svg and text files; returns their paths."""

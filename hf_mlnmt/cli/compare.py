@@ -1,128 +1,234 @@
-"""`hf-mlnmt compare`: several systems against the first, with intervals and paired significance tests."""
+"""`hf-mlnmt compare`: systems of one or more seeds against the first, on one or more test sets, with tests."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hf_mlnmt.cli.evaluate import (
-    BatchTokens,
-    Beams,
-    Device,
-    Language,
-    LengthNormalization,
-    LengthPenalty,
-    Metrics,
-    Protocols,
-    Reference,
-    Resamples,
-    Seed,
-    Source,
-    SourceLanguage,
-    TargetLanguage,
-    Trials,
-    decoding_options,
-)
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Trials
+from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options
+from hf_mlnmt.cli.terminal import finish, print_rows, tell
 
 PANEL = "Score"
+_RUNS, _LOOK = "Runs of training", "What is said of translations"
 
 
+@decoding_options(*TRANSLATION)
 def compare(
-    context: typer.Context,
     systems: Annotated[
-        list[str],
+        list[NamedPath],
         typer.Argument(
-            help="Files of translations, or model folders; NAME=PATH gives a name, the same NAME several times is runs "
-            "of several seeds. The first is the baseline."
+            parser=NamedPath.parse,
+            help="Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
+            "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
+            "path is the test set's name. The first is the baseline, if OUTPUT has none.",
         ),
     ],
-    reference: Reference,
-    source: Source = None,
+    reference: Annotated[
+        list[NamedPath] | None,
+        typer.Option(
+            "--reference",
+            "-r",
+            parser=NamedPath.parse,
+            help="Raw references of files and models (text or .gz); give it again for more. NAME=FILE names the test "
+            "set, of several test sets each.",
+        ),
+    ] = None,
+    source: Annotated[
+        list[NamedPath] | None,
+        typer.Option(
+            "--source",
+            "-s",
+            parser=NamedPath.parse,
+            help="Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several "
+            "test sets.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the comparison, new or to be added to.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page here: tables, plots, every sentence with differences marked.")
+    ] = None,
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Processes for the tests; the numbers do not depend on it.")
-    ] = 1,
-    num_beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    length_normalization: LengthNormalization = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
-    batch_tokens: BatchTokens = None,
-    device: Device = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write everything as JSON here.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write one page here: tables, plots, every sentence with differences marked.")
-    ] = None,
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            "-d",
+            help="Folder of the raw references, the same --data as in training.",
+            rich_help_panel=_RUNS,
+        ),
+    ] = Path(),
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods",
+            help="The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
+            rich_help_panel=_RUNS,
+        ),
+    ] = False,
     groups: Annotated[
-        str, typer.Option(help="Source lengths in words: wmt, iwslt, or where groups begin, such as 10,20,30.")
+        str,
+        typer.Option(
+            "--groups",
+            "-g",
+            help="Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.",
+            rich_help_panel=_LOOK,
+        ),
     ] = "iwslt",
-    maps: Annotated[
-        Path | None, typer.Option(help="For the page: a folder of `hf-mlnmt attention -w maps`, drawn side by side.")
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Count lengths in this model's source subwords. Unless given: in words.", rich_help_panel=_LOOK
+        ),
     ] = None,
+    language_text: Annotated[
+        list[NamedPath] | None,
+        typer.Option(
+            parser=NamedPath.parse,
+            help="XX=FILE, text of a further language that outputs may be in by mistake.",
+            rich_help_panel=_LOOK,
+        ),
+    ] = None,
+    differences: Annotated[
+        int, typer.Option(min=0, help="Sentences to show each way, of each system.", rich_help_panel=_LOOK)
+    ] = 20,
+    maps: Annotated[
+        Path | None,
+        typer.Option(
+            help="For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side.",
+            rich_help_panel=_LOOK,
+        ),
+    ] = None,
+    lm: Annotated[
+        list[NamedPath] | None,
+        typer.Option(
+            parser=NamedPath.parse,
+            help="Also the perplexity of the first references: a language model.",
+            rich_help_panel=_LOOK,
+        ),
+    ] = None,
+    *,
+    decoding: dict[str, Any],
+    device: options.Device = None,
 ) -> None:
-    """Compare systems on one test set: scores with 95 % intervals, paired bootstrap and approximate randomisation.
+    """Compare systems: scores with 95 % intervals or over seeds, each system tested against the first.
 
-    Each system is compared with the first: is the difference more than chance? Examples, of two files of translations,
-    and of two models, which translate the source first:
+    Is the difference more than chance? Examples, of two files of translations, and of two models, which translate the
+    source first:
 
         hf-mlnmt compare base.de new.de --reference test.de
         hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de
 
-    Of several seeds, means and tests over all of them; --html is one file with lengths, faults and every sentence:
+    Several seeds, and several test sets:
 
         hf-mlnmt compare base=a1.de base=a2.de new=b1.de new=b2.de -r test.de -s test.en --html comparison.html
+        hf-mlnmt compare base=out/base.{test}.de new=out/new.{test}.de -r news=news.de -r talks=talks.de
 
-    Whole training runs that differ in the model alone: `hf-mlnmt compare-runs`.
+    Runs of training that differ in the model alone, tested over the seeds that both have. Runs with another recipe,
+    data or budget are refused, and the fields named; with --methods only those with other languages, test sets or
+    decoding are:
+
+        hf-mlnmt compare runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
+
+    --output keeps the comparison as JSON and as a page: unfinished runs are passed over, the same command adds them
+    later, and what is there stays even if its runs are gone. With --source it gets scores by source length, faulty
+    outputs (empty, copied, repeated, untranslated, in the wrong language) and the sentences that differ most, as JSON,
+    csv, png and svg; of several test sets also a table and a figure of all.
     """
     from rich.console import Console
 
-    from hf_mlnmt.analysis.outputs import read_starts
-    from hf_mlnmt.evaluation import compare as compare_outputs
-    from hf_mlnmt.evaluation import comparison_tables
-    from hf_mlnmt.evaluation.outputs import load_system, name_systems, read_references, read_texts
+    from hf_mlnmt.analysis.outputs import domain_study, read_starts
+    from hf_mlnmt.evaluation import comparison_tables, read_comparison
+    from hf_mlnmt.evaluation.outputs import read_texts
+    from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, write_json
-    from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
-    from hf_mlnmt.reports.compare_page import write_page
+    from hf_mlnmt.files import check_file, check_folder_name
+    from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
+    from hf_mlnmt.reports.comparison_page import curves_of, read_maps, write_html
 
-    named = name_systems(systems)
-    what = scoring_options(protocol, metric, language, target_language, reference[0])
-    for path in filter(None, (output, html)):
-        check_file(path)
-    starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
-    references = read_references(reference)
-    loaded = {
-        name: [load_system(path, source, references, reference, **decoding_options(context)) for path in paths]
-        for name, paths in named.items()
-    }
-    comparison = compare_outputs(
-        {name: [run.lines for run in runs] for name, runs in loaded.items()},
-        references,
-        **what,
-        bootstrap=bootstrap,
-        trials=trials,
-        seed=seed,
-        jobs=jobs,
+    files = text_files([(one.name, one.path) for one in reference or ()], [(s.name, s.path) for s in source or ()])
+    paths = [reference for one in files.values() for reference in one.references]
+    scoring = (
+        scoring_options(protocol, metric, language, decoding.get("target_language"), Path(paths[0])) if paths else {}
     )
-    Console().print(*comparison_tables(comparison), sep="\n")
-    if not output and not html:
-        return
-    sources = read_texts(source) if source else None
-    firsts = {name: runs[0].lines for name, runs in loaded.items()}
-    how = {"protocol": what["protocols"][0], "language": what["language"], "bootstrap": bootstrap, "seed": seed}
-    extras = extras_of(firsts, references, sources, starts, **how)
+    further = _language_texts(language_text or [])
+    language_texts = {name: read_texts(path) for name, path in further.items()}
+    starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
     if output:
-        decoding = {name: runs[0].decoding for name, runs in loaded.items() if runs[0].decoding}
-        content = {**comparison.to_dict(), "decoding": decoding, **extras.to_dict()}
-        print(f"Written to {write_json(output, content)}")
+        check_folder_name(output)
     if html:
-        title = f"{', '.join(list(named)[:4])}{' …' if len(named) > 4 else ''} on {reference[0].name}"
-        curves = curves_of({name: paths[0] for name, paths in named.items()})
-        print(f"Written to {write_page(html, comparison, extras, title=title, curves=curves, maps=drawn)}")
+        check_file(html)
+    resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
+    given = [(one.name, one.label, one.path) for one in systems]
+    runs = read_systems(given, files, output, {**scoring, **resampling}, {"device": device, **decoding})
+    texts: dict[Path, Any] = {}
+    if isinstance(runs, Path):
+        comparison = read_comparison(runs)
+        runs = []
+    else:
+        how: dict[str, Any] = {"known_texts": texts, "bootstrap": bootstrap, "trials": trials, "seed": seed}
+        comparison = add_runs(runs, output, data, tell, methods, **how)
+    Console().print(*comparison_tables(comparison), sep="\n")
+    perplexities = _perplexities(options.by_name(lm or []), texts, device)
+    domains = None
+    if lm or (output and len(files) > 1):
+        domains = domain_study(comparison, comparison.places[0][1], perplexities)
+    look = (bool(output) and bool(source)) or html
+    about = {"starts": starts, "tokenizer": tokenizer, "languages": language_texts, **resampling}
+    analyses = analyses_of(comparison, runs, texts, **about) if look else {}
+    if output:
+        settings = {"systems": [str(one) for one in systems], "groups": starts, **resampling}
+        settings |= {"source": [str(one) for one in source or ()], "references": paths}
+        settings |= {"unit": f"subwords of {tokenizer}" if tokenizer else "words", "language_texts": further}
+        for test, analysis in analyses.items() if source else ():
+            for study in analysis.studies(differences):
+                finish(study.of(test) if len(analyses) > 1 else study, output, settings)
+        if domains:
+            finish(domains, output, settings)
+        tell(f"written to {output / PAGE} and the files beside it")
+    elif domains:
+        print_rows(domains.stem, domains.summary)
+    if html:
+        names = list(comparison.runs)
+        title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
+        curves = curves_of({one.label: one.path for one in reversed(systems)})
+        print(f"Written to {write_html(html, comparison, analyses, title=title, curves=curves, maps=drawn)}")
+
+
+def _language_texts(given: list[NamedPath]) -> dict[str, str]:
+    from hf_mlnmt.errors import UserError
+
+    for one in given:
+        if not one.name:
+            raise UserError(f"--language-text {one}: expected XX=FILE, a language and a file of its sentences.")
+    return {one.name: one.path for one in given}
+
+
+def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
+    """{test set: {language model: Perplexity}} of the first references."""
+    from hf_mlnmt.errors import UserError
+    from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
+
+    references = {test: one.references[0] for tests in texts.values() for test, one in tests.items()}
+    found: dict[str, dict[str, Any]] = {test: {} for test in references}
+    for name, path in models.items():
+        network, tokenizers = load_scored(path, device)
+        if network.config.is_encoder_decoder:
+            raise UserError(f"--lm {path}: a translation model; for its perplexity: hf-mlnmt evaluate --perplexity.")
+        for test, lines in references.items():
+            tell(f"{test}: {name}")
+            try:
+                found[test][name] = perplexity(network, tokenizers, lines)
+            except UserError as error:
+                raise UserError(f"{test}: {name}: {error}") from error
+    return found

@@ -1,7 +1,8 @@
-"""`hf-mlnmt evaluate`: BLEU, chrF and TER of one model or one file of translations."""
+"""`hf-mlnmt evaluate`: scores of a model or of translations, perplexity, the matrix of all languages."""
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from pathlib import Path
@@ -9,23 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.cli.terminal import silence, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
 
 # Other commands that score take these too.
-Reference = Annotated[
-    list[Path],
-    typer.Option("--reference", "-r", help="Raw references (text or .gz); give it again for more."),
-]
-Source = Annotated[Path | None, typer.Option("--source", "-s", help="Sentences to translate (text or .gz).")]
 Language = Annotated[
     str | None,
     typer.Option(
         "--language",
         "-l",
         help="Two-letter code of the language that is scored, for the classic protocol. "
-        "Unless given: --target-language, or the reference's name, as in test.de.gz.",
+        "Unless given: --to, or the reference's name, as in test.de.gz.",
     ),
 ]
 Protocols = Annotated[
@@ -45,71 +44,56 @@ Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % conf
 Resamples = Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")]
 Trials = Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")]
 Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
-_MODELS = "How a model translates (unless given: as its generation_config.json says)"
-Beams = Annotated[int | None, typer.Option("--beams", "-b", min=1, help="Beam size.", rich_help_panel=_MODELS)]
-LengthPenalty = Annotated[
-    float | None, typer.Option(help="Exponent of the length normalisation.", rich_help_panel=_MODELS)
-]
-LengthNormalization = Annotated[
-    str | None,
-    typer.Option(help="Its formula: generate, length, length+1 or gnmt (docs/decoding.md).", rich_help_panel=_MODELS),
-]
-SourceLanguage = Annotated[
-    str | None, typer.Option(help="Of a multilingual model: code of the language to read.", rich_help_panel=_MODELS)
-]
-TargetLanguage = Annotated[
-    str | None,
-    typer.Option(help="Of a multilingual model: code of the language to translate into.", rich_help_panel=_MODELS),
-]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Source tokens in one batch, padding included; 4096 unless given.", rich_help_panel=_MODELS
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda, cuda:1, ... Unless given: a GPU if there is one.", rich_help_panel=_MODELS),
-]
-
 _FILES = "What is written"
-DECODING = (
-    "num_beams",
-    "length_penalty",
-    "length_normalization",
-    "source_language",
-    "target_language",
-    "batch_tokens",
-    "device",
-)
 
 
-def decoding_options(context: typer.Context) -> dict[str, Any]:
-    """The options of this command that say how a model translates, as far as it has them."""
-    return {name: context.params[name] for name in DECODING if name in context.params}
-
-
+@decoding_options(*TRANSLATION)
 def evaluate(
-    context: typer.Context,
-    reference: Reference,
-    model: Annotated[str | None, typer.Argument(help="Model folder, or a model's name on the Hub.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Model folder, or a model's name on the Hub; with --matrix a run's folder.")
+    ] = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--reference",
+            "-r",
+            help="Raw references (text or .gz); give it again for more. Of a perplexity: the text, several of them.",
+        ),
+    ] = None,
     hypothesis: Annotated[
         Path | None,
         typer.Option("--hypothesis", "-i", help="Translations to score (text or .gz)."),
     ] = None,
-    source: Source = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--source", "-s", help="Sentences to translate (text or .gz). Of a perplexity: one for each reference."
+        ),
+    ] = None,
+    perplexity: Annotated[
+        bool,
+        typer.Option(
+            "--perplexity",
+            help="Not scores, but how well the model predicts the references, given the sources; of a language model "
+            "always.",
+        ),
+    ] = False,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="The scores of a run of many languages, from each into each, as a table.")
+    ] = False,
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
-    num_beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    length_normalization: LengthNormalization = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
-    batch_tokens: BatchTokens = None,
-    device: Device = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            "-d",
+            help="With --matrix, the recipe's data folder: also measure how many translations are in a wrong language.",
+        ),
+    ] = None,
     save_translations: Annotated[
         Path | None,
         typer.Option(help="Write the model's translations to this file too, one a line.", rich_help_panel=_FILES),
@@ -117,7 +101,11 @@ def evaluate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Results file (JSON) to write, or to add this test set to.", rich_help_panel=_FILES
+            "--output",
+            "-o",
+            help="Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
+            "folder; unless given, the run's.",
+            rich_help_panel=_FILES,
         ),
     ] = None,
     name: Annotated[
@@ -130,10 +118,14 @@ def evaluate(
     test_set: Annotated[
         str | None,
         typer.Option(
-            help="Name of the test set in the results file. Unless given: the reference's file name.",
+            help="Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
+            "the test sets' common name; unless given, the first.",
             rich_help_panel=_FILES,
         ),
     ] = None,
+    *,
+    decoding: dict[str, Any],
+    device: options.Device = None,
 ) -> None:
     """Score a model, or a file of translations, against raw references.
 
@@ -145,7 +137,35 @@ def evaluate(
 
         hf-mlnmt evaluate MODEL --source test.en --reference test.de
         hf-mlnmt evaluate --hypothesis out.de --reference test.de
+
+    Perplexity, per subword and word and in bits per byte, of a language model or of a translation model given the
+    sources. Every sentence is scored by itself, its end included. Models of different vocabularies are compared by
+    bits per byte, or per word:
+
+        hf-mlnmt evaluate runs/lm.multi30k-de/average -r val.de -r test.de
+        hf-mlnmt evaluate runs/transformer.multi30k-ende/average --perplexity -r val.de -s val.en
+
+    All pairs of languages of a run of a recipe with `directions`; pairs that were not trained have a star. The share of
+    translations in a wrong language (--data) comes from a classifier of character n-grams that is trained on the
+    training corpora; its own accuracy, on the references, stands beside it. The picture needs matplotlib:
+
+        hf-mlnmt evaluate runs/bridge-rnn.multi30k-many --matrix --data data/multi30k
     """
+    from hf_mlnmt.evaluation.perplexity import is_language_model
+
+    if matrix:
+        _matrix(model, test_set, protocol, metric, data, output)
+        return
+    if not reference:
+        raise UserError("Give the references: --reference FILE.")
+    if perplexity or (model is not None and not source and is_language_model(model)):
+        if model is None:
+            raise UserError("--perplexity is of a model: give its folder or name.")
+        _perplexity(model, reference, source or [], decoding, device, output)
+        return
+    if source and len(source) > 1:
+        raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
+
     from rich.console import Console
 
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
@@ -161,14 +181,15 @@ def evaluate(
         raise UserError("--save-translations is for a model; --hypothesis is a file already.")
     if bootstrap == 1:
         raise UserError("--bootstrap 1: an interval needs more resamples, 1000 are usual; 0 leaves it out.")
-    what = scoring_options(protocol, metric, language, target_language, reference[0])
+    what = scoring_options(protocol, metric, language, decoding.get("target_language"), reference[0])
     if save_translations:
         check_file(save_translations)
     results = (
         open_results(output, name or Path(str(model or hypothesis)).resolve().name, bool(name)) if output else None
     )
     references = read_references(reference)
-    system = load_system(str(model or hypothesis), source, references, reference, **decoding_options(context))
+    sources = source[0] if source else None
+    system = load_system(str(model or hypothesis), sources, references, reference, device=device, **decoding)
     if save_translations:
         write_text(save_translations, "".join(line.replace("\n", " ") + "\n" for line in system.lines))
     scores = score_protocols(system.lines, references, bootstrap=bootstrap, seed=seed, **what)
@@ -180,3 +201,62 @@ def evaluate(
         results.add_scores(test_set or reference[0].name.removesuffix(".gz"), scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
+
+
+def _perplexity(
+    model: str,
+    files: list[Path],
+    sources: list[Path],
+    decoding: dict[str, Any],
+    device: str | None,
+    output: Path | None,
+) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from hf_mlnmt.evaluation.perplexity import file_perplexities, table_of
+    from hf_mlnmt.files import check_file, write_json
+
+    if output is not None:
+        check_file(output)
+    silence()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+
+        def progress(name: str, total: int) -> Any:
+            return functools.partial(bar.advance, bar.add_task(name, total=total))
+
+        found = file_perplexities(model, files, sources, decoding, device, progress)
+    Console().print(table_of(found))
+    if output is not None:
+        write_json(output, {"model": model, "perplexity": {name: one.to_dict() for name, one in found.items()}})
+
+
+def _matrix(
+    run: str | None,
+    test: str | None,
+    protocols: list[str] | None,
+    metrics: list[str] | None,
+    data: Path | None,
+    output: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from hf_mlnmt.analysis.figures import Panel, heat_maps, save
+    from hf_mlnmt.evaluation.matrix import read_matrix
+    from hf_mlnmt.files import write_json
+
+    if run is None:
+        raise UserError("--matrix is of a run: give its folder.")
+    protocol, metric = (protocols or ["classic"])[0], (metrics or ["bleu"])[0]
+    found = read_matrix(run, test, protocol, metric, data)
+    console = Console()
+    console.print(found.table())
+    values = [[found.scores.get(f"{source}-{target}") for target in found.targets] for source in found.sources]
+    panels = [Panel(f"{metric} ({protocol})", values, found.sources, found.targets)]
+    if found.off_target:
+        console.print(found.off_target_table())
+    folder = output or found.run
+    written = [write_json(folder / "matrix.json", found.to_dict())]
+    written += save(heat_maps(panels, "from", "to", metric), folder, "matrix")
+    tell(", ".join(map(str, written)))

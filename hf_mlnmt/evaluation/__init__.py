@@ -1,8 +1,7 @@
-"""Scores: BLEU, chrF and TER under two protocols, significance, results files, and the same as an `evaluate` module."""
+"""Scores: BLEU, chrF and TER under two protocols, comparisons and their tests, results files, an `evaluate` module."""
 
-from hf_mlnmt.evaluation.compare import Comparison, compare
+from hf_mlnmt.evaluation.comparison import Comparison, compare, comparison_tables, read_comparison
 from hf_mlnmt.evaluation.metric import METRIC_PATH, load_metric
-from hf_mlnmt.evaluation.report import comparison_tables, score_tables
 from hf_mlnmt.evaluation.results import Results, open_results, read_results, versions
 from hf_mlnmt.evaluation.scores import (
     METRICS,
@@ -15,8 +14,8 @@ from hf_mlnmt.evaluation.scores import (
     moses,
     score,
     score_protocols,
+    score_tables,
 )
-from hf_mlnmt.evaluation.significance import PairedResult, PairedTests, paired_tests
 
 __all__ = [
     "METRICS",
@@ -25,8 +24,6 @@ __all__ = [
     "Comparison",
     "MetricName",
     "MetricScore",
-    "PairedResult",
-    "PairedTests",
     "Protocol",
     "ProtocolName",
     "Results",
@@ -36,7 +33,7 @@ __all__ = [
     "load_metric",
     "moses",
     "open_results",
-    "paired_tests",
+    "read_comparison",
     "read_results",
     "score",
     "score_protocols",

@@ -27,6 +27,7 @@ SENTENCES = 5000  # of each language, to learn what it looks like
 class Matrix:
     """Scores, and shares of translations that are in another language than the one asked for, by "source-target"."""
 
+    run: Path
     test: str
     model: str
     protocol: str
@@ -40,7 +41,7 @@ class Matrix:
 
     def to_dict(self) -> dict[str, Any]:
         """As matrix.json has it."""
-        return {"schema": "hf_mlnmt.matrix/1", **asdict(self)}
+        return {"schema": "hf_mlnmt.matrix/1", **{key: value for key, value in asdict(self).items() if key != "run"}}
 
     def mean(self, zero_shot: bool) -> float | None:
         """The mean of the scores of the trained pairs, or of the others; None where there are none."""
@@ -73,7 +74,6 @@ class Matrix:
 def read_matrix(
     run: str | Path,
     test: str | None = None,
-    model: str = "average",
     protocol: str = "classic",
     metric: str = "bleu",
     data: str | Path | None = None,
@@ -81,13 +81,16 @@ def read_matrix(
     """The matrix of a finished run.
 
     Args:
+        run: its folder, or that of the model in it: average/ (unless told) or best/.
         test: the test sets' common name; None: that of the first.
         data: the folder of the recipe's corpora: with it the off-target share is measured, by a classifier trained on
             the training corpora.
 
     Raises: UserError for a run without such test sets, scores or corpora.
     """
-    run = Path(run)
+    run, model = Path(run), "average"
+    if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():
+        run, model = run.resolve().parent, run.resolve().name
     results = _read(run / model / "results.json", json.loads)
     recipe = _read(run / "recipe.yaml", yaml.safe_load)
     tests = [name.rpartition(".") for name in results["scores"] if name.rpartition(".")[2].count("-") == 1]
@@ -107,20 +110,20 @@ def read_matrix(
     sides = [[pair.split("-")[side] for pair in pairs] for side in (0, 1)]
     sources, targets = ([code for code in dict.fromkeys(sides[0] + sides[1]) if code in side] for side in sides)
     zero_shot = [pair for pair in pairs if pair not in trained]
-    matrix = Matrix(str(test), model, protocol, metric, sources, targets, found, zero_shot)
+    matrix = Matrix(run, str(test), model, protocol, metric, sources, targets, found, zero_shot)
     if data is not None:
-        _measure_languages(matrix, run, recipe, Path(data))
+        _measure_languages(matrix, recipe, Path(data))
     return matrix
 
 
-def _measure_languages(matrix: Matrix, run: Path, recipe: dict[str, Any], data: Path) -> None:
+def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> None:
     """Fill in the off-target shares, and the classifier's accuracy on the references of the test sets."""
     guess = LanguageGuesser(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
     tests = {name: corpus for name, corpus in recipe["data"]["test"].items() if name.startswith(f"{matrix.test}.")}
     matrix.classifier_accuracy = guess.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
     for pair in matrix.scores:
         target = pair.split("-")[1]
-        file = run / "translations" / f"{matrix.test}.{pair}.{matrix.model}.{target}"
+        file = matrix.run / "translations" / f"{matrix.test}.{pair}.{matrix.model}.{target}"
         lines = [line for line in file.read_text(encoding="utf-8").split("\n")[:-1] if line.strip()]
         wrong = guess.others(lines, target)
         matrix.off_target[pair] = sum(line in wrong for line in lines) / max(1, len(lines))

@@ -87,30 +87,3 @@ def _defaults(model: Any) -> dict[str, Any]:
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     values = {key: getattr(model.generation_config, key, None) for key in keys}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def name_systems(arguments: list[str]) -> dict[str, list[str]]:
-    """{name: its runs' paths} from 'NAME=PATH', several times for the runs of several seeds, or 'PATH' (its own name).
-
-    Raises: UserError on fewer than two systems, on one path twice, and on different numbers of runs.
-    """
-    if len(arguments) < 2:
-        raise UserError(
-            "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`."
-        )
-    named: dict[str, list[str]] = {}
-    for argument in arguments:
-        # A path that exists is a path, whatever characters it has.
-        name, given, path = argument.partition("=") if not Path(argument).exists() else (argument, "", "")
-        if name in named and not (given and path not in named[name]):
-            raise UserError(f"system {name!r} is given twice; give each a name of its own with NAME=PATH.")
-        named.setdefault(name, []).append(path or argument)
-    if len(named) < 2:
-        raise UserError(
-            f"all runs are of one system, {next(iter(named))!r}; a comparison needs a baseline and another."
-        )
-    runs = {name: len(paths) for name, paths in named.items()}
-    if len(set(runs.values())) > 1:
-        listed = ", ".join(f"{name} {count}" for name, count in runs.items())
-        raise UserError(f"different numbers of runs ({listed}): give every system the same seeds, in the same order.")
-    return named

@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
@@ -83,6 +85,50 @@ def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
     return model.to(choose_device(device)).eval(), ending(load_tokenizers(folder))
 
 
+def is_language_model(name: str) -> bool:
+    """Whether this is a model that continues text; False also where there is no model."""
+    try:
+        return auto_class_of(fetch_small_files(name)) == "AutoModelForCausalLM"
+    except (UserError, OSError):
+        return False
+
+
+def file_perplexities(
+    model: str,
+    files: Sequence[str | Path],
+    sources: Sequence[str | Path],
+    decoding: Mapping[str, Any],
+    device: str | None,
+    progress: Callable[[str, int], Callable[[int], Any]],
+) -> dict[str, Perplexity]:
+    """{file: Perplexity} of a model, from a folder or a Hub name.
+
+    Args:
+        sources: of a translation model: what each file translates; one for each.
+        decoding: batch_tokens, and target_language and source_language of a model that is told them.
+        progress: called with a file and its number of sentences; what it returns is `progress` of `perplexity`.
+
+    Raises: UserError as `perplexity` does, naming the file.
+    """
+    if sources and len(sources) != len(files):
+        raise UserError(f"{len(sources)} --source for {len(files)} files: give one for each, in their order.")
+    texts = {str(file): list(read_lines(file)) for file in files}
+    read: list[Any] = [list(read_lines(file)) for file in sources] or [None] * len(files)
+    network, tokenizers = load_scored(model, device)
+    how = {
+        "batch_tokens": decoding.get("batch_tokens", 4096),
+        "language": decoding.get("target_language"),
+        "source_language": decoding.get("source_language"),
+    }
+    found = {}
+    for (name, lines), given in zip(texts.items(), read):
+        try:
+            found[name] = perplexity(network, tokenizers, lines, given, progress=progress(name, len(lines)), **how)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+    return found
+
+
 def table_of(found: Mapping[str, Perplexity]) -> Table:
     """A row for each file."""
     numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
@@ -123,7 +169,7 @@ def perplexity(
         raise UserError(f"{type(model).__name__}: its scores are not normalised, so they have no perplexity.")
     if config.is_encoder_decoder != (sources is not None):
         raise UserError(
-            "this is a translation model: give the sources too (--sources FILE)."
+            "this is a translation model: give the sources too (--source FILE)."
             if config.is_encoder_decoder
             else "this is a language model, which reads no sources: leave them out."
         )

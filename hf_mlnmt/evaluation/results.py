@@ -8,7 +8,8 @@
                                             "systems": {name: {metric: {"difference", "paired_bootstrap",
                                                                         "approximate_randomisation"}}}}}}}
 
-Both p-values are null where there are too few sentences to test (significance.py).
+Both p-values are null where there are too few sentences to test. "significance" was written by earlier versions, with
+the p-values of sacreBLEU's own tests; what is written now stands in comparisons (comparison.py).
 
 Stable: a key keeps its meaning for good, new keys may come, and keys that this version does not know are kept when a
 file is read and written again. The number in the schema rises only if an old reader would misread a file.
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import ProtocolName, Scores
-from hf_mlnmt.evaluation.significance import PairedTests
 from hf_mlnmt.files import check_file, write_json
 
 if TYPE_CHECKING:
@@ -62,11 +62,6 @@ class Results:
                 raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
             self.scores.setdefault(test_set, {})[protocol] = value.to_dict()
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
-
-    def add_significance(self, test_set: str, tests: Mapping[ProtocolName, PairedTests]) -> None:
-        """Add the paired tests of one test set."""
-        for protocol, value in tests.items():
-            self.significance.setdefault(test_set, {})[protocol] = value.to_dict()
 
     def add_system(self, system: SystemOutput, command: str) -> None:
         """Take in what a run knows about the system; what training has written stays."""

@@ -1,28 +1,37 @@
-"""Finished training runs side by side: what they are, and whether they are comparable.
+"""Runs of systems, whatever they come from, and whether they are comparable.
 
-A run is the folder that `hf-mlnmt train` leaves: results.json, translations/, average/config.json. Runs are comparable
-if nothing but the model differs: recipe, seed, data, budget, and of the model what the baseline has too, but for its
-sizes: baselines as large as the larger systems stand beside them. Runs of several methods (of training, of using data)
-differ in all of this but in languages, test sets, decoding and seed.
+| what is given | where its translations, references and counts of sentences come from |
+| --- | --- |
+| the folder that `hf-mlnmt train` leaves | its translations/; the corpora that its recipe names |
+| files of translations, or a model that translates | those files; the references that are given |
+| a results file | counts of sentences beside it (`<stem>.counts.gz`), where there are any |
+
+Runs of training are comparable if nothing but the model differs: recipe, seed, data, budget, and of the model what the
+baseline has too, but for its sizes: baselines as large as the larger systems stand beside them. Runs of several methods
+(of training, of using data) differ in all of this but in languages, test sets, decoding and seed. Of anything else only
+test sets, references and signatures of scores are known, and must be the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.evaluation.results import languages_of_test, read_results
-from hf_mlnmt.evaluation.scores import ProtocolName
-from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums
+from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
+from hf_mlnmt.evaluation.results import Results, languages_of_test, read_results
+from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
+from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
+from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
+COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
 # What does not change what a run has learnt, and what is meant to differ.
 FREE_RECIPE = ("model", "logging")
@@ -33,16 +42,48 @@ SIZES = (
     *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
 )
 TOLERANCE = 0.01  # points between a recorded score and the same from the files: more is another text
+Kind = Literal["comparison", "run", "results", "outputs"]
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """`results`: results.json as it stands; `outputs`: {test set: lines}; `config`: {} if the model is not there."""
+class Texts:
+    """A test set: raw references, one list of lines for each, and the raw sources where they are known."""
 
-    folder: Path
+    references: Sequence[Lines]
+    sources: Lines | None = None
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """The files of a test set."""
+
+    references: tuple[str, ...]
+    source: str | None = None
+
+    def read(self) -> Texts:
+        """Their lines. UserError where their numbers differ, naming the files."""
+        references = read_references(self.references)
+        sources = read_texts(self.source) if self.source else None
+        if sources is not None:
+            check_counts(sources, references, [str(self.source), *self.references])
+        return Texts(references, sources)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a system.
+
+    origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
+    model's, {} if that is not there. texts: {test set: Texts} of files of translations; a run of training has those
+    that its recipe names. counts: the file with counts of sentences that lies beside a results file.
+    """
+
+    origin: Path
     results: Mapping[str, Any]
-    outputs: Mapping[str, list[str]]
-    config: Mapping[str, Any]
+    outputs: Mapping[str, Lines] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, Texts] | None = None
+    counts: Path | None = None
 
     @property
     def name(self) -> str:
@@ -50,15 +91,144 @@ class FinishedRun:
 
     @property
     def seed(self) -> int:
-        return int(self.results["seed"])
+        return int(self.results.get("seed") or 1)
 
-    def digests(self) -> dict[str, str]:
-        """{test set: SHA-256 of the translations}."""
-        return {test: hashlib.sha256("\n".join(lines).encode()).hexdigest() for test, lines in self.outputs.items()}
+    @property
+    def trained(self) -> bool:
+        """Whether it says how it was trained."""
+        return "recipe" in self.results
+
+    def renamed(self, name: str) -> Run:
+        """The same under another name; itself for none."""
+        return replace(self, results={**self.results, "system": name}) if name else self
 
 
-def read_run(folder: str | Path) -> FinishedRun | None:
-    """A run; None while it has no results.json. UserError for what is no run, or lacks translations."""
+def kind_of(path: str | Path) -> Kind:
+    """What lies there: the folder of a comparison or its comparison.json, a run, a results file; else translations,
+    which a file holds or a model makes."""
+    path = Path(path)
+    if path.is_file():
+        if path.name == COMPARISON:
+            return "comparison"
+        return "results" if path.suffix == ".json" else "outputs"
+    if (path / COMPARISON).is_file():
+        return "comparison"
+    if (path / CONFIG).is_file():  # a model; a fused one is kept with its translations as a run is
+        is_run = (path / RESULTS).is_file() and (path / "translations").is_dir()
+    else:
+        is_run = any((path / name).is_file() for name in (RESULTS, "recipe.yaml"))
+    return "run" if is_run else "outputs"
+
+
+def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
+    """{test set: its files} of (name, path); a reference without a name is of one test set, called as the first file.
+
+    Raises: UserError for names and files that do not belong together.
+    """
+    named = {name for name, _ in references}
+    if "" in named and len(named) > 1:
+        raise UserError("--reference: give every test set a name, NAME=FILE, or none.")
+    only = Path(references[0][1]).name.removesuffix(".gz") if references else ""
+    found: dict[str, list[str]] = {}
+    for name, path in references:
+        found.setdefault(name or only, []).append(path)
+    of_test: dict[str, str] = {}
+    for name, path in sources:
+        test = name or (next(iter(found)) if len(found) == 1 else "")
+        if test not in found:
+            known = ", ".join(found) or "none"
+            raise UserError(f"--source {path}: of which test set? Give NAME=FILE; there are references of: {known}.")
+        if test in of_test:
+            raise UserError(f"--source {path}: there are two sources of the test set {test!r}.")
+        of_test[test] = path
+    return {test: TextFiles(tuple(paths), of_test.get(test)) for test, paths in found.items()}
+
+
+def read_systems(
+    systems: Sequence[tuple[str, str, str]],
+    files: Mapping[str, TextFiles],
+    output: Path | None,
+    scoring: Mapping[str, Any],
+    decoding: Mapping[str, Any],
+) -> list[Run | Path] | Path:
+    """The runs of a command's arguments; of a single comparison that is to be shown, its folder.
+
+    Args:
+        systems: (the name that is given or "", what to call it otherwise, path).
+        files: the test sets of translations and models.
+        output: folder of a comparison, new or to be added to.
+        scoring: as of `score_run`. decoding: as of `load_system`.
+
+    Returns: runs, and the folders of those that are not finished.
+    Raises: UserError for arguments that make no comparison.
+    """
+    # `runs/*` holds the baseline's folder too
+    seen = [Path(path).resolve() for _, _, path in systems]
+    systems = [one for place, one in enumerate(systems) if kind_of(one[2]) != "run" or seen.index(seen[place]) == place]
+    kinds = [kind_of(path) for _, _, path in systems]
+    if kinds == ["comparison"] and output is None:
+        folder = Path(systems[0][2])
+        return folder.parent if folder.name == COMPARISON else folder
+    of_outputs: dict[str, list[str]] = {}
+    for (name, label, path), kind in zip(systems, kinds):
+        if kind != "outputs":
+            continue
+        if label in of_outputs and (not name or path in of_outputs[label]):
+            raise UserError(f"system {label!r} is given twice; give each a name of its own with NAME=PATH.")
+        of_outputs.setdefault(label, []).append(path)
+    _check_enough(kinds, of_outputs, files, output)
+    texts = {test: one.read() for test, one in files.items()} if of_outputs else {}
+    runs: list[Run | Path] = []
+    for (name, label, path), kind in zip(systems, kinds):
+        if kind == "outputs":
+            number = of_outputs[label].index(path) + 1
+            runs.append(score_run(label, number, _translations(path, files, texts, decoding), texts, **scoring))
+        elif kind == "run":
+            run = read_run(path)
+            runs.append(run.renamed(name) if run else Path(path))
+        else:
+            runs += [read_recorded(path).renamed(name)] if kind == "results" else recorded_runs(path)
+    return runs
+
+
+def _check_enough(
+    kinds: Sequence[Kind], of_outputs: Mapping[str, list[str]], files: Mapping[str, TextFiles], output: Path | None
+) -> None:
+    adds = output is not None and (output / COMPARISON).is_file()
+    looks = any(one.source for one in files.values())
+    if len(kinds) < 2 and kinds != ["comparison"] and not adds and not looks:
+        raise UserError(
+            "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`, or give "
+            "--source to look at its translations."
+        )
+    if not of_outputs:
+        return
+    if not files:
+        path = next(iter(of_outputs.values()))[0]
+        raise UserError(f"{path}: translations and models are compared with references: give --reference FILE.")
+    if len(of_outputs) == 1 and len(kinds) == sum(map(len, of_outputs.values())) > 1 and not adds:
+        raise UserError(
+            f"all runs are of one system, {next(iter(of_outputs))!r}; a comparison needs a baseline and another."
+        )
+    numbers = {name: len(paths) for name, paths in of_outputs.items()}
+    if len(set(numbers.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in numbers.items())
+        raise UserError(f"different numbers of runs ({listed}): give every system the same seeds, in the same order.")
+
+
+def _translations(
+    path: str, files: Mapping[str, TextFiles], texts: Mapping[str, Texts], decoding: Mapping[str, Any]
+) -> dict[str, SystemOutput]:
+    if len(files) > 1 and "{test}" not in path and Path(path).is_file():
+        raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
+    return {
+        test: load_system(path.replace("{test}", test), one.source, texts[test].references, one.references, **decoding)
+        for test, one in files.items()
+    }
+
+
+def read_run(folder: str | Path) -> Run | None:
+    """A run of training; None while it has no results.json. UserError for what is no run, or lacks translations."""
     folder = Path(folder)
     path = folder / RESULTS
     if not folder.is_dir():
@@ -74,7 +244,7 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
     files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test, language in languages.items()}
     config = folder / MODEL / CONFIG
-    return FinishedRun(
+    return Run(
         folder,
         results,
         {test: read_texts(file) for test, file in files.items()},
@@ -82,8 +252,61 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     )
 
 
+def read_recorded(path: str | Path) -> Run:
+    """A run of which there is a results file alone, or with counts of sentences beside it."""
+    path = Path(path)
+    read_results(path)
+    counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
+    return Run(path, read_json(path), counts=counts if counts.is_file() else None)
+
+
+def recorded_runs(folder: str | Path) -> list[Run]:
+    """The runs of a comparison's folder (comparison.py), the baseline's first."""
+    folder = Path(folder)
+    folder = folder.parent if folder.name == COMPARISON else folder
+    baseline = read_json(folder / COMPARISON).get("baseline")
+    runs = [read_recorded(path) for path in sorted(folder.glob("*.json")) if is_recorded(path)]
+    return sorted(runs, key=lambda run: (run.name != baseline, run.name, run.seed))
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether a JSON file of a comparison's folder is a run's: `<system>.seed<n>.json`."""
+    return re.search(r"\.seed\d+$", path.stem) is not None
+
+
+def score_run(
+    name: str,
+    number: int,
+    outputs: Mapping[str, SystemOutput],
+    texts: Mapping[str, Texts],
+    language: str | None = None,
+    **scoring: Any,
+) -> Run:
+    """A run of {test set: translations}, scored against their references; its number stands as its seed.
+
+    language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
+    """
+    results = Results(system=name, seed=number)
+    for test, output in outputs.items():
+        try:
+            scores = score_protocols(output.lines, texts[test].references, language=language, **scoring)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        results.add_scores(test, scores)
+        results.parameters, results.decoding = output.parameters, output.decoding
+    results.extra["references"] = {test: _digest(texts[test].references) for test in outputs}
+    if language:
+        results.extra["languages"] = {"target": language}
+    origin = Path(next(iter(outputs.values())).name)
+    return Run(origin, results.to_dict(), {test: one.lines for test, one in outputs.items()}, texts=texts)
+
+
+def _digest(references: Sequence[Sequence[str | None]]) -> str:
+    return hashlib.sha256(json.dumps([list(lines) for lines in references]).encode()).hexdigest()
+
+
 def check_comparable(
-    run: FinishedRun, baseline: FinishedRun, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
+    run: Run, baseline: Run, other_seed: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> None:
     """UserError naming every field in which a run differs from the baseline, beyond the model.
 
@@ -106,12 +329,12 @@ def check_comparable(
     if found:
         listed = "\n  ".join(dict.fromkeys(found))
         raise UserError(
-            f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}\n"
+            f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}\n"
             "Train both with one recipe, seed, data and budget, or compare translations with `hf-mlnmt compare`."
         )
 
 
-def check_methods(run: FinishedRun, baseline: FinishedRun, other_seed: bool = False) -> None:
+def check_methods(run: Run, baseline: Run, other_seed: bool = False) -> None:
     """UserError naming every field in which two methods' runs must not differ: what they are tested on, and how."""
     found = list(_differences("languages", run.results.get("languages"), baseline.results.get("languages")))
     tests = [each.results["recipe"].get("data", {}).get("test") for each in (run, baseline)]
@@ -120,10 +343,38 @@ def check_methods(run: FinishedRun, baseline: FinishedRun, other_seed: bool = Fa
     found += () if other_seed else _differences("seed", run.seed, baseline.seed)
     if found:
         listed = "\n  ".join(found)
-        raise UserError(f"{run.folder}: not comparable with {baseline.folder}; these differ:\n  {listed}")
+        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}")
 
 
-def check_one_model(run: FinishedRun, first: FinishedRun, defaults: Mapping[str, Any] | None = None) -> None:
+def check_tests(run: Run, baseline: Run) -> None:
+    """UserError naming what two runs must share where one of them does not say how it was trained."""
+    tests = [list(each.results["scores"]) for each in (run, baseline)]
+    same = sorted(tests[0]) == sorted(tests[1])
+    found = [] if same else [f"test sets ({', '.join(tests[0])}; baseline {', '.join(tests[1])})"]
+    for test in tests[0] if same else ():
+        found += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
+    if found:
+        listed = "\n  ".join(found)
+        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}")
+
+
+def check_references(runs: Sequence[tuple[Run, Mapping[str, Texts]]]) -> None:
+    """UserError for runs whose test sets of one name have other references, as far as these are known."""
+    known: dict[str, tuple[str, Path]] = {}
+    for run, texts in runs:
+        digests = run.results.get("references") or {test: _digest(one.references) for test, one in texts.items()}
+        for test, digest in digests.items():
+            first, origin = known.setdefault(test, (digest, run.origin))
+            if first != digest:
+                raise UserError(f"{run.origin}: not comparable with {origin}: the references of {test} are others.")
+
+
+def _signatures(run: Run, test: str) -> dict[str, dict[str, str]]:
+    by_protocol = run.results["scores"][test]
+    return {name: {m: one["signature"] for m, one in metrics.items()} for name, metrics in by_protocol.items()}
+
+
+def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = None) -> None:
     """UserError naming every field in which the models of two seeds of one system differ.
 
     defaults: as of `check_comparable`.
@@ -137,7 +388,7 @@ def check_one_model(run: FinishedRun, first: FinishedRun, defaults: Mapping[str,
     if found:
         listed = "\n  ".join(found)
         raise UserError(
-            f"{run.folder} and {first.folder} are two seeds of {run.name}, but not of one model; these differ:\n"
+            f"{run.origin} and {first.origin} are two seeds of {run.name}, but not of one model; these differ:\n"
             f"  {listed}\nGive one of the two recipes a name of its own."
         )
 
@@ -156,7 +407,7 @@ def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: 
     ]
 
 
-def notes_of(run: FinishedRun, baseline: FinishedRun) -> list[str]:
+def notes_of(run: Run, baseline: Run) -> list[str]:
     """Differences that are told, not refused: the model's sizes, versions of packages, and the device."""
     found = [*_config_differences(run, baseline, lambda name: name in SIZES)]
     found += _differences("versions", run.results.get("versions"), baseline.results.get("versions"))
@@ -164,9 +415,7 @@ def notes_of(run: FinishedRun, baseline: FinishedRun) -> list[str]:
     return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
 
 
-def _recipe_differences(
-    run: FinishedRun, baseline: FinishedRun, free: Sequence[str], defaults: Mapping[str, Any]
-) -> Iterator[str]:
+def _recipe_differences(run: Run, baseline: Run, free: Sequence[str], defaults: Mapping[str, Any]) -> Iterator[str]:
     here, there = (_filled(each.results["recipe"], defaults) for each in (run, baseline))
     for key in sorted(here.keys() | there.keys()):
         if key not in (*FREE_RECIPE, *free):
@@ -183,7 +432,7 @@ def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
 
 
 def _config_differences(
-    run: FinishedRun, baseline: FinishedRun, counts: Callable[[str], bool], other: str = "baseline"
+    run: Run, baseline: Run, counts: Callable[[str], bool], other: str = "baseline"
 ) -> Iterator[str]:
     for key in sorted(run.config.keys() & baseline.config.keys()):
         if key not in FREE_CONFIG and counts(key):
@@ -199,30 +448,36 @@ def _differences(name: str, here: Any, there: Any, *, other: str = "baseline") -
         yield f"{name} ({here}; {other} {there})"
 
 
-def references_of(run: FinishedRun, root: str | Path) -> dict[str, list[str]]:
-    """{test set: raw references}, of the corpora that the run's recipe names, under `root`."""
+def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
+    """{test set: Texts} of a run with translations: what it was scored with, or the corpora that its recipe names,
+    under `root`."""
+    if run.texts is not None:
+        return run.texts
     languages = run.results["languages"]
     tests = run.results["recipe"]["data"]["test"]
     specs = {name: CorpusSpec.from_dict({"languages": languages, **tests[name]}, name) for name in run.outputs}
-    return {name: [target for _, target in read_pairs(spec, root)] for name, spec in specs.items()}
+    pairs = {name: list(read_pairs(spec, root)) for name, spec in specs.items()}
+    return {name: Texts([[target for _, target in of]], [source for source, _ in of]) for name, of in pairs.items()}
 
 
-def counts_of(run: FinishedRun, references: Mapping[str, Sequence[str]]) -> dict[str, dict[ProtocolName, Counts]]:
-    """{test set: {protocol: Counts}} of a run's translations, for all that results.json has scores of.
+def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
+    """{test set: {protocol: Counts}} of a run for all that its results have scores of; None where nothing has them.
 
-    Raises: UserError when their sums are not the scores that the run recorded: these are other references.
+    Raises: UserError when the sums of its translations are not the scores that it recorded: these are other references.
     """
+    if not run.outputs:
+        return unpack_counts(run.counts.read_bytes(), run.counts) if run.counts else None
     found: dict[str, dict[ProtocolName, Counts]] = {}
     for test, by_protocol in run.results["scores"].items():
         language = languages_of_test(run.results, test)["target"]
         for protocol, metrics in by_protocol.items():
             how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": list(metrics)}
-            counts = count_sentences(run.outputs[test], references[test], **how)
+            counts = count_sentences(run.outputs[test], texts[test].references, **how)
             for metric, array in counts.items():
                 score, recorded = float(scores_of_sums(metric, array.sum(0))), metrics[metric]["score"]
                 if abs(score - recorded) > TOLERANCE:
                     raise UserError(
-                        f"{run.folder}: {metric} on {test} ({protocol}) is {score:.2f} with the references under "
+                        f"{run.origin}: {metric} on {test} ({protocol}) is {score:.2f} with the references under "
                         f"--data, but {recorded:.2f} in the run's results.json: they are not those that were scored "
                         "with."
                     )

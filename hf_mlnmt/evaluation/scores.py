@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.table import Number, Table
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
@@ -37,6 +38,10 @@ ProtocolName = Literal["cased", "classic"]
 MetricName = Literal["BLEU", "chrF", "TER"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
+TITLES: dict[ProtocolName, str] = {
+    "cased": "cased: detokenised text as it is, sacreBLEU 13a",
+    "classic": "classic: lower-cased, Moses-normalised and -tokenised",
+}
 
 
 @dataclass(frozen=True)
@@ -332,3 +337,28 @@ def scored_language(target_language: str | None, reference: Path) -> str | None:
 def language_of(path: str | Path) -> str | None:
     """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
     return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in moses_languages()), None)
+
+
+def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
+    """One table per protocol: a row per metric with score, 95 % interval and signature."""
+    columns = ["metric", Number("score"), Number("95 % interval"), "signature"]
+    tables = []
+    for protocol, value in scores.items():
+        rows = []
+        for name, metric in value.metrics.items():
+            interval = "" if metric.ci is None else f"{metric.ci[0]:.1f} to {metric.ci[1]:.1f}"
+            rows.append([with_arrow(name), f"{metric.score:.2f}", interval, metric.signature])
+        tables.append(Table(columns, rows, TITLES[protocol], _counts(value)))
+    return tables
+
+
+def with_arrow(metric: str) -> str:
+    """The metric's name and where better is."""
+    return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
+
+
+def _counts(scores: Scores) -> str:
+    references = f"{scores.references} reference{'s' if scores.references > 1 else ''}"
+    text = f"{scores.sentences} sentences, {references}, length ratio {scores.length_ratio:.3f}, "
+    text += f"{scores.empty_outputs} empty outputs"
+    return text + (f", {scores.empty_references} empty references" if scores.empty_references else "")

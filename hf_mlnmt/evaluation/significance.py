@@ -25,13 +25,10 @@ p-value of a randomisation test); Holm 1979 (correction for many systems).
 from __future__ import annotations
 
 import gzip
-import multiprocessing
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +47,7 @@ from hf_mlnmt.evaluation.scores import (
     check_counts,
     metric_named,
     reference_lists,
-    sacrebleu_seed,
 )
-from hf_mlnmt.files import atomic_path
 
 LEGEND = (
     "† p < 0.05, ‡ p < 0.01 of approximate randomisation, corrected for the number of systems that were compared with "
@@ -147,8 +142,8 @@ _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
 TestSets = Mapping[str, Mapping[ProtocolName, Counts]]
 
 
-def write_counts(path: str | Path, counts: TestSets) -> Path:
-    """Write {test set: {protocol: Counts}} as one file, the same bytes for the same numbers."""
+def pack_counts(counts: TestSets) -> bytes:
+    """{test set: {protocol: Counts}} as the content of one file, the same bytes for the same numbers."""
     from safetensors.numpy import save
 
     arrays = {
@@ -157,20 +152,16 @@ def write_counts(path: str | Path, counts: TestSets) -> Path:
         for protocol, by_metric in protocols.items()
         for metric, array in by_metric.items()
     }
-    with atomic_path(path) as new:
-        new.write_bytes(gzip.compress(save(dict(sorted(arrays.items()))), mtime=0))
-    return Path(path)
+    return gzip.compress(save(dict(sorted(arrays.items()))), mtime=0)
 
 
-def read_counts(path: str | Path) -> dict[str, dict[ProtocolName, Counts]]:
-    """What `write_counts` has written. UserError for another file."""
+def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolName, Counts]]:
+    """What `pack_counts` has packed, the content of the file `path`. UserError for another content."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        arrays = load(gzip.decompress(Path(path).read_bytes()))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
+        arrays = load(gzip.decompress(packed))
     except (SafetensorError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: not a file of sentence counts ({error}).") from error
     found: dict[str, dict[Any, Counts]] = {}
@@ -194,133 +185,6 @@ FEWEST_SENTENCES = 100
 """Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
 TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 
-Columns = dict[MetricName, list[Any]]
-"""For each metric sacreBLEU's Result of every system, the baseline first."""
-
-
-@dataclass(frozen=True)
-class PairedResult:
-    """One system against the baseline in one metric: difference (system - baseline), the two tests' p-values.
-
-    A p-value says nothing where the difference is 0: sacreBLEU counts resamples that differ by *more* than the systems
-    do, so equal outputs get the smallest p there is.
-    Both are None where there are fewer than `FEWEST_SENTENCES`.
-    """
-
-    difference: float
-    paired_bootstrap: float | None
-    approximate_randomisation: float | None
-
-    def to_dict(self) -> dict[str, float | None]:
-        """{difference, paired_bootstrap, approximate_randomisation}; p-values are not rounded."""
-        return {
-            "difference": round(self.difference, 4),
-            "paired_bootstrap": self.paired_bootstrap,
-            "approximate_randomisation": self.approximate_randomisation,
-        }
-
-
-@dataclass(frozen=True)
-class PairedTests:
-    """Every system but the first against the first. `signatures`: {test: {metric: signature}}."""
-
-    baseline: str
-    results: Mapping[str, Mapping[MetricName, PairedResult]]
-    signatures: Mapping[str, Mapping[MetricName, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """{baseline, signatures, systems: {name: {metric: {difference, and the two p-values}}}}."""
-        systems = {name: {m: r.to_dict() for m, r in results.items()} for name, results in self.results.items()}
-        return {
-            "baseline": self.baseline,
-            "signatures": {k: dict(v) for k, v in self.signatures.items()},
-            "systems": systems,
-        }
-
-
-def paired_tests(
-    systems: Mapping[str, Lines],
-    references: References,
-    *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
-    metrics: Sequence[str] = METRICS,
-    bootstrap: int = DEFAULT_BOOTSTRAP,
-    trials: int = DEFAULT_TRIALS,
-    seed: int = DEFAULT_SEED,
-    jobs: int = 1,
-) -> PairedTests:
-    """Test every system against the first one given.
-
-    systems: {name: raw outputs}, the baseline first. bootstrap: resamples; trials: shufflings.
-    jobs: processes, which share the systems (the numbers do not depend on it). They are started afresh: a script that
-    asks for more than one guards what it does with `if __name__ == "__main__"`, as always with multiprocessing.
-    Raises UserError as score() does, and with fewer than two systems.
-    """
-    if len(systems) < 2:
-        raise UserError(
-            f"A paired test needs a baseline and at least one other system; got {', '.join(systems) or 'none'}."
-        )
-    reference_sets = reference_lists(references)
-    for name, lines in systems.items():
-        check_counts(lines, reference_sets, [name, *(f"reference {i + 1}" for i in range(len(reference_sets)))])
-    how = Protocol(protocol, language)
-    prepared = [(name, how.prepare(lines)) for name, lines in systems.items()]
-    prepared_references = [how.prepare(lines) for lines in reference_sets]
-    sacre = {name: how.metric(name, prepared_references) for name in map(metric_named, metrics)}
-    bootstrapped, bootstrap_signatures = _run(how, prepared, sacre, "bs", bootstrap, seed, jobs)
-    shuffled, trial_signatures = _run(how, prepared, sacre, "ar", trials, seed, jobs)
-    baseline, *others = systems
-    enough = len(reference_sets[0]) >= FEWEST_SENTENCES
-    results = {
-        name: {
-            m: PairedResult(
-                column[i].score - column[0].score,
-                column[i].p_value if enough else None,
-                shuffled[m][i].p_value if enough else None,
-            )
-            for m, column in bootstrapped.items()
-        }
-        for i, name in enumerate(others, 1)
-    }
-    signatures = {"paired_bootstrap": bootstrap_signatures, "approximate_randomisation": trial_signatures}
-    return PairedTests(baseline, results, signatures)
-
-
-def _run(
-    how: Protocol, systems: list[Any], metrics: dict[Any, Any], kind: str, samples: int, seed: int, jobs: int
-) -> tuple[Columns, dict[MetricName, str]]:
-    """One of sacreBLEU's tests: its results and its signatures by metric."""
-    if samples < 1:
-        raise UserError(f"{samples} samples for a paired test: expected at least 1.")
-    baseline, *others = systems
-    jobs = min(jobs, len(others))
-    if jobs == 1:
-        columns, signatures = _paired_test(systems, metrics, kind, samples, seed)
-    else:
-        # Fresh processes, not sacreBLEU's own: those are forks, and a fork of a process with threads can wait for ever.
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            shares = [[baseline, *others[i::jobs]] for i in range(jobs)]
-            done = list(pool.map(_paired_test, shares, *map(repeat, (metrics, kind, samples, seed))))
-        columns, signatures = done[0]
-        for metric, column in columns.items():
-            column[1:] = [done[i % jobs][0][metric][1 + i // jobs] for i in range(len(others))]
-    return columns, {metric: how.sign(signature) for metric, signature in signatures.items()}
-
-
-def _paired_test(
-    systems: list[Any], metrics: dict[Any, Any], kind: str, samples: int, seed: int
-) -> tuple[Columns, dict[MetricName, Any]]:
-    """sacreBLEU's test of these systems against the first of them."""
-    from sacrebleu.significance import PairedTest
-
-    with sacrebleu_seed(seed):
-        signed, table = PairedTest(systems, metrics, references=None, test_type=kind, n_samples=samples, n_jobs=1)()
-    # sacreBLEU renames its metrics ('CHRF' becomes 'chrF2') and keeps their order.
-    columns: Any = [column for key, column in table.items() if key != "System"]
-    return dict(zip(metrics, columns, strict=True)), dict(zip(metrics, signed.values(), strict=True))
-
-
 Runs = Sequence[np.ndarray]
 
 TIE = 1e-9
@@ -337,7 +201,8 @@ class SeedResult:
     """A system beside the baseline in one metric, each by the mean of its runs' scores.
 
     p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
-    without SciPy.
+    without SciPy. sacrebleu_randomisation: what sacreBLEU calls the p-value of approximate randomisation, which does
+    not count ties; it is there to be compared with what others report, and no mark is made of it.
     """
 
     scores: tuple[float, ...]
@@ -345,6 +210,7 @@ class SeedResult:
     approximate_randomisation: float | None
     paired_bootstrap: float | None
     welch: float | None
+    sacrebleu_randomisation: float | None
 
     @property
     def mean(self) -> float:
@@ -356,12 +222,13 @@ class SeedResult:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     def to_dict(self) -> dict[str, float | None]:
-        """{difference, approximate_randomisation, paired_bootstrap, welch}; p-values are not rounded."""
+        """{difference, and the four p-values}; p-values are not rounded."""
         return {
             "difference": round(self.difference, 4),
             "approximate_randomisation": self.approximate_randomisation,
             "paired_bootstrap": self.paired_bootstrap,
             "welch": self.welch,
+            "sacrebleu_randomisation": self.sacrebleu_randomisation,
         }
 
 
@@ -378,13 +245,13 @@ def compare_seeds(
     check_runs(baseline, system)
     base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
     tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
-    return SeedResult(
-        tuple(own.tolist()),
-        float(own.mean() - base.mean()),
-        randomisation_test(metric, baseline, system, trials, seed) if tested else None,
-        bootstrap_test(metric, baseline, system, bootstrap, seed) if tested else None,
-        welch_test(base.tolist(), own.tolist()) if tested else None,
-    )
+    scores, difference = tuple(own.tolist()), float(own.mean() - base.mean())
+    if not tested:
+        return SeedResult(scores, difference, None, None, None, None)
+    randomisation, without_ties = randomisation_test(metric, baseline, system, trials, seed)
+    bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
+    welch = welch_test(base.tolist(), own.tolist())
+    return SeedResult(scores, difference, randomisation, bootstrapped, welch, without_ties)
 
 
 def check_runs(baseline: Runs, system: Runs) -> None:
@@ -396,15 +263,15 @@ def check_runs(baseline: Runs, system: Runs) -> None:
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
 
 
-def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> float:
-    """The p-value of approximate randomisation.
+def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> tuple[float, float]:
+    """The p-value of approximate randomisation, and the same as sacreBLEU counts it.
 
     p is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
     as a trial. sacreBLEU counts larger ones alone. Where few sentences differ most trials are ties: of one sentence all
     are, so p is 1, and 1 / (trials + 1) by sacreBLEU's rule.
     """
     shuffled, real = shuffled_differences(metric, baseline, system, trials, seed), _difference(metric, baseline, system)
-    return _p_value(shuffled >= real - TIE)
+    return _p_value(shuffled >= real - TIE), _p_value(shuffled > real + TIE)
 
 
 def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> np.ndarray:
@@ -472,3 +339,21 @@ def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | No
     if statistics.variance(baseline) == statistics.variance(system) == 0:
         return 0.0
     return float(ttest_ind(system, baseline, equal_var=False).pvalue)
+
+
+def significance_tests(
+    systems: Mapping[str, Lines],
+    references: References,
+    *,
+    protocol: ProtocolName = "cased",
+    language: str | None = None,
+    metrics: Sequence[str] = METRICS,
+    **samples: int,
+) -> dict[str, dict[MetricName, SeedResult]]:
+    """{system: {metric: SeedResult}} of one run each beside the first. samples: trials, bootstrap, seed."""
+    how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": metrics}
+    baseline, *others = (count_sentences(lines, references, **how) for lines in systems.values())
+    return {
+        name: {metric: compare_seeds(metric, [baseline[metric]], [own[metric]], **samples) for metric in baseline}
+        for name, own in zip(list(systems)[1:], others)
+    }

@@ -20,10 +20,10 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
-from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.comparison import Comparison
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
-from hf_mlnmt.reports.comparison import RunComparison
 from hf_mlnmt.reports.comparison_page import detail, same_for_all
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.language_names import example, language_name
@@ -122,7 +122,7 @@ def side_by_side(facts: Facts) -> list[dict[str, Any]]:
     return found
 
 
-def _rows(comparison: RunComparison, stem: str) -> Table:
+def _rows(comparison: Comparison, stem: str) -> Table:
     header = ["test set", "protocol", "metric", "score", "difference", "p"]
     rows = []
     for test_set, protocols in comparison.first["scores"].items():

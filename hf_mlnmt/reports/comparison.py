@@ -1,152 +1,186 @@
-"""Comparisons of training runs as they are kept, in a folder results/<name>/ that can grow run by run.
-
-| file | what it holds |
-| --- | --- |
-| `<system>.seed<n>.json` | a run's own results file, whole |
-| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (evaluation/significance.py) |
-| `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
-and of further pairs of systems, where these were asked for |
-| `README.md` | the page of tables, made from the files above and from nothing else |
-
-The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
-replaces what is there of it, and what depends on it is tested anew.
-"""
+"""Making a comparison of what a user gives, and keeping it in a folder (evaluation/comparison.py: what is in it)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.results import read_results
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, marks
-from hf_mlnmt.files import read_json
+from hf_mlnmt.evaluation.comparison import Comparison, add_tests, in_order, read_comparison
+from hf_mlnmt.evaluation.results import languages_of_test
+from hf_mlnmt.evaluation.runs import (
+    COMPARISON,
+    COUNTS,
+    Run,
+    Texts,
+    check_comparable,
+    check_methods,
+    check_one_model,
+    check_references,
+    check_tests,
+    counts_of,
+    notes_of,
+    read_run,
+    texts_of,
+)
+from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
+from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
+from hf_mlnmt.files import atomic_path, write_json, write_text
+from hf_mlnmt.reports.comparison_page import page_of
+from hf_mlnmt.reports.paths import hide_paths
 
 PAGE = "README.md"
-COMPARISON = "comparison.json"
-SCHEMA = "hf_mlnmt.comparison_of_runs/2"
-TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
-COUNTS = ".counts.gz"
-SEEDS = "seeds"
-TESTED = "tested"
-METHODS = "methods"
-OLD_RULE = (
-    " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
-    "trials that differ by exactly as much as the systems do, so they are a little too small. `compare-runs` makes "
-    "them anew where the counts of the sentences are kept."
-)
 
 
-@dataclass
-class RunComparison:
-    """What a comparison's folder holds.
+def add_runs(
+    runs: Sequence[str | Path | Run],
+    output: str | Path | None,
+    data: str | Path = ".",
+    tell: Callable[[str], None] = print,
+    methods: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    known_texts: dict[Path, Mapping[str, Texts]] | None = None,
+    **settings: int,
+) -> Comparison:
+    """Take runs into a comparison and test every system against the baseline; what is there already is kept.
 
-    runs: {system: {seed: content of its results file}}, the baseline first, the others in the zoo's order.
-    tests: {system: {"seeds", "made_of", "tested": {test set: {protocol: {metric: numbers of a SeedResult}}}}}.
-    settings: bootstrap, trials and seed of the tests.
-    pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
-        asked for such tests.
-    methods: whether the systems differ in how they were trained, and not in the model.
-    ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not before
-        there was schema 2.
+    Args:
+        runs: of any seeds, or folders of runs of training. The first is one of the baseline's, unless `output` has a
+            baseline already. Unfinished ones are passed over, to be added by a later call.
+        output: folder of the comparison; None: nothing is written.
+        data: folder of the raw references of runs of training, as for training.
+        methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
+        pairs: systems to test against other systems than the baseline, beside the pairs that were tested before.
+        known_texts: is filled with the test sets of every run that has translations, by its origin.
+        settings: bootstrap, trials and seed of the tests.
+
+    Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
     """
+    new = [run for run in (_read(run, tell) for run in runs) if run is not None]
+    folder = Path(output) if output is not None else None
+    kept = read_comparison(folder) if folder and (folder / COMPARISON).is_file() else None
+    if kept is None and (not new or (new[0] is not runs[0] and new[0].origin != Path(str(runs[0])))):
+        raise UserError(f"{runs[0]}: the baseline's run has no results.json yet. Let it finish first.")
+    settings = {"bootstrap": DEFAULT_BOOTSTRAP, "trials": DEFAULT_TRIALS, "seed": DEFAULT_SEED, **settings}
+    name, methods = (kept.baseline, kept.methods) if kept else (new[0].name, methods)
+    comparison = Comparison(name, settings=settings, methods=methods)
+    given: dict[tuple[str, int], Run] = {}
+    for run in new:
+        if given.setdefault((run.name, run.seed), run) is not run:
+            other = given[run.name, run.seed].origin
+            raise UserError(f"{other} and {run.origin} are two runs of one system and seed ({run.name}, {run.seed}).")
+    every = {**_kept_runs(kept), **given}
+    _check(every, comparison, tell)
+    kept_counts = {key: _kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
+    texts = {key: texts_of(run, data) if run.outputs else {} for key, run in given.items()}
+    check_references([(run, texts.get(key, {})) for key, run in every.items()])
+    if known_texts is not None:
+        known_texts |= {run.origin: texts[key] for key, run in given.items()}
+    counted = {key: counts_of(run, texts[key]) for key, run in given.items()}
+    packed = {key: pack_counts(counts) if counts is not None else None for key, counts in counted.items()}
+    for (system, seed), run in every.items():
+        comparison.runs.setdefault(system, {})[seed] = hide_paths({**run.results, "seed": seed})
+    comparison.runs = in_order(comparison.runs, comparison.baseline, list(comparison.runs))
+    if gone := {name for pair in pairs or () for name in pair} - comparison.runs.keys():
+        raise UserError(f"{output}: no runs of {', '.join(sorted(gone))}, so nothing to test as a pair.")
 
-    baseline: str
-    runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
-    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    settings: dict[str, int] = field(default_factory=dict)
-    pairs: dict[str, dict[str, Any]] | None = None
-    methods: bool = False
-    ties_counted: bool = True
+    def load(system: str, seed: int) -> bytes | None:
+        key = (system, seed)
+        return kept_counts[key].read_bytes() if key in kept_counts else packed[key]
 
-    @property
-    def first(self) -> dict[str, Any]:
-        """The results of the baseline's first seed."""
-        return next(iter(self.runs[self.baseline].values()))
-
-    @property
-    def note(self) -> str:
-        """What is to be said of p-values of before ties were counted; "" of others."""
-        return "" if self.ties_counted else OLD_RULE
-
-    def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
-        """The numbers of one test; None for the baseline, and where nothing was tested."""
-        found: Any = self.tests.get(system, {}).get(TESTED, {})
-        for key in (test_set, protocol, metric):
-            found = found.get(key, {})
-        return found or None
-
-    def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
-        few = self.too_few(test_set, protocol)
-        tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
-        return {name: one["approximate_randomisation"] if one and not few else None for name, one in tests.items()}
-
-    def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
-        """†, ‡ or nothing."""
-        return marks(self.p_values(test_set, protocol, metric)).get(system, "")
-
-    def too_few(self, test_set: str, protocol: str) -> bool:
-        """Whether the test set has too few sentences for p-values."""
-        counted = self.first.get("outputs", {}).get(test_set, {}).get(protocol, {}).get("sentences")
-        return counted is not None and counted < FEWEST_SENTENCES
-
-    def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
-        """One score for each seed."""
-        return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
+    add_tests(comparison, load, kept, pairs, tell)
+    if folder:
+        for (system, seed), counts in packed.items():
+            stem = f"{file_stem(system)}.seed{seed}"
+            if counts is not None:
+                with atomic_path(folder / f"{stem}{COUNTS}") as path:
+                    path.write_bytes(counts)
+            write_json(folder / f"{stem}.json", comparison.runs[system][seed])
+        write_json(folder / COMPARISON, comparison.to_dict())
+        write_text(folder / PAGE, page_of(folder))
+    return comparison
 
 
-def read_comparison(folder: str | Path, only: str | None = None) -> RunComparison:
-    """Read a comparison's folder; `only`: one system's runs, beside the baseline's.
+def analyses_of(
+    comparison: Comparison,
+    runs: Sequence[str | Path | Run],
+    texts: Mapping[Path, Mapping[str, Texts]],
+    **about: Any,
+) -> dict[str, OutputAnalysis]:
+    """{test set: what is to be said of the translations of each system's first run}, of systems that have some here.
 
-    Raises: UserError for another folder, and for files that do not belong together.
+    texts: of the runs by their origins, as `add_runs` has found them. about: as `analyse_outputs` takes it, without
+    protocol and language.
     """
-    folder = Path(folder)
-    content = read_json(folder / COMPARISON)
-    if content.get("schema") not in (SCHEMA, TIES_NOT_COUNTED):
-        raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `compare-runs`.")
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    wanted = None if only is None else (f"{only}.seed", f"{content['baseline']}.seed")
-    for path in sorted(folder.glob("*.json")):
-        if path.name != COMPARISON and (wanted is None or path.name.startswith(wanted)):
-            read_results(path)
-            run = read_json(path)
-            found.setdefault(run["system"], {})[run["seed"]] = run
-    if content["baseline"] not in found:
-        raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
-    runs = in_order(found, content["baseline"])
-    methods = content.get("compares") == METHODS
-    tested = (content["systems"], content["settings"], content.get("pairs"))
-    ties = content["schema"] == SCHEMA
-    return RunComparison(content["baseline"], runs, *tested, methods=methods, ties_counted=ties)
+    firsts: dict[str, Run] = {}
+    for run in runs:
+        if isinstance(run, Run) and run.outputs:
+            firsts.setdefault(run.name, run)
+    firsts = {name: firsts[name] for name in comparison.runs if name in firsts}
+    analyses = {}
+    for test, protocols in comparison.first["scores"].items() if firsts else ():
+        known = next(iter(texts[run.origin][test] for run in firsts.values()))
+        language = languages_of_test(comparison.first, test)["target"]
+        outputs = {name: run.outputs[test] for name, run in firsts.items()}
+        how: dict[str, Any] = {"protocol": next(iter(protocols)), "language": language, **about}
+        analyses[test] = analyse_outputs(outputs, known.references, known.sources, **how)
+    return analyses
 
 
-def in_order(runs: Mapping[str, Mapping[int, Any]], baseline: str) -> dict[str, dict[int, Any]]:
-    """The baseline first, the others in the zoo's order, each beside those of its classes; seeds by number."""
-    names = sorted(runs, key=lambda name: (name != baseline, _place(name.split(".")[0]), name))
-    return {name: dict(sorted(runs[name].items())) for name in names}
+def file_stem(system: str) -> str:
+    """A system's name as part of a file's name."""
+    return re.sub(r"[^\w.+@-]", "-", system)
 
 
-def _place(system: str) -> tuple[int, int, str]:
-    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know."""
-    from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architectures, find_system
-
-    known, classes = [*SYSTEMS, *VARIANTS], list(architectures())
-    try:
-        entry = VARIANTS[system] if system in VARIANTS else find_system(system)
-    except UserError:
-        return len(classes), 0, system
-    return classes.index(entry.architecture), known.index(system) if system in known else len(known), system
+def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
+    if isinstance(run, Run):
+        return run
+    found = read_run(run)
+    if found is None:
+        tell(f"{run}: not finished, passed over")
+    return found
 
 
-def comparisons_of_record(stem: str, root: str | Path) -> dict[str, RunComparison]:
-    """{name: comparison} of the folders in results/ that have the record, each with it and its baseline alone."""
-    folders = [folder for folder in comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
-    return {folder.name: read_comparison(folder, only=stem) for folder in folders}
+def _kept_runs(kept: Comparison | None) -> dict[tuple[str, int], Run]:
+    runs = kept.runs if kept else {}
+    return {
+        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
+        for system, by_seed in runs.items()
+        for seed, results in by_seed.items()
+    }
 
 
-def comparisons(root: str | Path) -> list[Path]:
-    """The folders in results/, at any depth, that hold a comparison."""
-    return sorted(path.parent for path in (Path(root) / "results").rglob(COMPARISON))
+def _kept_counts(folder: Path, system: str, seed: int) -> Path:
+    path = folder / f"{file_stem(system)}.seed{seed}{COUNTS}"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
+    return path
+
+
+def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Callable[[str], None]) -> None:
+    """Every run beside the baseline's of its seed, and the baseline's beside one another."""
+    from hf_mlnmt.training.recipe_keys import default_keys
+
+    baseline = comparison.baseline
+    defaults = default_keys()
+    check_trained: Any = check_methods if comparison.methods else partial(check_comparable, defaults=defaults)
+    first = next(run for (system, _), run in runs.items() if system == baseline)
+    firsts: dict[str, Run] = {}
+    for (system, seed), run in runs.items():
+        before = firsts.setdefault(system, run)
+        if not comparison.methods and run.trained and before.trained:
+            check_one_model(run, before, defaults)
+        beside = runs.get((baseline, seed))
+        if beside is None:
+            tell(f"{run.origin}: the baseline has no run of seed {seed} yet; this one waits for it")
+        other = first if beside is None or system == baseline else beside
+        if run.trained and other.trained:
+            check_trained(run, other, other_seed=beside is None or system == baseline)
+            for note in notes_of(run, beside or first):
+                tell(f"note: {note}")
+        else:
+            check_tests(run, other)

@@ -1,18 +1,34 @@
-"""The page of a comparison: Markdown tables of what its files hold, and nothing else."""
+"""The page of a comparison, as Markdown and as HTML.
+
+Markdown: tables of what the comparison's files hold, and nothing else. HTML: one file that fetches nothing, with plots,
+and with what is known of the translations themselves: scores by source length, faulty outputs, every sentence with its
+chrF, curves of the training, maps of attention.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
+from hf_mlnmt.analysis.curves import FILE as METRICS
+from hf_mlnmt.analysis.curves import read_metrics
+from hf_mlnmt.analysis.outputs import OutputAnalysis
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
+from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
-from hf_mlnmt.reports.comparison import RunComparison, read_comparison
+from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.reports.paths import hide_paths
+from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
@@ -21,21 +37,21 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
 
 def comparison_page(
-    comparison: RunComparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
+    comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
     """The page. own_budget: that of the baseline's recipe; sections: Markdown that is to stand behind the overview."""
     blocks = [
-        f"# {_heading(comparison.first, comparison.methods)}",
-        f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare-runs` "
+        f"# {_heading(comparison)}",
+        f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
         "from the files beside this page.",
         overview(comparison).markdown(),
         *_notes(comparison),
         *sections,
     ]
-    for test_set, protocol in _tests(comparison):
+    for test_set, protocol in comparison.places:
         heading = f"## {test_set}, protocol {title(protocol)}"
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
-    blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods else ())]
+    blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
     blocks.append(_signatures(comparison.first))
     return "\n\n".join(blocks) + "\n"
 
@@ -54,21 +70,29 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
     return read_recipe(path).to_dict()["budget"] if path.is_file() else None
 
 
-def _heading(results: Mapping[str, Any], methods: bool) -> str:
+def _trained(comparison: Comparison) -> bool:
+    """Whether all runs say how they were trained; of files of translations that is not known."""
+    return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
+
+
+def _heading(comparison: Comparison) -> str:
+    results = comparison.first
+    if not _trained(comparison):
+        return f"Systems side by side: {', '.join(results['scores'])}"
     languages = results["languages"]
     direction = f"{language_name(languages['source'])} to {language_name(languages['target'])}"
-    what = "Methods" if methods else "Systems"
+    what = "Methods" if comparison.methods else "Systems"
     return f"{what} side by side: {(results.get('data') or {}).get('name') or MISSING}, {direction}"
 
 
-def _tests(comparison: RunComparison) -> list[tuple[str, str]]:
-    return [(test, protocol) for test, protocols in comparison.first["scores"].items() for protocol in protocols]
-
-
-def same_for_all(comparison: RunComparison, own_budget: Mapping[str, Any] | None) -> str:
+def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
     """What the systems of a comparison share, and how their budget stands to the recipe's own."""
-    budget, seeds = comparison.first["budget"], list(comparison.runs[comparison.baseline])
+    seeds = list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
+    if not _trained(comparison):
+        runs = "one run" if len(seeds) == 1 else f"{len(seeds)} runs"
+        return f"Every system has translated the same test sets; the baseline has {runs}."
+    budget = comparison.first["budget"]
     shown = f"{budget['steps']:,} steps, {budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens"
     text = f"Every system was trained with the same recipe, data, {which} and budget: {shown}."
     if comparison.methods:
@@ -85,29 +109,31 @@ def same_for_all(comparison: RunComparison, own_budget: Mapping[str, Any] | None
     return text
 
 
-def overview(comparison: RunComparison) -> Table:
+def overview(comparison: Comparison) -> Table:
     """A row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
-    columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in _tests(comparison)]
+    columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in comparison.places]
     rows = []
     for system, runs in comparison.runs.items():
-        cells = [with_difference(comparison, system, *test) for test in _tests(comparison)]
+        cells = [with_difference(comparison, system, *test) for test in comparison.places]
         parameters = show(next(iter(runs.values())).get("parameters"))
-        rows.append([f"`{system}`", parameters, minutes_of(runs), str(len(runs)), *cells])
-    return Table(["system", Number("parameters"), Number("CPU minutes"), Number("seeds"), *columns], rows)
+        known = [parameters, minutes_of(runs)] if _trained(comparison) else []
+        rows.append([f"`{system}`", *known, str(len(runs)), *cells])
+    facts = ["parameters", "CPU minutes", "seeds"] if _trained(comparison) else ["runs"]
+    return Table(["system", *map(Number, facts), *columns], rows)
 
 
-def _notes(comparison: RunComparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """What the results files note of their budgets (`budget.note`, written by hand): one block, or none."""
     lines = [
         f"- `{system}`, seed {seed}: {run['budget']['note']}"
         for system, runs in comparison.runs.items()
         for seed, run in runs.items()
-        if run["budget"].get("note")
+        if (run.get("budget") or {}).get("note")
     ]
     return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
 
 
-def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
+def brief(comparison: Comparison, wanted: Sequence[str] = ()) -> Table:
     """`overview` for a page that is about more: classic BLEU alone, and the systems without their setup's name.
 
     wanted: these systems and the baseline; none: all. UserError for one that there is not.
@@ -115,7 +141,7 @@ def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
     names = {name.partition(".")[0]: name for name in comparison.runs}
     if gone := [name for name in wanted if name not in names]:
         raise UserError(f"no runs of {gone[0]!r}{suggest(gone[0], names)}")
-    tests = [(test, protocol) for test, protocol in _tests(comparison) if protocol == "classic"]
+    tests = [(test, protocol) for test, protocol in comparison.places if protocol == "classic"]
     rows = []
     for short, name in names.items():
         if wanted and name != comparison.baseline and short not in wanted:
@@ -131,11 +157,12 @@ def brief(comparison: RunComparison, wanted: Sequence[str] = ()) -> Table:
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
     """Processor time of a training, the mean of those that say it."""
-    known = [run["budget"]["cpu_minutes"] for run in runs.values() if run["budget"].get("cpu_minutes")]
+    budgets = [run.get("budget") or {} for run in runs.values()]
+    known = [budget["cpu_minutes"] for budget in budgets if budget.get("cpu_minutes")]
     return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
-def with_difference(comparison: RunComparison, system: str, test_set: str, protocol: str) -> str:
+def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
     """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
     scores = comparison.scores(system, test_set, protocol, "BLEU")
     tested = comparison.tested(system, test_set, protocol, "BLEU")
@@ -150,7 +177,7 @@ def mean_text(scores: Sequence[float]) -> str:
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 
 
-def detail_table(comparison: RunComparison, test_set: str, protocol: str) -> Table:
+def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
     """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
     metrics = list(comparison.first["scores"][test_set][protocol])
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
@@ -161,21 +188,7 @@ def detail_table(comparison: RunComparison, test_set: str, protocol: str) -> Tab
     return Table(["system", *(Number(name) for name in names)], rows)
 
 
-def narrow_tables(comparison: RunComparison) -> list[Table]:
-    """The same of every test set and protocol for the terminal: score, difference and p one below the other."""
-    tables = []
-    for test_set, protocol in _tests(comparison):
-        metrics = list(comparison.first["scores"][test_set][protocol])
-        rows = [
-            [system, *("\n".join(filter(None, detail(comparison, system, test_set, protocol, m))) for m in metrics)]
-            for system in comparison.runs
-        ]
-        columns = ["system", *(Number(with_arrow(metric)) for metric in metrics)]
-        tables.append(Table(columns, rows, f"{test_set}, {protocol}", lines=True))
-    return tables
-
-
-def detail(comparison: RunComparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
+def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
     """Mean score, difference and p-values of one system; the baseline has the score alone."""
     scores = mean_text(comparison.scores(system, test_set, protocol, metric))
     tested = comparison.tested(system, test_set, protocol, metric)
@@ -195,7 +208,7 @@ def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
             yield f"{tested[name]:.3f}"
 
 
-def _changes(comparison: RunComparison) -> str:
+def _changes(comparison: Comparison) -> str:
     """Of each method the keys of the recipe that are not the baseline's, and its steps."""
     from hf_mlnmt.training.recipe_keys import default_keys
 
@@ -209,17 +222,18 @@ def _changes(comparison: RunComparison) -> str:
     return "\n".join(lines)
 
 
-def _legend(comparison: RunComparison) -> str:
+def _legend(comparison: Comparison) -> str:
     seeds = max(len(runs) for runs in comparison.runs.values())
     over = "scores are means over seeds ± their standard deviation; " if seeds > 1 else ""
+    minutes = "CPU minutes are processor time of the training alone. " if _trained(comparison) else ""
     welch = " / of Welch's t-test on the seeds' scores" if seeds > 1 else ""
     return (
         f"Differences are to the baseline; {over}p is of approximate randomisation "
         f"({show(comparison.settings.get('trials'))} trials) / of the paired bootstrap "
         f"({show(comparison.settings.get('bootstrap'))} resamples){welch}, each uncorrected. {LEGEND} That number is "
         f"{len(comparison.tests)}.{comparison.note} Both resampling tests ask what "
-        "other sentences would have given; what other seeds would have given only Welch's asks. CPU minutes are "
-        f"processor time of the training alone. Decoding: {show(comparison.first.get('decoding'))}."
+        "other sentences would have given; what other seeds would have given only Welch's asks. "
+        f"{minutes}Decoding: {show(comparison.first.get('decoding'))}."
     )
 
 
@@ -228,3 +242,264 @@ def _signatures(results: Mapping[str, Any]) -> str:
     for protocol, metrics in next(iter(results["scores"].values())).items():
         lines += [f"- {protocol} {name}: `{entry['signature']}`" for name, entry in metrics.items()]
     return "Signatures:\n\n" + "\n".join(lines)
+
+
+TEMPLATE = "comparison_page.html.jinja"
+FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
+NO_SOURCES = "no --source: no lengths, no statistics of outputs"
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Of systems whose run is known the lines of its metrics.jsonl."""
+Maps = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Analyses = Mapping[str, OutputAnalysis]
+"""Of test sets whose translations are there; of all the same systems."""
+
+
+def html_page(
+    comparison: Comparison, analyses: Analyses, *, title: str, curves: Curves | None = None, maps: Maps | None = None
+) -> str:
+    """The page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
+    known = [analysis for analysis in analyses.values() if analysis.sources is not None]
+    notes = [] if known or not analyses else [NO_SOURCES]
+    return _template().render(
+        title=hide_paths(title),
+        css=_asset("comparison_page.css"),
+        js=_asset("comparison_page.js"),
+        data=_embedded(_data(analyses)),
+        baseline=comparison.baseline,
+        others=len(comparison.tests),
+        what=scores_are(comparison),
+        about=[same_for_all(comparison, None), *(block.replace("`", "") for block in _notes(comparison))],
+        overview=_html(overview(comparison)) if _trained(comparison) else None,
+        changes=_changes(comparison).splitlines() if comparison.methods and _trained(comparison) else [],
+        systems=list(next(iter(analyses.values())).outputs) if analyses else [],
+        sections=[_section(comparison, *place) for place in comparison.places],
+        lengths=[
+            _lengths(analysis, _suffix(test, analyses)) for test, analysis in analyses.items() if analysis.lengths
+        ],
+        statistics={_suffix(test, analyses): _statistics(one) for test, one in analyses.items() if one.statistics},
+        trained=list(curves or {}),
+        curves=_curves(curves or {}),
+        maps={name: _maps(systems) for name, systems in (maps or {}).items()},
+        notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
+        legend=LEGEND,
+        settings=_settings(comparison),
+    )
+
+
+def write_html(path: str | Path, comparison: Comparison, analyses: Analyses, **more: Any) -> Path:
+    """Write the page; returns its path. more: as `html_page` takes it."""
+    return write_text(path, html_page(comparison, analyses, **more))
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
+    )
+    return environment.get_template(TEMPLATE)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Any) -> str:
+    """JSON that can stand inside a <script>: no text in it can end the element or begin a comment."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _html(table: Table) -> str:
+    plain = [[cell.replace("`", "") for cell in row] for row in table.rows]
+    return Table(table.columns, plain).html()
+
+
+def _suffix(test: str, analyses: Analyses) -> str:
+    """What headings say of the test set: nothing where there is one alone."""
+    return f", {test}" if len(analyses) > 1 else ""
+
+
+def _data(analyses: Analyses) -> dict[str, Any]:
+    """The sentences of all test sets, one behind the other."""
+    known = list(analyses.values())
+    systems = list(known[0].outputs) if known else []
+    lines = [
+        f"line {n}{_suffix(test, analyses)}"
+        for test, one in analyses.items()
+        for n in range(1, len(one.references) + 1)
+    ]
+    sources = [line for one in known for line in one.sources or ()]
+    return {
+        "systems": systems,
+        "line": lines,
+        "source": sources if len(sources) == len(lines) and lines else None,
+        "reference": [line for one in known for line in one.references],
+        "outputs": {name: [line for one in known for line in one.outputs[name]] for name in systems},
+        "chrf": {name: [round(score, 1) for one in known for score in one.chrf[name]] for name in systems},
+    }
+
+
+def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]:
+    """Of one test set and protocol: title, table of scores and tests, a plot for each metric, signatures."""
+    metrics = comparison.metrics(test, protocol)
+    several = len(comparison.first["scores"]) > 1
+    entries = comparison.first["scores"][test][protocol]
+    return {
+        "title": f"{test}, {title(protocol)}" if several else title(protocol),
+        "table": _scores(comparison, test, protocol).html(),
+        "plots": {with_arrow(metric): _forest(comparison, test, protocol, metric) for metric in metrics},
+        "signatures": {name: entry["signature"] for name, entry in entries.items()},
+    }
+
+
+def _scores(comparison: Comparison, test: str, protocol: str) -> Table:
+    """A row for each system: of every metric the score, difference, p-values, and the first of them corrected."""
+    metrics = comparison.metrics(test, protocol)
+    names = ["difference", "p", *(["Holm"] if len(comparison.tests) > 1 else []), "p boot."]
+    names.append("p Welch" if comparison.several else "sacreBLEU p rand.")
+    names = names if comparison.tests else []
+    columns = [Number(name) for metric in metrics for name in (with_arrow(metric), *names)]
+    rows = []
+    for system in comparison.runs:
+        cells = [system]
+        for metric in metrics:
+            cells.append(score_text(comparison, system, test, protocol, metric))
+            cells += _tests(comparison, system, test, protocol, metric) or [""] * len(names)
+        counted = comparison.counted(system, test, protocol)
+        ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
+        rows.append([*cells, ratio, str(counted.get("empty_outputs", ""))])
+    return Table(["system", *columns, Number("length ratio"), Number("empty")], rows)
+
+
+def _tests(comparison: Comparison, system: str, test: str, protocol: str, metric: str) -> list[str]:
+    tested = comparison.tested(system, test, protocol, metric)
+    if tested is None:
+        return []
+    p_values = [comparison.p_values(test, protocol, metric)[system]]
+    if len(comparison.tests) > 1:
+        p_values.append(comparison.corrected(test, protocol, metric)[system])
+    p_values += [
+        tested.get("paired_bootstrap"),
+        tested.get("welch" if comparison.several else "sacrebleu_randomisation"),
+    ]
+    return [f"{tested['difference']:+.2f}{comparison.mark(system, test, protocol, metric)}", *map(_p, p_values)]
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> str:
+    points = {name: Point(*comparison.interval(name, test, protocol, metric)) for name in comparison.runs}
+    where = f"{test}, {protocol}" if len(comparison.first["scores"]) > 1 else protocol
+    return forest(points, f"{metric}, {where}: {scores_are(comparison)}", comparison.baseline)
+
+
+def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
+    """Of each metric a plot over the groups and a table with intervals and counts."""
+    groups = list(dict.fromkeys(row["source_length"] for row in analysis.lengths))
+    counts = {row["source_length"]: row["sentences"] for row in analysis.lengths}
+    names = [f"{group} ({counts[group]})" for group in groups]
+    plots, tables = {}, {}
+    for metric in dict.fromkeys(row["metric"] for row in analysis.lengths):
+        rows = [row for row in analysis.lengths if row["metric"] == metric]
+        series: dict[str, dict[float, float]] = {}
+        cells: dict[str, list[str]] = {}
+        for row in rows:
+            if row["score"] is not None:
+                series.setdefault(row["system"], {})[groups.index(row["source_length"])] = row["score"]
+            cells.setdefault(row["system"], []).append(_with_interval(row))
+        plots[metric] = lines(series, metric, f"{analysis.unit} of the source (sentences)", names)
+        columns = ["system", *map(Number, names)]
+        tables[metric] = Table(columns, [[name, *of] for name, of in cells.items()]).html()
+    return {"suffix": suffix, "plots": plots, "tables": tables}
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    if row["score"] is None:
+        return "–"
+    half = "" if row["low"] is None else f" ± {(row['high'] - row['low']) / 2:.1f}"
+    return f"{row['score']:.1f}{half}"
+
+
+def _statistics(analysis: OutputAnalysis) -> str:
+    shares = analysis.shares()
+    kinds = [key for key in shares[0] if key not in ("system", "length_ratio")]
+    columns = ["system", Number("length ratio"), *(Number(f"{kind.replace('_', ' ')} (%)") for kind in kinds)]
+    rows = [
+        [str(row["system"]), f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)]
+        for row in shares
+    ]
+    return Table(columns, rows).html()
+
+
+def _curves(curves: Curves) -> dict[str, str]:
+    """{what: plot over steps} of dev scores and losses."""
+    keys = dict.fromkeys(key for one in curves.values() for line in one for key in line if key.startswith("eval_"))
+    wanted = [key for key in keys if not key.endswith(("perplexity", "_per_second", "runtime"))]
+    plots = {}
+    for key in wanted:
+        series = {
+            name: {line["step"]: line[key] for line in one if line.get(key) is not None} for name, one in curves.items()
+        }
+        label = f"dev {key.removeprefix('eval_')}"
+        plots[label] = lines({name: points for name, points in series.items() if points}, label, "optimizer step")
+    return {label: plot for label, plot in plots.items() if plot}
+
+
+def _maps(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {
+        name: attention_map(one["values"], one["rows"], one["columns"], f"attention of {name}")
+        for name, one in systems.items()
+    }
+
+
+def _settings(comparison: Comparison) -> dict[str, str]:
+    settings = {name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")}
+    return settings | {"versions": ", ".join(f"{name} {number}" for name, number in versions().items())}
+
+
+def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
+    """{system: lines of its training's metrics.jsonl} of those that are runs, or models in the folder of a run."""
+    found = {}
+    for name, path in paths.items():
+        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
+        folder = next((folder for folder in folders if (folder / METRICS).is_file()), None)
+        if folder is not None:
+            found[name] = read_metrics(folder)
+    return found
+
+
+def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """{title of a map: {system: {rows, columns, values}}} that `hf-mlnmt analyse attention -w maps` wrote.
+
+    Raises: UserError when there is none, or it is broken.
+    """
+    paths = sorted(Path(folder).glob("maps.*.json"))
+    if not paths:
+        raise UserError(
+            f"{folder}: no maps there. Make them: hf-mlnmt analyse attention MODELS -s FILE -w maps -o {folder}"
+        )
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for path in paths:
+        try:
+            side = path.name.split(".")[1]
+            for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+                one = found.setdefault(f"{side}, {row['map']}", {}).setdefault(
+                    row["system"], {"rows": {}, "columns": {}, "values": {}}
+                )
+                one["rows"][row["row"]], one["columns"][row["column"]] = row["from"], row["to"]
+                one["values"][row["row"], row["column"]] = row["weight"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
+    return {title: {name: _filled(one) for name, one in systems.items()} for title, systems in found.items()}
+
+
+def _filled(one: dict[str, Any]) -> dict[str, Any]:
+    rows, columns = sorted(one["rows"]), sorted(one["columns"])
+    return {
+        "rows": [one["rows"][y] for y in rows],
+        "columns": [one["columns"][x] for x in columns],
+        "values": [[one["values"].get((y, x), 0.0) for x in columns] for y in rows],
+    }

@@ -17,7 +17,7 @@ from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.table import Table
 
 if TYPE_CHECKING:
-    from hf_mlnmt.reports.comparison import RunComparison
+    from hf_mlnmt.evaluation.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Facts:
     """text_processing.json."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """By part, see parameters.py."""
-    comparisons: Mapping[str, RunComparison] = field(default_factory=dict)
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """Comparisons with other systems, by their names under results/."""
     papers: Table | None = None
     """What papers report of a system; only for records, and only from those who keep such numbers."""

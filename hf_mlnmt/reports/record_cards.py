@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.evaluation.comparison import comparisons_of_record
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.comparison import comparisons_of_record
 from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import model_of_config, parameters_by_part
 from hf_mlnmt.table import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.reports.tables import MISSING, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 

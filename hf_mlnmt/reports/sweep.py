@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import COLOURS, COLUMN, PAGE, look, new_figure, style
 from hf_mlnmt.analysis.study import write_rows
-from hf_mlnmt.evaluation.report import with_arrow
 from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.reports.tables import scores_of
 from hf_mlnmt.table import Number, Table

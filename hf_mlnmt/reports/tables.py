@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hf_mlnmt.evaluation.report import TITLES, with_arrow
+from hf_mlnmt.evaluation.scores import TITLES, with_arrow
 from hf_mlnmt.evaluation.significance import TOO_FEW
 from hf_mlnmt.table import Number, Table
 

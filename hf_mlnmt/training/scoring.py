@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
-from hf_mlnmt.evaluation.report import with_arrow
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.files import write_json, write_text
 from hf_mlnmt.model_folder import RESULTS, auto_class_of, load_model
 from hf_mlnmt.table import Number, Table

@@ -191,7 +191,7 @@ def test_outputs(folders, files):
     out = files / "out"
     (files / "new").write_text("\n".join(["The dog plays .", "Two women ride .", "", "A A A woman", "A man ."]) + "\n")
     common = ["-s", files / "src", "-r", files / "trg", "-o", out, "--bootstrap", 20]
-    run("outputs", f"base={files / 'trg'}", f"new={files / 'new'}", *common, "-g", "4,6")
+    run("compare", f"base={files / 'trg'}", f"new={files / 'new'}", *common, "-g", "4,6")
     rows = contents(out, "lengths")["rows"]
     assert [row["sentences"] for row in rows if row["system"] == "new" and row["metric"] == "BLEU"] == [2, 2, 1]
     shares = {row["kind"]: row.get("lines") for row in contents(out, "statistics")["rows"] if row["system"] == "new"}
@@ -201,12 +201,12 @@ def test_outputs(folders, files):
     assert all(row["difference"] < 0 for row in differences)
     check_figures(out, "lengths", "statistics", "differences")
     model = folders("transformer")
-    run("outputs", f"base={files / 'trg'}", *common, "--tokenizer", model, "--language-text", f"xx={files / 'new'}")
+    run("compare", f"base={files / 'trg'}", *common, "--tokenizer", model, "--language-text", f"xx={files / 'new'}")
     assert contents(out, "lengths")["settings"]["unit"] == f"subwords of {model}"
     with pytest.raises(UserError, match="expected XX=FILE"):
-        run("outputs", f"base={files / 'trg'}", *common, "--language-text", "de")
+        run("compare", f"base={files / 'trg'}", *common, "--language-text", "de")
     with pytest.raises(UserError, match="expected wmt, iwslt, or ascending"):
-        run("outputs", f"base={files / 'trg'}", *common, "-g", "x")
+        run("compare", f"base={files / 'trg'}", *common, "-g", "x")
 
 
 def test_figures_have_what_they_are_given(tmp_path):

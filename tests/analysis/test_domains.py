@@ -10,12 +10,14 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import hf_mlnmt
-from hf_mlnmt.analysis.domains import domain_study, read_tests
+from hf_mlnmt.analysis.outputs import domain_study
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.compare import compare
+from hf_mlnmt.evaluation import compare, read_comparison
 from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
+from hf_mlnmt.evaluation.runs import read_systems, text_files
+from hf_mlnmt.reports.comparison import add_runs
 
 pytest.importorskip("matplotlib")
 
@@ -29,14 +31,17 @@ OUTPUTS = {
 FAST = {"bootstrap": 20, "trials": 20}
 
 
-def test_each_test_set_by_itself():
-    study = domain_study(OUTPUTS, REFERENCES, **FAST)
+def test_each_test_set_by_itself(tmp_path):
+    comparison = compared(tmp_path)
+    study = domain_study(comparison, "cased")
     assert len(study.rows) == 2 * 2 * 3
     for test, systems in OUTPUTS.items():
-        expected = compare(systems, REFERENCES[test], **FAST).scores["cased"]
+        expected = compare(systems, REFERENCES[test], **FAST)
         for row in study.rows:
             if row["test"] == test:
-                assert row["value"] == expected[row["system"]][row["measure"]]
+                place = (row["system"], "test", "cased", row["measure"])
+                assert row["value"] == expected.scores(*place)[0]
+                assert row.get("difference") == (expected.tested(*place) or {}).get("difference")
     lines = {(line["measure"], line["system"]): (line["news"], line["talks"]) for line in study.summary}
     assert lines["BLEU", "new"][0] == "100.00"
     assert lines["BLEU", "base"][1] == "100.00"
@@ -44,8 +49,18 @@ def test_each_test_set_by_itself():
     assert differences[0] > 0 > differences[1]
 
 
+def compared(folder):
+    """The comparison of both systems on both test sets, of their files."""
+    for name, (lines,) in REFERENCES.items():
+        for file, texts in {"en": lines, "de": lines, **OUTPUTS[name]}.items():
+            (folder / f"{name}.{file}").write_text("\n".join(texts) + "\n")
+    files = text_files([(name, str(folder / f"{name}.de")) for name in REFERENCES], [])
+    systems = [(name, name, str(folder / f"{{test}}.{name}")) for name in ("base", "new")]
+    return add_runs(read_systems(systems, files, None, {"bootstrap": 20, "protocols": ["cased"]}, {}), None, **FAST)
+
+
 def run(*arguments):
-    result = CliRunner().invoke(app, ["domains", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.output
@@ -58,11 +73,10 @@ def test_the_command(folders, tmp_path):
     redraw(lm)
     lm.save_pretrained(tmp_path / "lm")
     save_tokenizers(tmp_path / "lm", tokenizer)
-    tests = []
-    for name, (lines,) in REFERENCES.items():
-        for file, texts in {"en": lines, "de": lines, **OUTPUTS[name]}.items():
-            (tmp_path / f"{name}.{file}").write_text("\n".join(texts) + "\n")
-        tests += ["-t", f"{name}={tmp_path}/{name}.en,{tmp_path}/{name}.de"]
+    compared(tmp_path)
+    tests = [word for name in REFERENCES for word in ("-s", f"{name}={tmp_path}/{name}.en")]
+    tests += [word for name in REFERENCES for word in ("-r", f"{name}={tmp_path}/{name}.de")]
+    tests += ["--language-text", f"xx={tmp_path}/news.base", "-p", "cased"]
     files = [f"{system}={tmp_path}/{{test}}.{system}" for system in ("base", "new")]
     few = ["--bootstrap", 20, "--trials", 20, "-o", tmp_path / "out"]
     run(*files, f"model={folders('transformer')}", *tests, *few, "-b", 1, "-m", "bleu", "--lm", tmp_path / "lm")
@@ -75,16 +89,13 @@ def test_the_command(folders, tmp_path):
     assert found["talks", "lm", "bits per byte"] == pytest.approx(expected.bits_per_byte)
     for kind in ("csv", "png", "svg"):
         assert (tmp_path / "out" / f"domains.{kind}").is_file()
+        assert all((tmp_path / "out" / f"lengths.{name}.{kind}").is_file() for name in REFERENCES)
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"## {name}, protocol cased" in page for name in REFERENCES)
+    assert read_comparison(tmp_path / "out").places == [("news", "cased"), ("talks", "cased")]
+    few[-1] = tmp_path / "other"
     with pytest.raises(UserError, match="a translation model"):
         run(*files, *tests, *few, "--lm", folders("transformer"))
     (tmp_path / "talks.new").write_text("one\n")
     with pytest.raises(UserError, match=r"talks\.new"):
         run(*files, *tests, *few)
-
-
-def test_what_is_no_test_set():
-    for argument in ("news.en,news.de", "news=news.en", "=a,b", "news=a,"):
-        with pytest.raises(UserError, match="expected NAME=SOURCE,REFERENCE"):
-            read_tests([argument])
-    with pytest.raises(UserError, match="two test sets called 'a'"):
-        read_tests(["a=b,c", "a=d,e"])

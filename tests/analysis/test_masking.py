@@ -7,7 +7,7 @@ import pytest
 from hf_mlnmt.analysis.masking import WHOLE, Variant, collected_names, rows, translations, variants
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.evaluation.compare import significance_tests
+from hf_mlnmt.evaluation.significance import significance_tests
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import load
 

@@ -6,10 +6,10 @@ import pytest
 
 from hf_mlnmt.analysis.outputs import (
     SETS,
+    analyse_outputs,
     group_indices,
     group_names,
     has_run,
-    largest_differences,
     output_statistics,
     read_starts,
     scores_by_length,
@@ -126,15 +126,16 @@ def test_largest_differences():
     new = ["Ein Hund.", "Zwei Männer spielen hier Ball.", "Eine Frau.", "Das rote Auto steht da.", "Otto."]
     before, after = sentence_scores(base, REFERENCES), sentence_scores(new, [REFERENCES, [None] * 5])
     assert before[3] == after[3] == 100
-    found = largest_differences(SOURCES, base, new, REFERENCES, count=2)
+    analysis = analyse_outputs({"base": base, "new": new, "same": base}, [REFERENCES], None, [4])
+    found = analysis.differences(2)["new"]
     assert [one["difference"] for one in found] == sorted((one["difference"] for one in found), reverse=True)
     assert {one["line"] for one in found[:2]} == {2, 3}
     assert {one["line"] for one in found[2:]} == {1, 5}
     assert found[0]["difference"] == after[found[0]["line"] - 1] - before[found[0]["line"] - 1]
-    extremes = largest_differences(SOURCES, base, new, REFERENCES, count=1)
-    assert [one["line"] for one in extremes] == [found[0]["line"], found[-1]["line"]]
-    assert not largest_differences(SOURCES, base, base, REFERENCES)
+    assert (found[0]["baseline"], found[0]["source"]) == (base[found[0]["line"] - 1], None)
+    assert [one["line"] for one in analysis.differences(1)["new"]] == [found[0]["line"], found[-1]["line"]]
+    assert not analysis.differences()["same"]
     with pytest.raises(UserError, match="at least 1"):
-        largest_differences(SOURCES, base, new, REFERENCES, count=0)
-    with pytest.raises(UserError, match="the baseline: 4"):
-        largest_differences(SOURCES, base[:4], new, REFERENCES)
+        analysis.differences(0)
+    with pytest.raises(UserError, match="Different numbers of lines"):
+        analyse_outputs({"base": base, "new": new[:4]}, [REFERENCES], SOURCES, [4])

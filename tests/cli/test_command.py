@@ -29,7 +29,6 @@ GROUPS = {name: command.commands for name, command in TOP.items() if hasattr(com
 COMMANDS = {(name,): command for name, command in TOP.items() if name not in GROUPS}
 COMMANDS |= {(group, name): command for group, verbs in GROUPS.items() for name, command in verbs.items()}
 NAMES = [" ".join(words) for words in COMMANDS]
-LEAVING = {"perplexity", "matrix", "compare-runs", "domains", "outputs"}  # they become options of evaluate and compare
 HEAVY = ("torch", "transformers", "numpy", "datasets", "sacrebleu", "huggingface_hub")
 # The package without its __init__: what the commands themselves cost, whatever `import hf_mlnmt` does.
 BARE = f"""
@@ -79,7 +78,7 @@ def test_versions_are_told_without_importing_what_they_are_of():
 
 def test_few_verbs_at_the_top_by_purpose():
     text = run("--help").output
-    assert len(TOP.keys() - LEAVING) <= 14
+    assert len(TOP.keys()) <= 14
     assert all(panel in text for panel in PANELS)
     assert all(re.search(rf"^│ {name} ", text, re.MULTILINE) for name in TOP)
 
@@ -107,7 +106,7 @@ def test_a_verb_of_earlier_times_is_told_what_it_became():
     )
     assert all(rows[verb].startswith(now) for verb, now in BECAME.items())
     shown = page.split("## What became")[0]
-    assert all(f"`{name.split()[-1]}`" in shown or f"`{name}`" in shown for name in NAMES if name not in LEAVING)
+    assert all(f"`{name.split()[-1]}`" in shown or f"`{name}`" in shown for name in NAMES)
 
 
 def test_an_option_means_one_thing_in_every_verb():
@@ -115,8 +114,6 @@ def test_an_option_means_one_thing_in_every_verb():
     letters = {"-o": "--output", "-b": "--beams", "-s": "--source", "-r": "--reference"}
     fields = {field.name: field for field in dataclasses.fields(DecodingOptions) if field.metadata}
     for words, command in COMMANDS.items():
-        if words[0] in LEAVING | {"evaluate", "compare"}:
-            continue
         for parameter in command.params:
             for letter, long in letters.items():
                 assert letter not in parameter.opts or long in parameter.opts, (words, parameter.opts)

@@ -15,7 +15,7 @@ import hf_mlnmt.generation
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import score
+from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.evaluation.scores import language_of
 
@@ -128,15 +128,17 @@ def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None
 
 
 def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
-    output = files / "c.json"
+    output = files / "out"
     named = (f"base={files / 'b.txt'}", f"new={model}", files / "c.txt")
     quick = ("--bootstrap", 20, "--trials", 20, "-o", output)
     text = run("compare", *named, "-r", files / "test.de", "-s", files / "source.en", *quick, "--beams", 2)
-    content = json.loads(output.read_text())
-    assert list(content["protocols"]["classic"]["scores"]) == ["base", "new", str(files / "c.txt")]
-    assert content["protocols"]["cased"]["significance"]["baseline"] == "base"
-    assert content["decoding"] == {"new": {"num_beams": 2, "max_length": 20}}
-    assert (content["bootstrap"], content["trials"]) == (20, 20)
+    found = read_comparison(output)
+    assert list(found.runs) == ["base", "new", "c.txt"]
+    assert list(found.first["scores"]["test.de"]) == ["cased", "classic"]
+    assert found.baseline == "base"
+    assert [found.runs[name][1]["decoding"] for name in found.runs] == [{}, {"num_beams": 2, "max_length": 20}, {}]
+    assert found.runs["new"][1]["parameters"] == 1234
+    assert found.settings == {"bootstrap": 20, "trials": 20, "seed": 12345}
     assert "‡" in text
 
 
@@ -156,15 +158,15 @@ def test_the_language_scored_is_the_one_translated_into(files: Path, model: Path
     """A multilingual model's French is not cut by German rules."""
     (files / "plain").write_bytes((files / "test.de").read_bytes())
     common = ("-s", files / "source.en", "--bootstrap", 0)
-    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--target-language", "fr", *common)
-    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--target-language", "fr_XX", *common)
-    assert "tok:moses-de" in run("evaluate", model, "-r", files / "test.de", "--target-language", "deu_Latn", *common)
+    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--to", "fr", *common)
+    assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--to", "fr_XX", *common)
+    assert "tok:moses-de" in run("evaluate", model, "-r", files / "test.de", "--to", "deu_Latn", *common)
     calls = len(pipeline)
     for command in (("evaluate", model), ("compare", files / "a.txt", model)):
         with pytest.raises(UserError, match=r"test.de: its name says .*'de'.* into 'fr'.*--language"):
-            run(*command, "-r", files / "test.de", "--target-language", "fr", "-s", files / "source.en")
+            run(*command, "-r", files / "test.de", "--to", "fr", "-s", files / "source.en")
     assert len(pipeline) == calls
-    text = run("evaluate", model, "-r", files / "test.de", "--target-language", "fr", "-l", "de", *common)
+    text = run("evaluate", model, "-r", files / "test.de", "--to", "fr", "-l", "de", *common)
     assert "tok:moses-de" in text
 
 
@@ -179,9 +181,10 @@ def test_outputs_that_cannot_be_written_are_refused_before_translating(files: Pa
     for arguments in (
         ("evaluate", model, *common, "-o", files),
         ("evaluate", model, *common, "--save-translations", files),
-        ("compare", files / "a.txt", model, *common, "-o", files),
+        ("compare", files / "a.txt", model, *common, "--html", files),
+        ("compare", files / "a.txt", model, *common, "-o", files / "a.txt"),
     ):
-        with pytest.raises(UserError, match="is a folder"):
+        with pytest.raises(UserError, match=r"is a (folder|file)"):
             run(*arguments)
     with pytest.raises(UserError, match="length_penalty: nan"):
         run("evaluate", model, *common, "--length-penalty", "nan")
@@ -236,6 +239,14 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         (("evaluate", model, "-s", files / "source.en", *reference, "-l", "deu"), "two-letter code"),
         (("evaluate", model, "-s", files / "source.en", *reference, "-m", "comet"), "BLEU, chrF, TER"),
         (("compare", files / "a.txt", *reference), "at least one other"),
+        (("compare", files / "a.txt", files / "b.txt"), "give --reference"),
+        (
+            ("compare", files / "a.txt", files / "b.txt", *reference, "-r", f"x={files / 'test.de'}"),
+            "NAME=FILE, or none",
+        ),
+        (("evaluate", "-i", files / "a.txt"), "--reference FILE"),
+        (("evaluate", "-r", files / "test.de", "--perplexity"), "is of a model"),
+        (("evaluate", "--matrix"), "is of a run"),
         (("compare", files / "a.txt", files / "a.txt", *reference), "given twice"),
         (("compare", files / "a.txt", files / "nothing", *reference), "nothing: no such file or model folder"),
         (("compare", files / "a.txt", model, *reference), "--source"),
@@ -248,7 +259,7 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
 def test_help_names_every_option() -> None:
     for command, options in {
         "evaluate": ("--hypothesis", "--reference", "--source", "--language", "--output", "--beams"),
-        "compare": ("--reference", "--trials", "--jobs", "--bootstrap"),
+        "compare": ("--reference", "--trials", "--data", "--bootstrap", "--methods", "--groups"),
     }.items():
         text = run(command, "--help")
         assert all(option in text for option in options)

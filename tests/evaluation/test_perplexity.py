@@ -110,9 +110,11 @@ def test_the_command(models, tokenizers, tmp_path):
     assert begins_texts(load_tokenizers(tmp_path / "lm").target)
     assert ending(load_tokenizers(tmp_path / "lm")).encode_target(TEXTS)[0][-1] == 1
     expected = perplexity(models[0], tokenizers, TEXTS)
-    done = CliRunner().invoke(app, ["perplexity", f"{tmp_path}/lm", f"{tmp_path}/a.de", "-o", f"{tmp_path}/out.json"])
+    done = CliRunner().invoke(
+        app, ["evaluate", f"{tmp_path}/lm", "-r", f"{tmp_path}/a.de", "-o", f"{tmp_path}/out.json"]
+    )
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "out.json").read_text())["perplexity"][f"{tmp_path}/a.de"]
     assert found["per_subword"] == pytest.approx(expected.per_subword, abs=1e-5)
-    arguments = ["perplexity", f"{tmp_path}/tm", f"{tmp_path}/a.de", "--sources", f"{tmp_path}/a.en"]
+    arguments = ["evaluate", f"{tmp_path}/tm", "--perplexity", "-r", f"{tmp_path}/a.de", "-s", f"{tmp_path}/a.en"]
     assert CliRunner().invoke(app, arguments).exit_code == 0

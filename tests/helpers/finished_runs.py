@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.evaluation import score_protocols
-from hf_mlnmt.reports.comparing import add_runs
+from hf_mlnmt.reports.comparison import add_runs
 
 WORDS = ["ein", "Hund", "läuft", "über", "das", "Gras", "und", "die", "Frau", "sieht", "den", "roten", "Ball"]
 NAMES = {"base": "transformer.multi30k-ende", "a": "m-10.multi30k-ende", "b": "s-agg.multi30k-ende"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, write_run
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.reports.comparing import add_runs
-from hf_mlnmt.reports.comparison import read_comparison
+from hf_mlnmt.evaluation.runs import kind_of
+from hf_mlnmt.reports.comparison import add_runs, read_comparison
 from hf_mlnmt.reports.comparison_page import page_of
 
 
@@ -105,3 +106,23 @@ def test_a_key_that_came_later_or_was_dropped_has_its_default(runs, tmp_path, ke
     add_runs([runs / "base", same], tmp_path / "out", runs / "data", **FEW)
     with pytest.raises(UserError, match=rf"recipe\.{key.replace('__', '.')} \({other}; baseline {default}\)"):
         add_runs([runs / "base", another], tmp_path / "out2", runs / "data", **FEW)
+
+
+def test_what_lies_in_a_folder_says_what_it_is(runs, compared, tmp_path):
+    """A fused model is kept with its translations, as a run is; a run's model has a results file, too."""
+    model = runs / "base" / "average"
+    fused = shutil.copytree(runs / "base", tmp_path / "fused")
+    shutil.copyfile(model / "config.json", fused / "config.json")
+    (tmp_path / "model").mkdir()
+    for name in (model / "config.json", runs / "base" / "results.json", runs / "base" / "recipe.yaml"):
+        shutil.copyfile(name, tmp_path / "model" / name.name)
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "recipe.yaml").write_text("seed: 1\n")
+    of_kind = {
+        "run": [runs / "base", fused, tmp_path / "later"],
+        "outputs": [model, tmp_path / "model", runs / "data" / "test.de", "someone/on-the-hub"],
+        "comparison": [compared, compared / "comparison.json"],
+        "results": [compared / f"{NAMES['a']}.seed1.json"],
+    }
+    for kind, paths in of_kind.items():
+        assert [kind_of(path) for path in paths] == [kind] * len(paths)

@@ -13,13 +13,19 @@ from typer.testing import CliRunner
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS
-from hf_mlnmt.evaluation.compare import significance_tests
+from hf_mlnmt.evaluation.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import read_run
-from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW, compare_seeds, count_sentences, holm
+from hf_mlnmt.evaluation.significance import (
+    FEWEST_SENTENCES,
+    TOO_FEW,
+    compare_seeds,
+    count_sentences,
+    holm,
+    significance_tests,
+)
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.comparing import add_runs
-from hf_mlnmt.reports.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
+from hf_mlnmt.reports.comparison import add_runs
 from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
@@ -58,14 +64,21 @@ def test_run_by_run_is_the_same_as_all_at_once(runs, compared, tmp_path):
     (later / "b").mkdir(parents=True)
     (later / "b" / "recipe.yaml").write_text("seed: 1\n")  # still training
     folders = [runs / "base", runs / "a", later / "b"]
-    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == [NAMES["a"]]
+    assert systems_tested(folders, tmp_path / "toy", runs, said) == [NAMES["a"]]
     assert any("not finished" in line for line in said)
     shutil.copytree(runs / "b", later / "b", dirs_exist_ok=True)
-    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == [NAMES["b"]]
-    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, **FEW) == []
+    assert systems_tested(folders, tmp_path / "toy", runs, said) == [NAMES["b"]]
+    assert systems_tested(folders, tmp_path / "toy", runs, said) == []
     assert contents(compared) == contents(tmp_path / "toy")
     # other settings of the tests, or other translations, are tested anew
-    assert add_runs(folders, tmp_path / "toy", runs / "data", said.append, bootstrap=51, trials=100)
+    assert systems_tested(folders, tmp_path / "toy", runs, said, bootstrap=51)
+
+
+def systems_tested(folders: list[Path], output: Path, runs: Path, said: list[str], **settings: int) -> list[str]:
+    """The systems that a call tests, as it says; in the order of their names."""
+    before = len(said)
+    add_runs(folders, output, runs / "data", said.append, **{**FEW, **settings})
+    return sorted(line.split()[1] for line in said[before:] if line.startswith("testing "))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -78,10 +91,10 @@ def test_a_second_seed_is_added_when_the_first_ones_runs_are_gone(runs, compared
     second = {key: write_run(tmp_path / key, key, SECOND[key], seed=2, recipe__seed=2) for key in SECOND}
     output = shutil.copytree(compared, tmp_path / "toy")
     before = contents(output)
-    assert add_runs([second["a"]], output, runs / "data", said.append, **FEW) == []
+    assert systems_tested([second["a"]], output, runs, said) == []
     assert "no run of seed 2 yet" in said[0]
     assert before.items() <= {**contents(output), "README.md": before["README.md"]}.items()
-    assert add_runs([second["base"]], output, runs / "data", said.append, **FEW) == [NAMES["a"]]
+    assert systems_tested([second["base"]], output, runs, said) == [NAMES["a"]]
     comparison = read_comparison(output)
     assert {name: list(seeds) for name, seeds in comparison.runs.items()} == {
         NAMES["base"]: [1, 2], NAMES["b"]: [1], NAMES["a"]: [1, 2],
@@ -117,7 +130,7 @@ def test_p_values_of_before_ties_were_counted_are_said_to_be_and_made_again(runs
     (output / "comparison.json").write_text(json.dumps({**content, "schema": TIES_NOT_COUNTED}))
     assert OLD_RULE in page_of(output)
     assert OLD_RULE not in page_of(compared)
-    assert set(add_runs([runs / "base"], output, runs / "data", **FEW)) == {NAMES["a"], NAMES["b"]}
+    assert systems_tested([runs / "base"], output, runs, []) == sorted([NAMES["a"], NAMES["b"]])
     assert contents(output) == contents(compared)
 
 
@@ -211,16 +224,30 @@ def test_other_mistakes_are_named(runs, compared, tmp_path):
 
 
 def test_the_command(runs, compared, tmp_path):
-    arguments = ["compare-runs", runs / "base", runs / "base", runs / "a", runs / "b", "--output", tmp_path / "toy"]
+    arguments = ["compare", runs / "base", runs / "base", runs / "a", runs / "b", "--output", tmp_path / "toy"]
     arguments += ["--data", runs / "data", "--bootstrap", 50, "--trials", 100]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
-    assert "test, classic" in result.output
+    assert "classic: lower-cased" in result.output
     assert contents(tmp_path / "toy") == contents(compared)
-    result = CliRunner().invoke(app, ["compare-runs", str(runs / "base"), "-o", str(tmp_path)])
+    result = CliRunner().invoke(app, ["compare", str(runs / "base"), "-o", str(tmp_path)])
     assert isinstance(result.exception, UserError)
-    help_text = CliRunner().invoke(app, ["compare-runs", "--help"]).output
-    assert all(option in help_text for option in ("--data", "--output", "--trials", "--seed"))
+
+
+def test_a_run_beside_a_file_of_translations(runs, tmp_path):
+    """Of the same test set and references, whatever made the file; the page in HTML has both, and their sentences."""
+    write_lines(tmp_path / "other.de", SECOND["a"])
+    arguments = ["compare", runs / "base", f"other={tmp_path / 'other.de'}", "-r", f"test={runs / 'data' / 'test.de'}"]
+    arguments += ["--data", runs / "data", "--bootstrap", 20, "--trials", 50, "--html", tmp_path / "page.html"]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert SECOND["a"][0] in page
+    assert OUTPUTS["base"][0] in page
+    write_lines(tmp_path / "wrong.de", sentences(9, 0.5))
+    arguments[4] = f"test={tmp_path / 'wrong.de'}"
+    with pytest.raises(UserError, match="the references of test"):
+        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):

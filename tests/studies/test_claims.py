@@ -6,7 +6,7 @@ import pytest
 from claims import Claim, answer, claims, claims_table, main, pairs_to_test
 from helpers.finished_runs import compare, write_runs
 
-from hf_mlnmt.reports.comparison import RunComparison
+from hf_mlnmt.evaluation.comparison import Comparison
 
 BETTER, NO_BETTER = Claim("ms-1"), Claim("fertility", gain=False)
 
@@ -52,7 +52,7 @@ def test_what_is_stated():
     assert wide.published == [0.12]
 
 
-def comparison(own: dict[int, float], other: dict[int, float], p: float | None) -> RunComparison:
+def comparison(own: dict[int, float], other: dict[int, float], p: float | None) -> Comparison:
     """Two systems beside a baseline at 30, with the same scores on both sets."""
 
     def run(score: float) -> dict:
@@ -65,7 +65,7 @@ def comparison(own: dict[int, float], other: dict[int, float], p: float | None) 
     runs = {"transformer.x": dict.fromkeys((1, 2), run(30.0))}
     runs |= {"ms-1.x": {k: run(v) for k, v in own.items()}, "ms-1-aif.x": {k: run(v) for k, v in other.items()}}
     tests = {"ms-1.x": tested(1.0), "ms-1-aif.x": tested(2.0)}
-    return RunComparison("transformer.x", runs, tests, {}, {"ms-1-aif.x > ms-1.x": tested(1.0)})
+    return Comparison("transformer.x", runs, tests, {}, {"ms-1-aif.x > ms-1.x": tested(1.0)})
 
 
 def test_the_table():
@@ -107,4 +107,4 @@ def test_the_command_tests_the_pairs_and_makes_the_page(tmp_path, capsys):
     page = (folder / "README.md").read_text()
     assert "| `m-10` better than `transformer` | +0.13 to +0.71 (2 tasks) |" in page
     assert main([str(tmp_path / "runs")]) == 1
-    assert "not a folder of `compare-runs`" in capsys.readouterr().err
+    assert "not a folder of `hf-mlnmt compare`" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from helpers.finished_runs import NAMES, compare, write_runs
 from regions import region
 
-from hf_mlnmt.reports.comparison import read_comparison
+from hf_mlnmt.evaluation.comparison import read_comparison
 from hf_mlnmt.zoo.entries import (
     aggregation,
     dual_context,

@@ -13,8 +13,8 @@ import yaml
 from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.runs import COMPARISON
 from hf_mlnmt.files import write_json
-from hf_mlnmt.reports.comparison import COMPARISON
 
 STUDY = "monolingual"
 
@@ -92,14 +92,14 @@ def test_what_is_done_is_left_alone_and_a_failure_stops_what_needs_it(make, monk
     monkeypatch.setattr(study, "_call", call)
     monkeypatch.setattr(study, "write", lambda: None)
     assert study.run() == 1
-    assert [words[0] for words in calls] == ["train", "train", "back-translate", "train", "compare-runs"]
+    assert [words[0] for words in calls] == ["train", "train", "back-translate", "train", "compare"]
     assert study.failed["bt-beam-1.deen-10.seed1"] == "needs deen-10.beam"
     again = make("--rows", "bt-beam-1,multitask-decoder-lm", "--directions", "de-en", "--pairs", "10")
     calls.clear()
     monkeypatch.setattr(again, "_call", call)
     monkeypatch.setattr(again, "write", lambda: None)
     again.run()
-    assert [words[0] for words in calls] == ["back-translate", "compare-runs"]
+    assert [words[0] for words in calls] == ["back-translate", "compare"]
     other = make("--rows", "parallel", "--directions", "de-en", "--pairs", "10", "--steps", "9")
     assert not other.is_done(other.rows.row(other.settings[0], "parallel", 1)), "of other steps"
 

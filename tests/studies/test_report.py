@@ -113,7 +113,7 @@ def test_the_page_of_a_comparison_is_made_with_what_the_papers_say(tmp_path):
     assert "## What the papers say" in text
     assert not stale_pages(tmp_path)
     page.write_text(page_of(page.parent, ROOT))
-    assert "papers" not in page.read_text(), "compare-runs knows nothing of them"
+    assert "papers" not in page.read_text(), "compare knows nothing of them"
     assert list(stale_pages(tmp_path)) == [page]
 
 

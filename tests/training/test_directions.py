@@ -183,7 +183,9 @@ def test_the_matrix(finished, three, tmp_path):
     assert cells[3].endswith("*")
     assert not cells[2].endswith("*")
     assert matrix.mean(zero_shot=True) == pytest.approx((matrix.scores["de-fr"] + matrix.scores["fr-de"]) / 2)
-    result = CliRunner().invoke(app, ["matrix", str(finished[0]), "-o", str(tmp_path), "-m", "chrF"])
+    result = CliRunner().invoke(
+        app, ["evaluate", str(finished[0] / "average"), "--matrix", "-o", str(tmp_path), "-m", "chrF"]
+    )
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "matrix.json").read_text())["zero_shot"] == ["de-fr", "fr-de"]
     assert (tmp_path / "matrix.png").stat().st_size > 1000

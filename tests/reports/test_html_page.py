@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hf_mlnmt.analysis.outputs import analyse_outputs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare
 from hf_mlnmt.evaluation.significance import LEGEND
-from hf_mlnmt.reports.compare_extras import curves_of, extras_of, read_maps
-from hf_mlnmt.reports.compare_page import page
+from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps, write_html
 from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines
 
 WORDS = ["Hund", "Katze", "Haus", "Mann", "Frau", "Kind", "Ball", "rot", "blau", "alt"]
@@ -39,9 +39,9 @@ MAP = {"rows": ["ein", "</s>"], "columns": ["a", "</s>"], "values": [[0.9, 0.1],
 @pytest.fixture(scope="module")
 def made() -> str:
     comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU", "chrF"], trials=50, bootstrap=50)
-    extras = extras_of(SYSTEMS, [REFERENCES], REFERENCES, [5, 9], bootstrap=20)
+    analysis = analyse_outputs(SYSTEMS, [REFERENCES], REFERENCES, [5, 9], bootstrap=20)
     maps = {"source, layer 1": {"base": MAP, "new": MAP}, "source, layer 2": {"base": MAP}}
-    return page(comparison, extras, title="base and others on toy", curves=CURVES, maps=maps)
+    return html_page(comparison, {"test": analysis}, title="base and others on toy", curves=CURVES, maps=maps)
 
 
 class Reader(HTMLParser):
@@ -106,15 +106,14 @@ def test_texts_are_data_whatever_is_in_them(made):
 
 def test_the_table_says_what_the_scores_are(made):
     comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU", "chrF"], trials=50, bootstrap=50)
-    scores = comparison.scores["cased"]["new"]["BLEU"]
+    ((score,), (base,)) = (comparison.scores(name, "test", "cased", "BLEU") for name in ("new", "base"))
     row = re.search(r"<tr><td>new</td>(.*?)</tr>", made)[1]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
-    assert cells[0].split(" ± ")[0] == f"{scores:.2f}"
-    difference = scores - comparison.scores["cased"]["base"]["BLEU"]
-    assert cells[1].rstrip("†‡") == f"{difference:+.2f}"
-    tested, theirs = comparison.tests["cased"]["new"]["BLEU"], comparison.sacrebleu["cased"].results["new"]["BLEU"]
-    p_values = [tested.approximate_randomisation, comparison.corrected("cased", "BLEU")["new"]]
-    p_values += [theirs.paired_bootstrap, theirs.approximate_randomisation]
+    assert cells[0].split(" ± ")[0] == f"{score:.2f}"
+    assert cells[1].rstrip("†‡") == f"{score - base:+.2f}"
+    tested = comparison.tested("new", "test", "cased", "BLEU")
+    p_values = [tested["approximate_randomisation"], comparison.corrected("test", "cased", "BLEU")["new"]]
+    p_values += [tested["paired_bootstrap"], tested["sacrebleu_randomisation"]]
     assert cells[2:6] == [f"{p:.4f}" for p in p_values]
     assert len(cells) == 2 * 6 + 2
     assert html.escape(LEGEND) in made
@@ -123,7 +122,7 @@ def test_the_table_says_what_the_scores_are(made):
 def test_without_sources_and_with_two_systems():
     pair = dict(list(SYSTEMS.items())[:2])
     comparison = compare(pair, REFERENCES, metrics=["BLEU"], trials=20, bootstrap=20)
-    text = page(comparison, extras_of(pair, [REFERENCES], None, [5]), title="x")
+    text = html_page(comparison, {"test": analyse_outputs(pair, [REFERENCES], None, [5])}, title="x")
     assert "no --source" in text
     assert 'id="lengths"' not in text
     assert "Holm" not in text.replace(html.escape(LEGEND), "")
@@ -245,8 +244,21 @@ def test_a_browser_sorts_and_draws(made, tmp_path, width):
 
 
 def test_the_file_is_written_whole(tmp_path: Path, made):
-    from hf_mlnmt.reports.compare_page import write_page
-
     comparison = compare(dict(list(SYSTEMS.items())[:2]), REFERENCES, metrics=["BLEU"], trials=5, bootstrap=5)
-    extras = extras_of(dict(list(SYSTEMS.items())[:2]), [REFERENCES], None, [5])
-    assert write_page(tmp_path / "x.html", comparison, extras, title="x").read_text().endswith("</html>")
+    assert write_html(tmp_path / "x.html", comparison, {}, title="x").read_text().endswith("</html>")
+    assert 'id="sentences"' not in (tmp_path / "x.html").read_text()
+
+
+def test_several_test_sets_stand_one_behind_the_other(made):
+    comparison = compare(SYSTEMS, REFERENCES, metrics=["BLEU"], trials=20, bootstrap=20)
+    for run in (run for runs in comparison.runs.values() for run in runs.values()):
+        run["scores"]["other"], run["outputs"]["other"] = run["scores"]["test"], run["outputs"]["test"]
+    one = analyse_outputs(SYSTEMS, [REFERENCES], REFERENCES, [5, 9], bootstrap=0)
+    text = html_page(comparison, {"test": one, "other": one}, title="x")
+    found = Reader(text)
+    assert not found.problems
+    data = json.loads(found.texts["script"][0])
+    assert len(data["reference"]) == len(data["source"]) == len(data["outputs"]["new"]) == len(data["line"]) == 240
+    assert (data["line"][0], data["line"][120]) == ("line 1, test", "line 1, other")
+    assert all(f"{heading}, {name}" in text for heading in ("By source length",) for name in ("test", "other"))
+    assert [attributes["id"] for _, attributes in found.seen if "id" in attributes].count("lengths") == 1

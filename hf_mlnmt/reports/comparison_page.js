@@ -104,7 +104,7 @@ function entry(i, a, b) {
   const head = item.appendChild(document.createElement("div"));
   head.className = "head";
   const difference = data.chrf[b][i] - data.chrf[a][i];
-  const told = [`line ${i + 1}`, `chrF ${data.chrf[a][i].toFixed(1)} → ${data.chrf[b][i].toFixed(1)}`,
+  const told = [data.line[i], `chrF ${data.chrf[a][i].toFixed(1)} → ${data.chrf[b][i].toFixed(1)}`,
     `difference ${difference < 0 ? "−" : "+"}${Math.abs(difference).toFixed(1)}`];
   for (const text of told) head.appendChild(document.createElement("span")).textContent = text;
   const list = item.appendChild(document.createElement("dl"));
@@ -132,7 +132,9 @@ function render() {
   byId("more").hidden = shown >= found.length;
 }
 
-for (const id of ["a", "b", "order", "find"])
-  byId(id).addEventListener("input", () => { shown = PAGE; render(); });
-byId("more").addEventListener("click", () => { shown += PAGE; render(); });
-render();
+if (byId("list")) {
+  for (const id of ["a", "b", "order", "find"])
+    byId(id).addEventListener("input", () => { shown = PAGE; render(); });
+  byId("more").addEventListener("click", () => { shown += PAGE; render(); });
+  render();
+}

@@ -1,0 +1,471 @@
+"""A comparison: systems of one or more seeds on one or more test sets, and the tests of each against the first.
+
+`compare` makes one of lists of translations. The command `hf-mlnmt compare` makes one of files, runs of training and
+results files, and keeps it in a folder (reports/comparison.py) from which `read_comparison` reads it:
+
+| file | what it holds |
+| --- | --- |
+| `<system>.seed<n>.json` | a run's own results file, whole |
+| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (significance.py) |
+| `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
+and of further pairs of systems, where these were asked for |
+| `README.md` | the page of tables, made from the files above and from nothing else |
+
+The runs' own folders need not be kept: a system or a seed can be added in another year. A run that is given again
+replaces what is there of it, and what depends on it is tested anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.outputs import SystemOutput
+from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, score_run
+from hf_mlnmt.evaluation.scores import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_SEED,
+    METRICS,
+    TITLES,
+    Lines,
+    MetricName,
+    ProtocolName,
+    References,
+    check_counts,
+    choose_protocols,
+    reference_lists,
+    with_arrow,
+)
+from hf_mlnmt.evaluation.significance import (
+    DEFAULT_TRIALS,
+    FEWEST_SENTENCES,
+    LEGEND,
+    TOO_FEW,
+    compare_seeds,
+    holm,
+    marks,
+    pack_counts,
+    unpack_counts,
+    welch_test,
+)
+from hf_mlnmt.files import read_json
+from hf_mlnmt.table import Number, Table
+
+SCHEMA = "hf_mlnmt.comparison/3"
+OF_RUNS = "hf_mlnmt.comparison_of_runs/2"  # the same, of runs of training alone
+TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
+SEEDS, TESTED, BY_SEED = "seeds", "tested", "by_seed"
+METHODS = "methods"
+OLD_RULE = (
+    " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
+    "trials that differ by exactly as much as the systems do, so they are a little too small. `hf-mlnmt compare` makes "
+    "them anew where the counts of the sentences are kept."
+)
+Tested = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""{test set: {protocol: {metric: numbers of a SeedResult}}}"""
+Load = Callable[[str, int], bytes | None]
+"""The packed counts of a system's run of a seed; None where there are none."""
+
+
+@dataclass
+class Comparison:
+    """Systems side by side; the first is the baseline.
+
+    runs: {system: {seed: content of its results file}}, the baseline first.
+    tests: {system: {"seeds", "made_of", "tested": Tested}} of every other system against the baseline; with several
+        seeds also "by_seed": {seed: Tested}, the tests of each seed by itself.
+    settings: bootstrap, trials and seed of the tests.
+    pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
+        asked for such tests.
+    methods: whether the systems differ in how they were trained, and not in the model.
+    ties_counted: whether approximate randomisation counted trials that differ by as much as the systems do; not in
+        files of the oldest schema.
+    """
+
+    baseline: str
+    runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, int] = field(default_factory=dict)
+    pairs: dict[str, dict[str, Any]] | None = None
+    methods: bool = False
+    ties_counted: bool = True
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The results of the baseline's first seed."""
+        return next(iter(self.runs[self.baseline].values()))
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(test set, protocol) of all scores."""
+        return [(test, protocol) for test, protocols in self.first["scores"].items() for protocol in protocols]
+
+    @property
+    def note(self) -> str:
+        """What is to be said of p-values of before ties were counted; "" of others."""
+        return "" if self.ties_counted else OLD_RULE
+
+    @property
+    def several(self) -> bool:
+        """Whether a system has several runs."""
+        return any(len(runs) > 1 for runs in self.runs.values())
+
+    def metrics(self, test_set: str, protocol: str) -> list[str]:
+        """What was scored there."""
+        return list(self.first["scores"][test_set][protocol])
+
+    def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
+        """One score for each seed."""
+        return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
+
+    def interval(
+        self, system: str, test_set: str, protocol: str, metric: str
+    ) -> tuple[float, float | None, float | None]:
+        """The score with its 95 % interval; of several runs the mean, and one standard deviation to each side."""
+        scores = self.scores(system, test_set, protocol, metric)
+        if len(scores) > 1:
+            mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
+            return mean, mean - deviation, mean + deviation
+        (run,) = self.runs[system].values()
+        low, high = run["scores"][test_set][protocol][metric].get("ci") or (None, None)
+        return scores[0], low, high
+
+    def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
+        """sentences, references, empty_outputs, empty_references and length_ratio of the first run; {} if unknown."""
+        run = next(iter(self.runs[system].values()))
+        return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
+
+    def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
+        """The numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
+        found: Any = self.tests.get(system, {}).get(TESTED, {})
+        for key in (test_set, protocol, metric):
+            found = found.get(key, {})
+        return found or None
+
+    def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
+        """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
+        few = self.too_few(test_set, protocol)
+        tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
+        return {name: one["approximate_randomisation"] if one and not few else None for name, one in tests.items()}
+
+    def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
+        """The same, corrected for the number of systems (Holm)."""
+        return holm(self.p_values(test_set, protocol, metric))
+
+    def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
+        """†, ‡ or nothing."""
+        return marks(self.p_values(test_set, protocol, metric)).get(system, "")
+
+    def too_few(self, test_set: str, protocol: str) -> bool:
+        """Whether the test set has too few sentences for p-values."""
+        counted = self.counted(self.baseline, test_set, protocol).get("sentences")
+        return counted is not None and counted < FEWEST_SENTENCES
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of comparison.json; the runs' results stand in files of their own."""
+        return {
+            "schema": SCHEMA,
+            "baseline": self.baseline,
+            "settings": self.settings,
+            **({"compares": METHODS} if self.methods else {}),
+            "systems": self.tests,
+            **({"pairs": self.pairs} if self.pairs is not None else {}),
+        }
+
+
+def compare(
+    systems: Mapping[str, Lines | Sequence[Lines]],
+    references: References,
+    *,
+    language: str | None = None,
+    protocols: Sequence[ProtocolName] | None = None,
+    metrics: Sequence[str] = METRICS,
+    bootstrap: int = DEFAULT_BOOTSTRAP,
+    trials: int = DEFAULT_TRIALS,
+    seed: int = DEFAULT_SEED,
+    test_set: str = "test",
+) -> Comparison:
+    """Score every system on one test set, and test it against the first.
+
+    systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of a run, ...]}, as many runs of every
+    system, those of one seed at one place. protocols: both when `language` is given, else 'cased' alone.
+    test_set: its name in the comparison. The other arguments are those of score() and compare_seeds().
+    Raises: UserError as score() does, and with fewer than two systems.
+    """
+    runs = {name: _runs(lines) for name, lines in systems.items()}
+    sets = reference_lists(references)
+    _check_runs(runs, sets, bootstrap, trials)
+    texts = {test_set: Texts(cast(Sequence[Lines], sets))}
+    how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
+    how["protocols"] = [one.name for one in choose_protocols(protocols, language)]
+    given = [
+        score_run(name, number, {test_set: SystemOutput(name, list(lines))}, texts, **how)
+        for name, each in runs.items()
+        for number, lines in enumerate(each, 1)
+    ]
+    comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
+    packed = {}
+    for run in given:
+        comparison.runs.setdefault(run.name, {})[run.seed] = dict(run.results)
+        packed[run.name, run.seed] = pack_counts(cast(Any, counts_of(run, texts)))
+    add_tests(comparison, lambda name, number: packed[name, number])
+    return comparison
+
+
+def _runs(lines: Lines | Sequence[Lines]) -> list[Lines]:
+    return [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
+
+
+def _check_runs(runs: Mapping[str, Sequence[Lines]], references: Sequence[Any], *samples: int) -> None:
+    if len(runs) < 2:
+        raise UserError(
+            f"A paired test needs a baseline and at least one other system; got {', '.join(runs) or 'none'}."
+        )
+    if min(samples) < 1:
+        raise UserError(f"{min(samples)} samples for a paired test: expected at least 1.")
+    baseline = next(iter(runs))
+    for name, each in runs.items():
+        if len(each) != len(runs[baseline]):
+            raise UserError(
+                f"{name}: {len(each)} runs, but {baseline} has {len(runs[baseline])}. Give every system the same "
+                "seeds, in the same order."
+            )
+        for lines in each:
+            check_counts(lines, references, [name, *(f"reference {i + 1}" for i in range(len(references)))])
+
+
+def add_tests(
+    comparison: Comparison,
+    load: Load,
+    kept: Comparison | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Fill `comparison.tests` and `.pairs`.
+
+    kept: what was tested before; a test whose runs and settings are the same is taken from there.
+    pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
+    """
+    same = kept and kept.settings == comparison.settings and kept.ties_counted
+    known = kept if kept and same else Comparison(comparison.baseline)
+    for system in comparison.runs:
+        if system != comparison.baseline:
+            tested = _pair(comparison, system, comparison.baseline, known.tests.get(system), load, tell)
+            comparison.tests |= {system: tested} if tested else {}
+    before = kept.pairs if kept else None
+    if before is not None or pairs is not None:
+        comparison.pairs = {}
+        for name in dict.fromkeys([*(before or ()), *(f"{system} > {against}" for system, against in pairs or ())]):
+            system, _, against = name.partition(" > ")
+            tested = _pair(comparison, system, against, (known.pairs or {}).get(name), load, tell)
+            comparison.pairs |= {name: tested} if tested else {}
+
+
+def _pair(
+    comparison: Comparison,
+    system: str,
+    against: str,
+    before: dict[str, Any] | None,
+    load: Load,
+    tell: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """The tests of a system against another over the seeds that both have; None without such; `before` if it holds."""
+    seeds = sorted(comparison.runs[system].keys() & comparison.runs[against].keys())
+    if not seeds:
+        return None
+    packed = [load(name, seed) for name in (against, system) for seed in seeds]
+    made_of = hashlib.sha256(b"".join(one or b"" for one in packed)).hexdigest()
+    if before and before["made_of"] == made_of and None not in packed:
+        return before
+    tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")
+    found: dict[str, Any] = {SEEDS: seeds, "made_of": made_of}
+    if None in packed:
+        return {**found, TESTED: _without_counts(comparison, system, against, seeds)}
+    counts = [unpack_counts(cast(bytes, one), "the counts of a run") for one in packed]
+    base, own = counts[: len(seeds)], counts[len(seeds) :]
+    found[TESTED] = _numbers(comparison, base, own)
+    if len(seeds) > 1:
+        found[BY_SEED] = {str(seed): _numbers(comparison, [a], [b]) for seed, a, b in zip(seeds, base, own)}
+    return found
+
+
+def _numbers(comparison: Comparison, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for test, protocol in comparison.places:
+        for metric in cast(list[MetricName], comparison.metrics(test, protocol)):
+            base, own = ([run[test][protocol][metric] for run in each] for each in (baseline, system))
+            tested = compare_seeds(metric, base, own, **comparison.settings).to_dict()
+            found.setdefault(test, {}).setdefault(protocol, {})[metric] = tested
+    return found
+
+
+def _without_counts(comparison: Comparison, system: str, against: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Where no counts of sentences are kept, scores alone tell: differences of means, and Welch's test."""
+    found: dict[str, Any] = {}
+    for test, protocol in comparison.places:
+        for metric in comparison.metrics(test, protocol):
+            base, own = (
+                [comparison.runs[name][seed]["scores"][test][protocol][metric]["score"] for seed in seeds]
+                for name in (against, system)
+            )
+            numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
+            numbers["difference"] = round(statistics.fmean(own) - statistics.fmean(base), 4)
+            found.setdefault(test, {}).setdefault(protocol, {})[metric] = {**numbers, "welch": welch_test(base, own)}
+    return found
+
+
+def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
+    """Read a comparison's folder; `only`: one system's runs, beside the baseline's.
+
+    Raises: UserError for another folder, and for files that do not belong together.
+    """
+    folder = Path(folder)
+    content = read_json(folder / COMPARISON)
+    if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
+        raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    wanted = None if only is None else (f"{only}.seed", f"{content['baseline']}.seed")
+    for path in sorted(folder.glob("*.json")):
+        if is_recorded(path) and (wanted is None or path.name.startswith(wanted)):
+            read_results(path)
+            run = read_json(path)
+            found.setdefault(run["system"], {})[run["seed"]] = run
+    if content["baseline"] not in found:
+        raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
+    runs = in_order(found, content["baseline"], list(content["systems"]))
+    methods = content.get("compares") == METHODS
+    tested = (content["systems"], content["settings"], content.get("pairs"))
+    ties = content["schema"] != TIES_NOT_COUNTED
+    return Comparison(content["baseline"], runs, *tested, methods=methods, ties_counted=ties)
+
+
+def in_order(
+    runs: Mapping[str, Mapping[int, Any]], baseline: str, given: Sequence[str] = ()
+) -> dict[str, dict[int, Any]]:
+    """The baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
+
+    given: the order of systems that the zoo does not know, which stand last; by name where it lacks them.
+    """
+    places = {name: place for place, name in enumerate(given)}
+    names = sorted(
+        runs, key=lambda name: (name != baseline, _place(name.split(".")[0]), places.get(name, len(places)), name)
+    )
+    return {name: dict(sorted(runs[name].items())) for name in names}
+
+
+def _place(system: str) -> tuple[int, int]:
+    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know."""
+    from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architectures, find_system
+
+    known, classes = [*SYSTEMS, *VARIANTS], list(architectures())
+    try:
+        entry = VARIANTS[system] if system in VARIANTS else find_system(system)
+    except UserError:
+        return len(classes), 0
+    return classes.index(entry.architecture), known.index(system) if system in known else len(known)
+
+
+def comparisons_of_record(stem: str, root: str | Path) -> dict[str, Comparison]:
+    """{name: comparison} of the folders in results/ that have the record, each with it and its baseline alone."""
+    folders = [folder for folder in comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
+    return {folder.name: read_comparison(folder, only=stem) for folder in folders}
+
+
+def comparisons(root: str | Path) -> list[Path]:
+    """The folders in results/, at any depth, that hold a comparison."""
+    return sorted(path.parent for path in (Path(root) / "results").rglob(COMPARISON))
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """One table for each test set and protocol: a row per system, under each score its difference with a mark, and
+    p-values; of several runs means and standard deviations; of many systems also the corrected p-value."""
+    tables: list[Table] = []
+    several_tests = len(comparison.first["scores"]) > 1
+    for test, protocol in comparison.places:
+        metrics = comparison.metrics(test, protocol)
+        rows = []
+        for system in comparison.runs:
+            place = (system, test, protocol)
+            cells = ["\n".join([score_text(comparison, *place, m), *_test(comparison, *place, m)]) for m in metrics]
+            counted = comparison.counted(*place)
+            ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
+            rows.append([system, *cells, ratio, str(counted.get("empty_outputs", ""))])
+        columns = ["system", *(Number(name) for name in [*map(with_arrow, metrics), "length\nratio", "empty"])]
+        title = f"{test}, {TITLES[protocol]}" if several_tests else TITLES[protocol]  # type: ignore[index]
+        tables.append(Table(columns, rows, title, _caption(comparison, test, protocol), lines=True))
+    if comparison.tests and (legend := _legend(comparison)):
+        tables[-1].caption += f"\n{legend}"
+    return tables
+
+
+def score_text(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> str:
+    """Score and half of its interval; of several runs mean and standard deviation."""
+    value, low, high = comparison.interval(system, test_set, protocol, metric)
+    return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if low is not None and high is not None else "")
+
+
+def _test(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> list[str]:
+    """The lines below the score; none for the baseline."""
+    tested = comparison.tested(system, test_set, protocol, metric)
+    if tested is None:
+        return []
+    if not tested["difference"]:
+        return ["equal"]
+    difference = f"{tested['difference']:+.2f}{comparison.mark(system, test_set, protocol, metric)}"
+    if comparison.p_values(test_set, protocol, metric)[system] is None:
+        return [difference]
+    lines = [difference, f"p {_p(tested['approximate_randomisation'])}"]
+    if len(comparison.tests) > 1:
+        lines.append(f"Holm {_p(comparison.corrected(test_set, protocol, metric)[system])}")
+    beside = ("paired_bootstrap", "welch" if comparison.several else "sacrebleu_randomisation")
+    return [*lines, f"({'/'.join(_p(tested[name]) for name in beside if tested.get(name) is not None)})"]
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "<.001" if value < 0.0005 else f"{value:.3f}".removeprefix("0")
+
+
+def scores_are(comparison: Comparison) -> str:
+    """What stands as a score."""
+    if not comparison.several:
+        return "score ± half of its 95 % interval"
+    runs = max(map(len, comparison.runs.values()))
+    return f"mean of {runs} runs ± standard deviation"
+
+
+def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
+    counted, entries = comparison.counted(comparison.baseline, test_set, protocol), comparison.first["scores"]
+    size = ""
+    if "sentences" in counted:
+        size = (
+            f"{counted['sentences']} sentences, {counted['references']} reference{'s' * (counted['references'] > 1)}. "
+        )
+    lines = [f"{size}{scores_are(comparison).capitalize()}"]
+    lines[0] += f"; difference to {comparison.baseline}." if comparison.tests else "."
+    if comparison.too_few(test_set, protocol):
+        lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")
+    return "\n".join(lines + [f"{name}: {one['signature']}" for name, one in entries[test_set][protocol].items()])
+
+
+def _legend(comparison: Comparison) -> str:
+    """What is said of tests, where there are any."""
+    if all(comparison.too_few(*place) for place in comparison.places):
+        return ""
+    bootstrap, trials = (comparison.settings.get(name, "?") for name in ("bootstrap", "trials"))
+    beside = "Welch's test on the seeds' scores" if comparison.several else "sacreBLEU's approximate randomisation"
+    lines = [
+        f"p of approximate randomisation ({trials} trials);",
+        f"in brackets of the paired bootstrap ({bootstrap}), which is sacreBLEU's, / of {beside}.",
+        LEGEND + comparison.note,
+    ]
+    if len(comparison.tests) > 1:
+        lines.append(f"Holm: the first p-value corrected for {len(comparison.tests)} systems.")
+    if comparison.several:
+        lines.append("The first two ask what other sentences would have given; Welch's asks what other seeds would.")
+    return "\n".join(lines)
