@@ -34,7 +34,7 @@ for path in sorted(package.rglob("*.py")):
             importlib.import_module(".".join(part for part in parts if part != "__init__"))
         except ModuleNotFoundError as error:
             # Each of these files is a module of the extra's package.
-            extras = {"sentence_embedder": "sentence_transformers", "hf_metric": "evaluate"}
+            extras = dict(sentence_embedder="sentence_transformers", hf_metric="evaluate")
             if error.name != extras.get(path.stem):
                 raise
 from hf_mlnmt.cli import app

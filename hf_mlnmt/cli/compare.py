@@ -20,11 +20,10 @@ _RUNS, _LOOK = "Runs of training", "What is said of translations"
 def compare(
     systems: Annotated[
         list[NamedPath],
-        typer.Argument(
-            parser=NamedPath.parse,
-            help="Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
-            "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
-            "path is the test set's name. The first is the baseline, if OUTPUT has none.",
+        options.named_paths(
+            "Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of comparisons; "
+            "NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a path is the "
+            "test set's name. The first is the baseline, if OUTPUT has none."
         ),
     ],
     reference: Annotated[
@@ -33,6 +32,7 @@ def compare(
             "--reference",
             "-r",
             parser=NamedPath.parse,
+            metavar="[NAME=]FILE",
             help="Raw references of files and models (text or .gz); give it again for more. NAME=FILE names the test "
             "set, of several test sets each.",
         ),
@@ -43,6 +43,7 @@ def compare(
             "--source",
             "-s",
             parser=NamedPath.parse,
+            metavar="[NAME=]FILE",
             help="Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several "
             "test sets.",
         ),
@@ -95,6 +96,7 @@ def compare(
         list[NamedPath] | None,
         typer.Option(
             parser=NamedPath.parse,
+            metavar="XX=FILE",
             help="XX=FILE, text of a further language that outputs may be in by mistake.",
             rich_help_panel=_LOOK,
         ),
@@ -113,6 +115,7 @@ def compare(
         list[NamedPath] | None,
         typer.Option(
             parser=NamedPath.parse,
+            metavar="NAME=PATH",
             help="Also the perplexity of the first references: a language model.",
             rich_help_panel=_LOOK,
         ),
