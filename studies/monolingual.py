@@ -35,8 +35,8 @@ from monolingual_tables import STUDY, study_page
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training.recipe import read_recipe
 
 Planned = tuple[Setting, str, int]
 

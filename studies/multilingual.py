@@ -31,8 +31,8 @@ import yaml
 from multilingual_tables import STUDY, study_tables
 
 from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.training.directions import trained_pairs
-from hf_mlnmt.training.recipe_keys import Directions
+from hf_mlnmt.recipe.directions import trained_pairs
+from hf_mlnmt.recipe.schema import Directions
 
 LANGUAGES = ("cs", "de", "en", "fr")
 TEST = "test_2016_flickr"

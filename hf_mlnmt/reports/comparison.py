@@ -163,7 +163,7 @@ def _kept_counts(folder: Path, system: str, seed: int) -> Path:
 
 def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Callable[[str], None]) -> None:
     """Every run beside the baseline's of its seed, and the baseline's beside one another."""
-    from hf_mlnmt.training.recipe_keys import default_keys
+    from hf_mlnmt.recipe.schema import default_keys
 
     baseline = comparison.baseline
     defaults = default_keys()

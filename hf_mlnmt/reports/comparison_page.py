@@ -64,7 +64,7 @@ def page_of(folder: str | Path, root: str | Path | None = None) -> str:
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
     """The budget of a record's recipe; None if there is no such record."""
-    from hf_mlnmt.training.recipe import read_recipe
+    from hf_mlnmt.recipe.reading import read_recipe
 
     path = (Path(root) if root is not None else records_root()) / "training" / f"{stem}.yaml"
     return read_recipe(path).to_dict()["budget"] if path.is_file() else None
@@ -210,7 +210,7 @@ def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
 
 def _changes(comparison: Comparison) -> str:
     """Of each method the keys of the recipe that are not the baseline's, and its steps."""
-    from hf_mlnmt.training.recipe_keys import default_keys
+    from hf_mlnmt.recipe.schema import default_keys
 
     lines, defaults = ["What each row has that the baseline has not:"], default_keys()
     for system, runs in comparison.runs.items():

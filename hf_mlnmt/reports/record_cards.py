@@ -30,7 +30,7 @@ def card_for_record(stem: str, root: str | Path | None = None, papers: Table | N
 
 def facts_of_record(stem: str, root: str | Path | None = None, papers: Table | None = None) -> Facts:
     """What is known of a record."""
-    from hf_mlnmt.training.recipe import read_recipe
+    from hf_mlnmt.recipe.reading import read_recipe
 
     root = _root(root)
     config = record_config(root / "modeling" / f"{stem}.json")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.recipe_keys import Recipe
+from hf_mlnmt.recipe.schema import Recipe
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")

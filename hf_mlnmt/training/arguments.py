@@ -23,7 +23,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.training.recipe_keys import Recipe
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.schedules import Schedule
 
 

@@ -17,9 +17,9 @@ from hf_mlnmt.data.text import TextSide, TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objective_names import NamedObjective, read_objective
-from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe_keys import Recipe, TaskSection
+from hf_mlnmt.recipe.building import build
+from hf_mlnmt.recipe.schema import Recipe, TaskSection
+from hf_mlnmt.training.objective_making import NamedObjective, read_objective
 from hf_mlnmt.training.rotation import seed_of
 
 EncodedSet = Corpora | Resegmented

@@ -16,7 +16,7 @@ from hf_mlnmt.training.rotation import TaskBatchSampler
 from hf_mlnmt.training.tasks import Task, lasting_parameters
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe_keys import Recipe
+    from hf_mlnmt.recipe.schema import Recipe
     from hf_mlnmt.training.trainer import TranslationTrainer
 
 STEPS = 6

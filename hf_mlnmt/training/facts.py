@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.arguments import precision
-from hf_mlnmt.training.recipe_keys import Recipe
 from hf_mlnmt.training.tasks import lasting_parameters
 
 if TYPE_CHECKING:

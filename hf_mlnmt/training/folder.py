@@ -14,10 +14,10 @@ from pathlib import Path
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
 from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.recipe.building import build, load_yaml
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, allowed_changes, is_below
-from hf_mlnmt.training.reading import build, load_yaml
-from hf_mlnmt.training.recipe_keys import Recipe
 
 RECIPE, FINGERPRINTS = "recipe.yaml", "data/fingerprints.json"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)

@@ -17,8 +17,8 @@ from hf_mlnmt.memory import memory_of_machine
 from hf_mlnmt.training.tasks import check_needs_of
 
 if TYPE_CHECKING:
+    from hf_mlnmt.recipe.schema import Recipe
     from hf_mlnmt.training.preparation import Preparation
-    from hf_mlnmt.training.recipe_keys import Recipe
 
 GIB = 2**30
 # Bytes of a weight with its gradient and the optimizer's state: float32, and two moments of Adam.

@@ -22,9 +22,9 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
-from hf_mlnmt.training.objective_names import NamedObjective
-from hf_mlnmt.training.recipe_keys import Recipe
+from hf_mlnmt.training.objective_making import NamedObjective
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
 

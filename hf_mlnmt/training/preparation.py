@@ -20,6 +20,9 @@ from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.recipe.building import build
+from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.task_checks import MAIN_DEV, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
@@ -32,11 +35,8 @@ from hf_mlnmt.training.model_making import (
     token_rules,
     with_languages,
 )
-from hf_mlnmt.training.objective_names import Ingredients
+from hf_mlnmt.training.objective_making import Ingredients
 from hf_mlnmt.training.objectives import Objective
-from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe_keys import Recipe
-from hf_mlnmt.training.task_checks import MAIN_DEV, translates
 from hf_mlnmt.training.tasks import Task
 
 Tell = Callable[[str], None]

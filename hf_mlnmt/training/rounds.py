@@ -24,13 +24,13 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.training.inheritance import lay_over
-from hf_mlnmt.training.reading import build
-from hf_mlnmt.training.recipe import read_content, recipe_of
-from hf_mlnmt.training.recipe_checks import FILE_NAME
-from hf_mlnmt.training.recipe_keys import Recipe, Round, TranslationSection
-from hf_mlnmt.training.reversal import KEY as REVERSE
-from hf_mlnmt.training.reversal import turn_round
+from hf_mlnmt.recipe.building import build
+from hf_mlnmt.recipe.checks import FILE_NAME
+from hf_mlnmt.recipe.inheritance import lay_over
+from hf_mlnmt.recipe.reading import read_content, recipe_of
+from hf_mlnmt.recipe.reversal import KEY as REVERSE
+from hf_mlnmt.recipe.reversal import turn_round
+from hf_mlnmt.recipe.schema import Recipe, Round, TranslationSection
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.records import record_path
 

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
 from hf_mlnmt.training.arguments import (
@@ -30,14 +31,13 @@ from hf_mlnmt.training.arguments import (
     training_arguments,
 )
 from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
-from hf_mlnmt.training.checks import check_before, check_budget, doubts_about_rows
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.loading import Batches
+from hf_mlnmt.training.preflight import check_before, check_budget, doubts_about_rows
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, score_texts, table_of
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer

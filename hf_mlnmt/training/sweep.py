@@ -29,8 +29,8 @@ import yaml
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.training import checkpoints, folder
-from hf_mlnmt.training.recipe import Recipe, read_recipe
 from hf_mlnmt.zoo.records import record_path
 
 Order = Literal["values", "seeds"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training import folder
-from hf_mlnmt.training.checks import check_before
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
+from hf_mlnmt.training.preflight import check_before
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.sweep import Job
 

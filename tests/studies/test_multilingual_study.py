@@ -8,7 +8,7 @@ import pytest
 from multilingual_tables import study_tables
 
 from hf_mlnmt.files import write_json
-from hf_mlnmt.training.recipe import read_recipe
+from hf_mlnmt.recipe.reading import read_recipe
 
 STUDY = "multilingual"
 

@@ -13,9 +13,9 @@ import pytest
 from helpers.tiny_run import run, run_in, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
+from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.training import model_checks
-from hf_mlnmt.training.checks import saved_steps
-from hf_mlnmt.training.recipe import read_recipe
+from hf_mlnmt.training.preflight import saved_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,8 +6,8 @@ import pytest
 from helpers.tiny_run import write_recipe
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.training import arguments
-from hf_mlnmt.training.recipe import read_recipe
 
 
 @pytest.fixture

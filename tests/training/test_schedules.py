@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training.recipe_keys import LearningRate
+from hf_mlnmt.recipe.schema import LearningRate
 from hf_mlnmt.training.schedules import Schedule, in_use
 
 

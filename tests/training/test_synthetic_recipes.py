@@ -11,9 +11,9 @@ from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.recipe.reversal import turn_round
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
-from hf_mlnmt.training.reversal import turn_round
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TAGGED = {"vocab_size": 120, "byte_fallback": False, "tags": ["<bt>"]}

@@ -20,7 +20,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.arguments import higher_is_better
-from hf_mlnmt.training.objective_names import OBJECTIVES, Entry
+from hf_mlnmt.training.objective_making import OBJECTIVES, Entry
 from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MarianConfig, MarianMTModel
 
 from hf_mlnmt import UserError, config_for
-from hf_mlnmt.training.objective_names import OBJECTIVES, Ingredients
+from hf_mlnmt.training.objective_making import OBJECTIVES, Ingredients
 from hf_mlnmt.training.objectives import IGNORED, SHOWN
 from hf_mlnmt.training.tasks import check_needs_of
 from hf_mlnmt.training.text_objectives import (

@@ -9,7 +9,7 @@ import transformers
 from transformers import AutoConfig
 
 from hf_mlnmt.model_folder import auto_class_of_config
-from hf_mlnmt.training.recipe import read_recipe
+from hf_mlnmt.recipe.reading import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"modeling": ".json", "training": ".yaml", "model_cards": ".md"}

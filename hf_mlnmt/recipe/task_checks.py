@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.modeling.fusion import check_scales
-from hf_mlnmt.training.objective_names import OBJECTIVES, read_objective
+from hf_mlnmt.training.objective_making import OBJECTIVES, read_objective
 from hf_mlnmt.training.rotation import Rotation
 from hf_mlnmt.training.tasks import NAME
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe_keys import Recipe, TaskSection
+    from hf_mlnmt.recipe.schema import Recipe, TaskSection
 
 MAIN_DEV = "dev"  # the name of the development set data.dev
 PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from

@@ -16,7 +16,7 @@ import itertools
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.training.recipe_keys import Directions, Languages, Recipe, TaskSection
+from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection
 
 PLACE = "<language>"
 

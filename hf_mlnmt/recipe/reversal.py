@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objective_names import OBJECTIVES
+from hf_mlnmt.training.objective_making import OBJECTIVES
 
 KEY = "reverse"
 _SIDES = {"source": "target", "target": "source"}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.recipe.task_checks import measured
 from hf_mlnmt.training.schedules import Schedule
-from hf_mlnmt.training.task_checks import measured
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.recipe_keys import Recipe
+    from hf_mlnmt.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)

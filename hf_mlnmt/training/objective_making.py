@@ -14,10 +14,10 @@ from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
+from hf_mlnmt.recipe.building import build
+from hf_mlnmt.recipe.fusion_settings import NBestSettings, NoSettings, TrellisSettings, of_fused, refuse_smoothing
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
-from hf_mlnmt.training.fusion_settings import NBestSettings, NoSettings, TrellisSettings, of_fused, refuse_smoothing
 from hf_mlnmt.training.objectives import Objective, Translation
-from hf_mlnmt.training.reading import build
 from hf_mlnmt.training.text_objectives import (
     DecoderLanguageModel,
     Distortion,

@@ -11,15 +11,15 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import languages_of
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.recipe.checks import doubts
+from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.task_checks import MAIN_DEV
 from hf_mlnmt.training import dev
 from hf_mlnmt.training.arguments import schedule, training_arguments
 from hf_mlnmt.training.data_checks import check_corpora, doubts_about_sides
 from hf_mlnmt.training.init_from import initialise, read_sources
 from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.model_making import speaks_many
-from hf_mlnmt.training.recipe_checks import doubts
-from hf_mlnmt.training.recipe_keys import Recipe
-from hf_mlnmt.training.task_checks import MAIN_DEV
 from hf_mlnmt.training.tasks import Task
 from hf_mlnmt.training.text_checks import doubts_about_texts
 

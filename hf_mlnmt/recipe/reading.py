@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.directions import expand
-from hf_mlnmt.training.inheritance import load
-from hf_mlnmt.training.reading import Lines, build
-from hf_mlnmt.training.recipe_checks import check
-from hf_mlnmt.training.recipe_keys import Recipe
-from hf_mlnmt.training.reversal import turn_round
-from hf_mlnmt.training.task_checks import check_tasks, dev_names, translates
+from hf_mlnmt.recipe.building import Lines, build
+from hf_mlnmt.recipe.checks import check
+from hf_mlnmt.recipe.directions import expand
+from hf_mlnmt.recipe.inheritance import load
+from hf_mlnmt.recipe.reversal import turn_round
+from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.task_checks import check_tasks, dev_names, translates
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.training.reading import Lines, build, load_yaml
+from hf_mlnmt.recipe.building import Lines, build, load_yaml
 from hf_mlnmt.zoo.records import record_path, stems
 
 KEY = "extends"
