@@ -31,7 +31,7 @@ import yaml
 from multilingual_tables import STUDY, study_tables
 
 from hf_mlnmt.files import read_json, write_json, write_text
-from hf_mlnmt.recipe.directions import trained_pairs
+from hf_mlnmt.recipe.reading import trained_pairs
 from hf_mlnmt.recipe.schema import Directions
 
 LANGUAGES = ("cs", "de", "en", "fr")

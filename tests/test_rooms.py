@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
-FLOORS = ["errors", "files", "table", "model_folder", "memory", "modeling", "search", "zoo", "data", "convert"]
+FLOORS = ["errors", "keys", "files", "table", "model_folder", "memory", "modeling", "search", "zoo", "data", "convert"]
 FLOORS += ["generation", "evaluation", "analysis", "recipe", "training", "reports", "hub", "export"]
 FLOORS += ["demo", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.

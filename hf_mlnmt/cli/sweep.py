@@ -64,8 +64,8 @@ def sweep(
     """
     from rich.console import Console
 
+    from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
-    from hf_mlnmt.training.sweep_checks import check_everything, check_models
 
     planned = plan(recipes, over or [], _seeds(read_values(seeds, "--seeds")) if seeds else None, set_ or [], order)
     stems = list(dict.fromkeys(job.stem for job in planned))

@@ -1,1 +1,6 @@
 """What a training is told: the keys of a recipe, how they are read, and what they ask of one another."""
+
+from hf_mlnmt.recipe.reading import read_recipe
+from hf_mlnmt.recipe.schema import Recipe
+
+__all__ = ["Recipe", "read_recipe"]

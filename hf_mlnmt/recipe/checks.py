@@ -1,171 +1,65 @@
-"""Values of a recipe that are refused, and unlikely ones that are warned of: checks beyond the types."""
+"""Checks of a recipe by itself: each value against its key, then what keys ask of one another (`CHECKS`, in order).
+
+They run whenever a recipe is read, and again before a training, where training/preflight.py looks at what the recipe
+needs beside itself: data, model, weights, machine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.recipe.task_checks import measured
-from hf_mlnmt.training.schedules import Schedule
-
-if TYPE_CHECKING:
-    from hf_mlnmt.recipe.schema import Recipe
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, both allowed unless they are said to be `above` and `below`."""
-
-    low: float
-    high: float
-    above: bool = False
-    below: bool = False
-
-    def problem(self, value: float) -> str | None:
-        """What the value must be and is not, or None."""
-        if not math.isfinite(value):
-            return "must be a finite number"
-        low = f"{'above' if self.above else 'at least'} {self.low:g}"
-        if value < self.low or (self.above and value == self.low):
-            return f"must be {low}" + (f" and below {self.high:g}" if self.below else "")
-        if value > self.high or (self.below and value == self.high):
-            return f"must be {low} and below {self.high:g}" if self.below else f"must be at most {self.high:,}"
-        return None
-
-
-SHARE = Range(0, 1, below=True)
-COUNT = Range(0, 10**9, above=True)
-
-# Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the memory or the disk.
-RANGES = {
-    "seed": Range(0, 2**31 - 1),
-    "label_smoothing": SHARE,
-    "data.max_length": Range(0, 100_000, above=True),
-    "data.temperature": Range(0, 1000, above=True),
-    "data.bpe_dropout": SHARE,
-    "tokenizer.vocab_size": Range(0, 10**6, above=True),
-    "batch.tokens": Range(0, 10**7, above=True),
-    "batch.accumulate": Range(0, 10**5, above=True),
-    "batch.max_sentences": Range(0, 10**6, above=True),
-    "optimizer.learning_rate": Range(0, 1000, above=True),
-    "optimizer.betas": SHARE,
-    "optimizer.eps": Range(0, 1),
-    "optimizer.weight_decay": Range(0, 100),
-    "optimizer.clip": Range(0, 10**6),
-    "schedule.warmup": Range(0, 10**9),
-    "schedule.floor": Range(0, 1),
-    "schedule.factor": Range(0, 1, above=True),
-    "schedule.patience": COUNT,
-    "schedule.threshold": SHARE,
-    "schedule.restart_factor": Range(0, 1, above=True),
-    "budget.steps": COUNT,
-    "budget.epochs": Range(0, 10**6, above=True),
-    "evaluation.every": COUNT,
-    "evaluation.beams": Range(0, 100, above=True),
-    "evaluation.patience": COUNT,
-    "checkpoints.keep": Range(0, 1000, above=True),
-    "checkpoints.average": Range(0, 1000, above=True),
-    "decoding.beams": Range(0, 100, above=True),
-    "decoding.length_penalty": Range(-100, 100),
-    "decoding.max_new_tokens": Range(0, 100_000, above=True),
-    "logging.every": COUNT,
-    # Fields of a model's config; what they need of one another it checks itself.
-    "model.settings.d_model": Range(0, 65_536, above=True),
-    "model.settings.encoder_layers": Range(0, 1000, above=True),
-    "model.settings.decoder_layers": Range(0, 1000, above=True),
-    "model.settings.encoder_ffn_dim": Range(0, 10**6, above=True),
-    "model.settings.decoder_ffn_dim": Range(0, 10**6, above=True),
-    "model.settings.max_position_embeddings": Range(0, 10**6, above=True),
-    # Fields of Seq2SeqTrainingArguments.
-    "arguments.dataloader_num_workers": Range(0, 1000),
-}
-
-# Fields of Seq2SeqTrainingArguments that a key of the recipe sets: under `arguments` they would undo it, or do nothing.
-SAID_BY_KEYS = {
-    "--output": "output_dir",
-    "starting the same command again": "resume_from_checkpoint",
-    "label_smoothing": "label_smoothing_factor",
-    "seed": "seed data_seed",
-    "batch.tokens": "per_device_train_batch_size group_by_length train_sampling_strategy",
-    "batch.accumulate": "gradient_accumulation_steps",
-    "optimizer": "learning_rate adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm",
-    "schedule": "lr_scheduler_type warmup_steps warmup_ratio",
-    "budget": "max_steps num_train_epochs",
-    "evaluation.every": "eval_steps eval_strategy save_steps save_strategy",
-    "evaluation.best": "metric_for_best_model greater_is_better",
-    "checkpoints.keep": "save_total_limit",
-    "precision.dtype": "bf16 fp16",
-    "precision": "torch_compile gradient_checkpointing activation_checkpointing",
-    "logging.every": "logging_steps",
-    "logging.trackers": "report_to",
-}
-
-# Names that become names of files: letters, digits, and some signs between them.
-FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
-LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-
-# Identifiers of the Hub for the licences that corpora have.
-LICENCES: tuple[str, ...] = (
-    "apache-2.0",
-    "mit",
-    "bsd-3-clause",
-    "cc0-1.0",
-    "gpl-3.0",
-    "odc-by",
-    "odbl",
-    "pddl",
-    "unlicense",
-    "other",
+from hf_mlnmt.keys import Key, Range, keys_of
+from hf_mlnmt.recipe.building import build
+from hf_mlnmt.recipe.schema import (
+    LICENCES,
+    OBJECTIVES,
+    NamedObjective,
+    Recipe,
+    check_restarts,
+    cycle_ends,
+    dev_names,
+    measured,
+    name_of,
+    reads_text,
+    saved_steps,
 )
-LICENCES += tuple(f"cc-by{kind}-{version}" for kind in ("", "-sa", "-nc", "-nd", "-nc-sa", "-nc-nd") for version in
-                  ("2.0", "2.5", "3.0", "4.0"))  # fmt: skip
+
+LONGEST_CYCLE = 1000  # of the rotation of tasks
+ANYTHING = Range(-math.inf)
 
 
-def check(recipe: Recipe) -> None:
-    """Refuse values that cannot be.
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse a recipe that cannot be.
 
     Raises: UserError naming the key.
     """
-    _check_numbers(recipe)
-    _check_names(recipe)
-    _check_choices(recipe)
-    _check_bpe_dropout(recipe)
-    _check_schedule(recipe)
-    _check_arguments(recipe)
+    for check in CHECKS:
+        check(recipe)
 
 
-def doubts(recipe: Recipe, steps: int, saved: int) -> list[str]:
-    """What a training of so many steps, which saves so many checkpoints to average, does and is hardly meant to."""
-    found = []
-    if recipe.schedule.warmup >= steps:
-        found.append(
-            f"schedule.warmup is {recipe.schedule.warmup:,} steps but the training has {steps:,}: the learning rate "
-            "never reaches optimizer.learning_rate. Lower schedule.warmup."
-        )
-    if recipe.checkpoints.average > saved:
-        found.append(
-            f"checkpoints.average is {recipe.checkpoints.average}, but this training saves {saved}: that many are "
-            "averaged. Lower evaluation.every, or checkpoints.average."
-        )
-    licence = recipe.data.licence
-    if licence is not None and licence.lower() not in LICENCES:
-        found.append(
-            f"data.licence '{licence}' is not a licence's identifier on the Hub{suggest(licence.lower(), LICENCES)}: "
-            "model cards will show it as it is."
-        )
-    return found
+# Values
 
 
-def _numbers(value: Any, at: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested mappings and lists with its key; those of a list have the list's."""
+def _values(section: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Key, Any]]:
+    """Each key of nested sections: its path, what is said of it, its value."""
+    for name, key in keys_of(type(section)).items():
+        value, here = getattr(section, name), (*at, name)
+        yield ".".join(here), key, value
+        for inner, one in value.items() if isinstance(value, dict) else [("", value)]:
+            if dataclasses.is_dataclass(one):
+                yield from _values(one, (*here, str(inner)) if inner else here)
+
+
+def _numbers(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Every number of nested mappings and lists with its path; those of a list have the list's."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _numbers(inner, f"{at}.{key}" if at else str(key))
+            yield from _numbers(inner, (*at, str(key)))
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _numbers(inner, at)
@@ -173,37 +67,113 @@ def _numbers(value: Any, at: str = "") -> Iterator[tuple[str, float]]:
         yield at, value
 
 
-def _check_numbers(recipe: Recipe) -> None:
-    anything = Range(-math.inf, math.inf)
-    for key, value in _numbers(recipe.to_dict()):
-        if problem := RANGES.get(key, anything).problem(value):
-            raise UserError(f"{recipe.path}: {key} {problem}, not {value}.")
+def check_values(recipe: Recipe) -> None:
+    """Every value against the range and the check that schema.py has at its key."""
+    values = list(_values(recipe))
+    for name, key, value in values:
+        for at, number in _numbers(value):
+            allowed = key.inside.get(".".join(at)) if at else key.range
+            if problem := (allowed or ANYTHING).problem(number):
+                raise UserError(f"{recipe.path}: {'.'.join((name, *at))}{problem}")
+    for name, key, value in values:
+        if key.check is not None and (problem := key.check(value)):
+            raise UserError(f"{recipe.path}: {name}{problem}")
 
 
-def _check_arguments(recipe: Recipe) -> None:
-    for key, names in SAID_BY_KEYS.items():
-        for name in names.split():
-            if name in recipe.arguments:
-                raise UserError(f"{recipe.path}: arguments.{name}: this is what {key} says. Set that in its place.")
+# What keys ask of one another
 
 
-def _check_names(recipe: Recipe) -> None:
-    for name in recipe.data.test:
-        if not FILE_NAME.fullmatch(name):
-            raise UserError(
-                f"{recipe.path}: data.test: the name {name!r} is that of files too: letters, digits and _ . + - are "
-                "expected, a letter or digit first, 100 characters at most. The files of a test set are named under it."
-            )
-    for side, language in dataclasses.asdict(recipe.languages).items():
-        if not LANGUAGE.fullmatch(language):
-            raise UserError(
-                f"{recipe.path}: languages.{side}: expected a language's code, such as de or pt-BR, not {language!r}."
-            )
+def check_tasks(recipe: Recipe) -> None:
+    """data.train or tasks, each with an objective, shares that a rotation can hold, and a development set."""
+    where = recipe.path
+    if (recipe.data.train is None) == (recipe.tasks is None):
+        raise UserError(
+            f"{where}: give either data.train, for one task, or tasks (tasks: {{name: {{data: ...}}}}), or directions."
+        )
+    for name, section in (recipe.tasks or {}).items():
+        read_objective(section.objective, str(where), ("tasks", name, "objective"))
+    read_objective(recipe.objective, str(where), ("objective",))
+    if recipe.tasks is not None and recipe.objective != "translation":
+        raise UserError(f"{where}: objective is of data.train; with tasks each has its own (tasks.NAME.objective).")
+    if reads_text(recipe.objective) and recipe.data.bpe_dropout:
+        raise UserError(f"{where}: data.bpe_dropout is for pairs; this objective reads text of one language.")
+    active = recipe.sections()
+    if not active:
+        raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
+    try:
+        whole_numbers([section.share for section in active.values()])
+    except UserError as error:
+        raise UserError(f"{where}: tasks: {error}") from error
+    if not dev_names(recipe):
+        raise UserError(f"{where}: data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
 
 
-def _check_choices(recipe: Recipe) -> None:
+def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
+    """What `objective:` says: a name, or a mapping with `name` and the objective's settings.
+
+    Raises: UserError naming file and field.
+    """
+    settings = {"name": value} if isinstance(value, str) else dict(value)
+    name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
+    if name not in OBJECTIVES:
+        raise UserError(
+            f"{where}: there is no objective {name!r}{suggest(str(name), OBJECTIVES)}. Give one of "
+            f"{', '.join(OBJECTIVES)}; with settings of its own as {{name: ..., setting: ...}}."
+        )
+    key = OBJECTIVES[name]
+    try:
+        return NamedObjective(name, key, build(key.settings, settings, file, at))
+    except UserError as error:
+        raise error if str(error).startswith(file) else UserError(f"{where}: {error}") from error
+
+
+def whole_numbers(shares: Sequence[float]) -> list[int]:
+    """The smallest whole numbers in the ratio of the shares: how often each task comes in a cycle.
+
+    Raises: UserError when the cycle has more than 1,000 places.
+    """
+    exact = [Fraction(str(share)) for share in shares]
+    common = math.lcm(*(share.denominator for share in exact))
+    counts = [int(share * common) for share in exact]
+    counts = [count // math.gcd(*counts) for count in counts]
+    if sum(counts) > LONGEST_CYCLE:
+        raise UserError(
+            f"the shares {', '.join(f'{share:g}' for share in shares)} hold exactly only over {sum(counts):,} batches: "
+            f"round them, so that it takes at most {LONGEST_CYCLE:,} (1 and 0.33 take 133, 3 and 1 take 4)."
+        )
+    return counts
+
+
+def check_fusion(recipe: Recipe) -> None:
+    """A fused model is finished: it has weights, and no label smoothing."""
+    model, where = recipe.model, recipe.path
+    named = [str(name_of(section.objective)) for section in recipe.sections().values()]
+    fused = model.fuse is not None or any(name.startswith("fusion-") for name in named)
+    if fused and recipe.label_smoothing:
+        raise UserError(
+            f"{where}: label_smoothing is {recipe.label_smoothing}: it is not defined for a fused model; set "
+            "label_smoothing: 0."
+        )
+    if model.fuse is None:
+        return
+    others = {"record": model.record, "system": model.system, "settings": model.settings}
+    if other := next((name for name, value in others.items() if value), None):
+        raise UserError(
+            f"{where}: model.{other} beside model.fuse: what is fused says what the model is. Leave it out."
+        )
+    if recipe.init_from is not None:
+        raise UserError(f"{where}: init_from beside model.fuse: what is fused has weights. Leave one of them out.")
+    from hf_mlnmt.modeling.fusion import check_scales  # torch is imported only where something is fused
+
+    try:
+        check_scales(model.fuse.alpha, model.fuse.beta, model.fuse.normalization)
+    except ValueError as error:
+        raise UserError(f"{where}: model.fuse: {error}.") from error
+
+
+def check_choices(recipe: Recipe) -> None:
     """What must be chosen, and what must go together."""
-    where, budget, model = recipe.path, recipe.budget, recipe.model
+    where, budget, model, optimizer = recipe.path, recipe.budget, recipe.model, recipe.optimizer
     if (budget.steps is None) == (budget.epochs is None):
         raise UserError(f"{where}: budget: give either steps or epochs.")
     if model.record and model.system:
@@ -219,9 +189,12 @@ def _check_choices(recipe: Recipe) -> None:
             f"{where}: checkpoints.average is {recipe.checkpoints.average} but only {recipe.checkpoints.keep} are "
             "kept: raise checkpoints.keep."
         )
+    if optimizer.name == "adam" and optimizer.weight_decay:
+        raise UserError(f"{where}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
 
 
-def _check_bpe_dropout(recipe: Recipe) -> None:
+def check_bpe_dropout(recipe: Recipe) -> None:
+    """BPE-dropout needs a BPE tokenizer, and its epochs need BPE-dropout."""
     where, data, tokenizer = recipe.path, recipe.data, recipe.tokenizer
     if data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
         raise UserError(
@@ -236,16 +209,50 @@ def _check_bpe_dropout(recipe: Recipe) -> None:
         )
 
 
-def _check_schedule(recipe: Recipe) -> None:
-    where = recipe.path
+def check_schedule(recipe: Recipe) -> None:
+    """Short cycles are of a schedule that has them, fit in the budget, and are not stopped early."""
+    where, schedule = recipe.path, recipe.schedule
     try:
-        schedule = Schedule(**dataclasses.asdict(recipe.schedule))
+        check_restarts(schedule)
         if recipe.budget.steps is not None:
-            schedule.ends(recipe.budget.steps)
+            cycle_ends(schedule, recipe.budget.steps)
     except UserError as error:
         raise UserError(f"{where}: schedule: {error}") from error
     if schedule.restarts and recipe.evaluation.patience:
         raise UserError(
             f"{where}: evaluation.patience is {recipe.evaluation.patience} and schedule.restarts {schedule.restarts}: "
             "dev scores fall after each restart, so that the training would be stopped; leave one of them out."
+        )
+
+
+CHECKS = (check_values, check_tasks, check_fusion, check_choices, check_bpe_dropout, check_schedule)
+
+
+# Where the number of steps is known
+
+
+def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
+    """What must fit in a training of so many steps; yields a warning for what is hardly meant.
+
+    Raises: UserError naming the key.
+    """
+    try:
+        saved = len(saved_steps(recipe, steps))
+    except UserError as error:
+        raise UserError(f"{recipe.path}: schedule: {error}") from error
+    if recipe.schedule.warmup >= steps:
+        yield (
+            f"schedule.warmup is {recipe.schedule.warmup:,} steps but the training has {steps:,}: the learning rate "
+            "never reaches optimizer.learning_rate. Lower schedule.warmup."
+        )
+    if recipe.checkpoints.average > saved:
+        yield (
+            f"checkpoints.average is {recipe.checkpoints.average}, but this training saves {saved}: that many are "
+            "averaged. Lower evaluation.every, or checkpoints.average."
+        )
+    licence = recipe.data.licence
+    if licence is not None and licence.lower() not in LICENCES:
+        yield (
+            f"data.licence '{licence}' is not a licence's identifier on the Hub{suggest(licence.lower(), LICENCES)}: "
+            "model cards will show it as it is."
         )

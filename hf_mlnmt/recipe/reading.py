@@ -1,27 +1,47 @@
-"""Recipes: how a model is trained, as a YAML file that is checked key by key before anything begins."""
+"""From a recipe's YAML to a checked `Recipe`: `extends`, `--set`, `reverse`, types, `directions`, values, in order.
+
+`extends: transformer.multi30k-ende.yaml` names a recipe beside this one, or a record; this one then says only what is
+different. Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes
+its place. A value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`.
+
+`reverse: true` makes of a training from en to de the one from de to en.
+
+`directions:` is short for a task for each pair of languages, with its own test sets:
+
+directions:
+  between: [cs, de, en, fr]
+  train: train.<language>.gz  #  line i of one translates line i of every other
+  dev: val.<language>.gz
+  test: {flickr2016: test_2016_flickr.<language>.gz}
+  pairs: all                    # or to-en, from-en, with-en (both), or a list: [de-en, en-de]
+  leave_out: [de-fr]            # both directions: not trained, and tested all the same (zero-shot)
+  copies: true                  # also en -> en and so on, of the same corpus
+"""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.recipe.building import Lines, build
-from hf_mlnmt.recipe.checks import check
-from hf_mlnmt.recipe.directions import expand
-from hf_mlnmt.recipe.inheritance import load
-from hf_mlnmt.recipe.reversal import turn_round
-from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.recipe.task_checks import check_tasks, dev_names, translates
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.recipe.building import Lines, build, load_yaml
+from hf_mlnmt.recipe.checks import check_recipe
+from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
+from hf_mlnmt.zoo.records import record_path, stems
+
+EXTENDS, REVERSE = "extends", "reverse"
+PLACE = "<language>"
+_SIDES = {"source": "target", "target": "source"}
 
 
 def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: a YAML file. Its key `extends` names another, whose keys hold wherever it has none (inheritance.py).
+        path: a YAML file.
         settings: "key.sub=value" strings that replace keys; values are read as YAML.
         seed: replaces the recipe's.
 
@@ -37,9 +57,9 @@ def read_content(
     path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> tuple[dict[str, Any], Lines]:
     """What a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
-    content, lines = load(Path(path), Recipe)
+    content, lines = load(Path(path))
     for setting in settings:
-        _apply(content, setting)
+        _set(content, setting)
     if seed is not None:
         content["seed"] = seed
     return content, lines
@@ -59,12 +79,11 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
     if recipe.model.fuse is not None and recipe.tokenizer.path is None:
         first = recipe.model.fuse.translation
         recipe.tokenizer.path = first if isinstance(first, str) else first[0] if first else None
-    check_tasks(recipe)
-    check(recipe)
+    check_recipe(recipe)
     return recipe
 
 
-def _apply(content: dict[str, Any], setting: str) -> None:
+def _set(content: dict[str, Any], setting: str) -> None:
     """Put one "key.sub=value" into the content."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
@@ -79,3 +98,196 @@ def _apply(content: dict[str, Any], setting: str) -> None:
         content[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
+
+
+# extends
+
+# Laid over one another these would be neither corpus: files of the one, data set of the other.
+CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
+OF_TASKS = ("data", "dev", "objective")  # the same holds for these of a task
+
+
+def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
+    """The content of a recipe over that of the one it extends, which must be a whole recipe by itself.
+
+    Args:
+        above: the recipes that extend this one.
+
+    Returns: the content, and the line of each of the recipe's own keys.
+
+    Raises: UserError as load_yaml, and for a recipe that is not there, is wrong, or extends itself.
+    """
+    content, lines = load_yaml(path)
+    if EXTENDS not in content:
+        return content, lines
+    named, where = content.pop(EXTENDS), f"{path}, line {lines[(EXTENDS,)]}: {EXTENDS}"
+    base = _extended(named, path, where)
+    chain = (*above, path.resolve())
+    if base.resolve() in chain:
+        raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
+    below, base_lines = load(base, chain)
+    build(Recipe, below, str(base), lines=base_lines, hidden={"path"})  # its errors name its own lines
+    return lay_over(below, content), lines
+
+
+def _extended(named: Any, path: Path, where: str) -> Path:
+    """The file beside `path`, else the record of that name."""
+    if not isinstance(named, str):
+        raise UserError(f"{where}: expected the name of a recipe beside this one, or of a record; not {named!r}.")
+    if (beside := path.parent / named).is_file():
+        return beside
+    if named.removesuffix(".yaml") in stems():
+        return record_path("training", named)
+    known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *stems()]
+    raise UserError(
+        f"{where}: there is no {beside}, and no record of that name{suggest(named, known)}. "
+        "Give the name of a recipe beside this one, or of a record."
+    )
+
+
+def lay_over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`below` with the keys of `content` in their place, as one recipe extends another."""
+    merged = dict(below)
+    for key, value in content.items():
+        inner, here = merged.get(key), (*at, key)
+        whole = here in CORPORA or (here[0] == "tasks" and len(here) == 3 and key in OF_TASKS)
+        if isinstance(inner, dict) and isinstance(value, dict) and not whole:
+            merged[key] = lay_over(inner, value, here)
+        else:
+            merged[key] = value
+    return merged
+
+
+# reverse
+
+
+def turn_round(content: dict[str, Any]) -> None:
+    """Carry out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
+
+    Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
+    a side gets the other one. Model, settings and names stay. Values of wrong types are left for `build` to refuse.
+
+    Raises: UserError where there are several directions.
+    """
+    if content.get(REVERSE) is not True:
+        return
+    if content.get("directions") is not None:
+        raise UserError(
+            "reverse: turns the one direction of a recipe round, and directions names several: leave it out."
+        )
+    content[REVERSE] = False
+    _exchange(content.get("languages"))
+    _exchange((content.get("tokenizer") or {}).get("processing"))
+    data = content.get("data") or {}
+    for corpora in (data.get("train"), data.get("dev"), *(data.get("test") or {}).values()):
+        _turn_corpora(corpora, content.get("objective"))
+    for task in (content.get("tasks") or {}).values():
+        if isinstance(task, dict):
+            _exchange(task.get("languages"))
+            for name in ("data", "dev"):
+                _turn_corpora(task.get(name), task.get("objective"))
+
+
+def _turn_corpora(corpora: Any, objective: Any) -> None:
+    for corpus in corpora if isinstance(corpora, list) else [corpora]:
+        if not isinstance(corpus, dict):
+            continue
+        if reads_text(objective):
+            if corpus.get("side") in _SIDES:
+                corpus["side"] = _SIDES[corpus["side"]]
+            continue
+        corpus[REVERSE] = not corpus.get(REVERSE, False)
+        _exchange(corpus.get("languages"))
+
+
+def _exchange(sides: Any) -> None:
+    """Exchange what a mapping has under source and target."""
+    if isinstance(sides, dict):
+        turned = {_SIDES.get(side, side): value for side, value in sides.items()}
+        sides.clear()
+        sides.update({side: turned[side] for side in (*_SIDES, *turned) if side in turned})
+
+
+# directions
+
+
+def expand(recipe: Recipe) -> None:
+    """Put the tasks and test sets that `directions` stands for into the recipe, in its place.
+
+    Raises: UserError naming the field.
+    """
+    directions, where = recipe.directions, f"{recipe.path}: directions"
+    if directions is None:
+        return
+    if recipe.tasks is not None or recipe.data.train is not None or recipe.data.dev is not None:
+        raise UserError(f"{where}: takes the place of tasks, data.train and data.dev: give one or the other.")
+    _check_directions(directions, where)
+    trained = trained_pairs(directions, where)
+    copied = list(dict.fromkeys(itertools.chain(*trained))) if directions.copies else []
+    recipe.tasks = {}
+    for source, target in [*trained, *((language, language) for language in copied)]:
+        name = f"{source}-{target}"
+        recipe.tasks[name] = TaskSection(
+            _files(directions.train, source, target),
+            share=directions.shares.get(name, 1.0),
+            languages=Languages(source, target),
+            dev=_files(directions.dev, source, target) if directions.dev and source != target else None,
+        )
+    if unknown := [name for name in directions.shares if name not in recipe.tasks]:
+        raise UserError(f"{where}.shares: there is no task {unknown[0]}{suggest(unknown[0], recipe.tasks)}.")
+    sources, targets = (dict.fromkeys(task.split("-")[side] for task in recipe.tasks) for side in (0, 1))
+    for name, pattern in directions.test.items():
+        for source, target in itertools.product(sources, targets):
+            if source != target:
+                languages = {"source": source, "target": target}
+                corpus = {**_files(pattern, source, target), "languages": languages}
+                recipe.data.test[f"{name}.{source}-{target}"] = corpus
+    recipe.directions = None
+
+
+def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
+    """The ordered pairs of two languages that are trained."""
+    every = list(itertools.permutations(directions.between, 2))
+    kind = directions.pairs
+    if isinstance(kind, list):
+        pairs = [_pair(name, directions, f"{where}.pairs") for name in kind]
+    elif kind == "all":
+        pairs = every
+    else:
+        how, _, language = kind.partition("-")
+        if how not in ("to", "from", "with") or language not in directions.between:
+            raise UserError(
+                f"{where}.pairs: {kind!r} is none of all, to-X, from-X and with-X, X one of "
+                f"{', '.join(directions.between)}, and no list of pairs."
+            )
+        sides = {"to": (1,), "from": (0,), "with": (0, 1)}[how]
+        pairs = [pair for pair in every if any(pair[side] == language for side in sides)]
+    left = {frozenset(_pair(name, directions, f"{where}.leave_out")) for name in directions.leave_out}
+    pairs = [pair for pair in pairs if frozenset(pair) not in left]
+    if not pairs:
+        raise UserError(f"{where}: no pair of languages is left to train.")
+    return pairs
+
+
+def _check_directions(directions: Directions, where: str) -> None:
+    if len(set(directions.between)) < max(2, len(directions.between)):
+        raise UserError(f"{where}.between: give at least two languages, each once, not {directions.between}.")
+    if bad := [code for code in directions.between if "-" in code or not code.isalnum()]:
+        raise UserError(f"{where}.between: {bad[0]!r}: a code of letters and digits is expected, as in task names.")
+    for key, pattern in {"train": directions.train, "dev": directions.dev, **directions.test}.items():
+        if pattern is not None and PLACE not in pattern:
+            raise UserError(f"{where}: {key}: {pattern!r} has no {PLACE}, which stands for the language.")
+
+
+def _pair(name: str, directions: Directions, where: str) -> tuple[str, str]:
+    source, _, target = name.partition("-")
+    if source == target or not {source, target} <= set(directions.between):
+        raise UserError(
+            f"{where}: {name!r}: expected two of {', '.join(directions.between)}, as "
+            f"{directions.between[0]}-{directions.between[1]}."
+        )
+    return source, target
+
+
+def _files(pattern: str, source: str, target: str) -> dict[str, Any]:
+    return {"files": {"source": pattern.replace(PLACE, source), "target": pattern.replace(PLACE, target)}}

@@ -1,256 +1,452 @@
-"""The keys of a recipe: what each section holds, and what is there where nothing is said."""
+"""Every key of a recipe, once: its type, range, choices and default, and what it means.
+
+Sections are dataclasses, and a key is a field: `name: type = key(default, "help", range)` (hf_mlnmt/keys.py).
+Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
+nearest right key, stay our own.
+
+What reads this: building.py (unknown keys and types), checks.py (values), documentation.py (the tables of
+docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
+dataclasses of hf_mlnmt/data that `of` names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import yaml
 
-from hf_mlnmt.training.batching import Side
-from hf_mlnmt.training.schedules import ScheduleName
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.keys import REQUIRED, Range, key, keys_of
+
+Side = Literal["source", "target", "both"]
+TextSide = Literal["source", "target"]
+ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
+
+# Names that become names of files: letters, digits, and some signs between them.
+FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
+TASK_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
+LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+PARTS = ("encoder", "decoder", "embeddings", "all")  # of init_from
+MAIN_DEV = "dev"  # the name of the development set data.dev
+
+
+# Checks of one value that are no range
+
+
+def _languages(languages: Languages) -> str | None:
+    for side, code in vars(languages).items():
+        if not LANGUAGE.fullmatch(code):
+            return f".{side}: expected a language's code, such as de or pt-BR, not {code!r}."
+    return None
+
+
+def _names_of_files(sets: Mapping[str, Any]) -> str | None:
+    for name in sets:
+        if not FILE_NAME.fullmatch(name):
+            return (
+                f": the name {name!r} is that of files too: letters, digits and _ . + - are expected, a letter or "
+                "digit first, 100 characters at most. The files of a test set are named under it."
+            )
+    return None
+
+
+def _names_of_tasks(tasks: Mapping[str, Any] | None) -> str | None:
+    for name in tasks or {}:
+        if not TASK_NAME.fullmatch(name) or name == MAIN_DEV:
+            return (
+                f".{name}: a task's name has letters, digits and single '-' between them, as en-de; "
+                f"and '{MAIN_DEV}' is the name of data.dev."
+            )
+    return None
+
+
+def _some(corpora: Any) -> str | None:
+    return ": give a corpus, or a list of them." if corpora == [] else None
+
+
+def _some_model(names: str | Sequence[str]) -> str | None:
+    return None if names else ": give at least one model."
+
+
+def _two(betas: Sequence[float]) -> str | None:
+    return None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98]."
+
+
+def _parts(sources: str | Mapping[str, str] | None) -> str | None:
+    if isinstance(sources, Mapping):
+        for part in sources:
+            if part not in PARTS:
+                return f".{part}: not one of {', '.join(PARTS)}{suggest(part, PARTS)}."
+        if not sources:
+            return ": give a folder or a Hub name, or {part: folder}."
+    return None
+
+
+def _arguments(arguments: Mapping[str, Any]) -> str | None:
+    for said_by, names in SAID_BY_KEYS.items():
+        for name in names.split():
+            if name in arguments:
+                return f".{name}: this is what {said_by} says. Set that in its place."
+    return None
+
+
+# Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the memory or the disk.
+SHARE = Range(0, 1, below=True)
+FACTOR = Range(0, 1, above=True)
+COUNT = Range(0, 10**9, above=True)
+MILLION = Range(0, 10**6, above=True)
+HUNDRED = Range(0, 100, above=True)
+THOUSAND = Range(0, 1000, above=True)
+SUBWORDS = Range(0, 100_000, above=True)
+
+# Fields of Seq2SeqTrainingArguments that a key of the recipe sets: under `arguments` they would undo it, or do nothing.
+SAID_BY_KEYS = {
+    "--output": "output_dir",
+    "starting the same command again": "resume_from_checkpoint",
+    "label_smoothing": "label_smoothing_factor",
+    "seed": "seed data_seed",
+    "batch.tokens": "per_device_train_batch_size group_by_length train_sampling_strategy",
+    "batch.accumulate": "gradient_accumulation_steps",
+    "optimizer": "learning_rate adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm",
+    "schedule": "lr_scheduler_type warmup_steps warmup_ratio",
+    "budget": "max_steps num_train_epochs",
+    "evaluation.every": "eval_steps eval_strategy save_steps save_strategy",
+    "evaluation.best": "metric_for_best_model greater_is_better",
+    "checkpoints.keep": "save_total_limit",
+    "precision.dtype": "bf16 fp16",
+    "precision": "torch_compile gradient_checkpointing activation_checkpointing",
+    "logging.every": "logging_steps",
+    "logging.trackers": "report_to",
+}
+
+# Identifiers of the Hub for the licences that corpora have.
+LICENCES: tuple[str, ...] = (
+    "apache-2.0",
+    "mit",
+    "bsd-3-clause",
+    "cc0-1.0",
+    "gpl-3.0",
+    "odc-by",
+    "odbl",
+    "pddl",
+    "unlicense",
+    "other",
+)
+LICENCES += tuple(f"cc-by{kind}-{version}" for kind in ("", "-sa", "-nc", "-nd", "-nc-sa", "-nc-nd") for version in
+                  ("2.0", "2.5", "3.0", "4.0"))  # fmt: skip
+
+CORPUS, TEXT = "hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec"
+FILTER, PROCESSING = "hf_mlnmt.data.filters:PairFilter", "hf_mlnmt.data.processing:TextProcessing"
+METHOD = "hf_mlnmt.generation.synthetic_methods:Method"
+
+# The sections
+
+
+@dataclass
+class Languages:
+    """Two-letter codes; for scores, text processing and the model card. Corpora may name others."""
+
+    source: str = key(REQUIRED, "Code of the language that is translated from.")
+    target: str = key(REQUIRED, "Code of the language that is translated into.")
+
+
+@dataclass
+class Data:
+    """The corpora. Paths are relative to --data."""
+
+    train: dict[str, Any] | list[dict[str, Any]] | None = key(
+        None, "The training corpus, or a list of them; or use tasks.", of=CORPUS
+    )
+    dev: dict[str, Any] | None = key(None, "The development set, a corpus.", of=CORPUS)
+    test: dict[str, dict[str, Any]] = key({}, "The test sets: name -> corpus.", of=CORPUS, check=_names_of_files)
+    filters: dict[str, Any] = key({}, "What is dropped from the training corpora.", of=FILTER)
+    max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
+    temperature: float | None = key(None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", THOUSAND)
+    bpe_dropout: float = key(
+        0.0, "Words are cut anew in every epoch, each merge left out with this probability.", SHARE
+    )
+    bpe_dropout_epochs: int | None = key(None, "bpe_dropout ends after so many epochs.")
+    name: str | None = key(None, "The name of the data in the model card.")
+    licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
+
+    DROPPED: ClassVar[dict[str, Any]] = {"bidirectional_epochs": 0}  # keys of earlier versions: see `build`
 
 
 @dataclass
 class Directions:
-    """Files with `<language>` for its code; see directions.py."""
+    """Short for a task for each pair of languages; file names have `<language>` for the code (reading.py)."""
 
-    between: list[str]
-    train: str
-    dev: str | None = None
-    test: dict[str, str] = field(default_factory=dict)
-    pairs: str | list[str] = "all"
-    leave_out: list[str] = field(default_factory=list)
-    copies: bool = False
-    shares: dict[str, float] = field(default_factory=dict)  # of single tasks, as {de-en: 2}; 1 unless told
+    between: list[str] = key(REQUIRED, "The codes of the languages.")
+    train: str = key(REQUIRED, "The training file of a language: line i translates line i of every other.")
+    dev: str | None = key(None, "The development file of a language.")
+    test: dict[str, str] = key({}, "The test sets: name -> the file of a language.")
+    pairs: str | list[str] = key(
+        "all", "Which are trained: all, to-X, from-X or with-X of a language X, or a list as [de-en]."
+    )
+    leave_out: list[str] = key(
+        [], "Pairs that are not trained, in both directions, and tested all the same (zero-shot)."
+    )
+    copies: bool = key(False, "Also train each language into itself, on the same files.")
+    shares: dict[str, float] = key({}, "Shares of single tasks, as {de-en: 2}; the others' are 1.")
+
+
+@dataclass
+class TaskSection:
+    """A task: what is trained on what, and how often."""
+
+    data: dict[str, Any] | list[dict[str, Any]] = key(
+        REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text.", of=CORPUS, check=_some
+    )
+    objective: str | dict[str, Any] = key(
+        "translation", "The objective: a name, or {name: ..., setting: ...}.", of="OBJECTIVES"
+    )
+    share: float = key(
+        1.0,
+        "Its share of the batches in relation to the other tasks' shares; 0 leaves the task out.",
+        Range(0, says="must be a number from 0", more="; 0 leaves the task out"),
+    )
+    languages: Languages | None = key(None, "The languages of its corpora; unless told, the recipe's.")
+    dev: dict[str, Any] | None = key(None, "A development set of its own.", of=CORPUS)
 
 
 @dataclass
 class Fuse:
     """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
 
-    translation: str | list[str]
-    language_model: str | list[str]
-    alpha: float = 1.0
-    beta: float = 0.1
-    normalization: Literal["symbol", "sequence"] = "sequence"
-    translation_weights: list[float] | None = None
-    language_weights: list[float] | None = None
+    translation: str | list[str] = key(REQUIRED, "The translation model, or several.", check=_some_model)
+    language_model: str | list[str] = key(REQUIRED, "The language model, or several.")
+    alpha: float = key(1.0, "The scale of the translation models.")
+    beta: float = key(0.1, "The scale of the language models.")
+    normalization: Literal["symbol", "sequence"] = key(
+        "sequence", "Whether each symbol's product is renormalised, or none."
+    )
+    translation_weights: list[float] | None = key(None, "A weight for each translation model; unless told, equal ones.")
+    language_weights: list[float] | None = key(None, "A weight for each language model; unless told, equal ones.")
 
 
 @dataclass
 class Model:
-    """`record` names modeling/<record>.json (beside the folder of the recipe); or `system` and `shape`."""
+    """What is trained. With nothing said it is modeling/<name of the recipe>.json."""
 
-    record: str | None = None
-    system: str | None = None
-    shape: str = "base"
-    settings: dict[str, Any] = field(default_factory=dict)  # config fields that replace those of the record or shape
-    fuse: Fuse | None = None  # instead of all these: a fused model, which is trained further
-    add_to: str | None = None  # instead: a trained model of many languages; the tasks' others are added, it is frozen
-
-
-@dataclass
-class Languages:
-    """Two-letter codes; for scores, text processing and the model card. One pair; corpora may name others."""
-
-    source: str
-    target: str
-
-
-@dataclass
-class Data:
-    """Corpora, each a mapping of CorpusSpec's fields (data/corpus.py); paths are relative to --data."""
-
-    train: dict[str, Any] | list[dict[str, Any]] | None = None  # or `tasks`
-    dev: dict[str, Any] | None = None
-    test: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> corpus
-    filters: dict[str, Any] = field(default_factory=dict)  # PairFilter's fields (data/filters.py); only for train
-    max_length: int = 256  # subwords; longer training pairs are dropped, and counted
-    temperature: float | None = None  # mixtures: corpora are drawn with probability ~ size ** (1 / temperature)
-    bpe_dropout: float = 0.0  # words are cut anew every epoch, merges left out so often (data/resegmented.py)
-    bpe_dropout_epochs: int | None = None  # in so many first epochs only
-    name: str | None = None  # for the model card
-    licence: str | None = None
-
-    DROPPED: ClassVar[dict[str, Any]] = {"bidirectional_epochs": 0}  # keys of earlier versions: see `build`
-
-
-@dataclass
-class TaskSection:
-    """A task (tasks.py): what is trained on what, and how often."""
-
-    data: dict[str, Any] | list[dict[str, Any]]  # corpora as in data.train; for objectives on text, TextSpec's fields
-    objective: str | dict[str, Any] = "translation"  # a name, or {name: ..., its settings} (objective_names.py)
-    share: float = 1.0  # of the batches, in relation to the other tasks'; 0 leaves the task out
-    languages: Languages | None = None  # unless told, the recipe's
-    dev: dict[str, Any] | None = None  # a development set of its own
+    record: str | None = key(None, "The model is modeling/<record>.json, beside the folder of the recipe.")
+    system: str | None = key(None, "Instead: the name of a system of the zoo, with shape.")
+    shape: str = key("base", "The sizes of the system: tiny, small, base ...")
+    settings: dict[str, Any] = key(
+        {},
+        "Fields of the model's config that replace those of the record or shape.",
+        inside={
+            "d_model": Range(0, 65_536, above=True),
+            "encoder_layers": THOUSAND,
+            "decoder_layers": THOUSAND,
+            "encoder_ffn_dim": MILLION,
+            "decoder_ffn_dim": MILLION,
+            "max_position_embeddings": MILLION,
+        },
+    )
+    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.")
+    add_to: str | None = key(
+        None, "Instead: a trained model of many languages; the tasks' new languages are added, the rest is frozen."
+    )
 
 
 @dataclass
 class TranslationSection:
-    """The synthetic corpus of a round (hf_mlnmt/synthetic): text of one language, and what translates it."""
+    """The synthetic corpus of a round, as of `hf-mlnmt back-translate`."""
 
-    model: str | None  # an earlier round's name, or a folder or Hub name; null for the method copied
-    text: str | list[str]  # files of one sentence a line, relative to --data
-    method: str | dict[str, Any] = "beam"  # a name, or {name: ..., its options}
-    forward: bool = False  # the text is the source
-    tag: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)  # limit, drop, max_ratio ... (synthetic.Settings' fields)
+    model: str | None = key(
+        REQUIRED, "What translates: an earlier round's name, a folder or Hub name; null for the method copied."
+    )
+    text: str | list[str] = key(REQUIRED, "Files of one sentence a line, relative to --data.")
+    method: str | dict[str, Any] = key("beam", "The method: a name, or {name: ..., option: ...}.", of=METHOD)
+    forward: bool = key(False, "The text is the source side, not the target side.")
+    tag: str | None = key(None, "A token that is put before every synthetic source, such as <bt>.")
+    settings: dict[str, Any] = key({}, "What is dropped, and how much is translated: limit, drop, max_ratio ...")
 
 
 @dataclass
 class Round:
-    """One training of several that build on one another (rounds.py)."""
+    """One training of several that build on one another (training/rounds.py)."""
 
-    reverse: bool = False  # in the other direction than the recipe's
-    translate: TranslationSection | None = None
-    ratio: float | None = None  # of its synthetic corpus to the recipe's own
-    recipe: dict[str, Any] = field(default_factory=dict)  # keys that this round has otherwise
+    reverse: bool = key(False, "Train in the other direction than the recipe's.")
+    translate: TranslationSection | None = key(None, "What is translated for this round.")
+    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.")
+    recipe: dict[str, Any] = key({}, "Keys of the recipe that are different in this round.")
 
 
 @dataclass
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
-    path: str | None = None
-    kind: Literal["bpe", "unigram"] = "bpe"
-    vocab_size: int = 8000
-    joint: bool = (
-        True  # one vocabulary for both sides; false: one for each, of a model of many languages for each language
+    path: str | None = key(None, "Use the tokenizer of this folder instead of training one.")
+    kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
+    vocab_size: int = key(8000, "The number of subwords.", MILLION)
+    joint: bool = key(
+        True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
     )
-    byte_fallback: bool = True
-    mask: bool = False  # add <mask> to the tokenizer of `path` where it lacks it; those trained here have it
-    languages: list[str] = field(default_factory=list)  # codes for multilingual use: <2de> ...
-    tags: list[str] = field(default_factory=list)  # tokens that corpora may put before their sources: <bt> ...
-    processing: dict[Literal["source", "target"], dict[str, Any]] = field(
-        default_factory=dict
-    )  # TextProcessing's fields
+    byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become <unk>.")
+    mask: bool = key(False, "Add <mask> to the tokenizer of path where it lacks it; those trained here have it.")
+    languages: list[str] = key(
+        [], "Codes of target languages: <2de> ... before a source says into which it is translated."
+    )
+    tags: list[str] = key([], "Tokens that corpora may put before their sources, such as <bt>.")
+    processing: dict[Literal["source", "target"], dict[str, Any]] = key(
+        {}, "What is done to the text of each side before the tokenizer.", of=PROCESSING
+    )
 
 
 @dataclass
 class BatchSize:
-    """tokens x accumulate x processes is what an optimizer step sees, at most."""
+    """An optimizer step sees at most tokens x accumulate x processes."""
 
-    tokens: int = 2048
-    side: Side = "target"
-    accumulate: int = 1
-    max_sentences: int | None = None
+    tokens: int = key(
+        2048, "A batch's sentences times its longest sentence are at most so many.", Range(0, 10**7, above=True)
+    )
+    side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
+    accumulate: int = key(1, "Batches per optimizer step.", Range(0, 10**5, above=True))
+    max_sentences: int | None = key(None, "A batch has at most so many sentences.", MILLION)
 
 
 @dataclass
 class Optimizer:
-    """Adam, AdamW (with weight_decay) or SGD."""
+    """The optimizer."""
 
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = 1e-3  # the peak
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
-    eps: float = 1e-9
-    weight_decay: float = 0.0
-    clip: float = 1.0  # limit of the gradient's norm; 0 is none
+    name: Literal["adam", "adamw", "sgd"] = key("adam", "The optimizer; weight_decay needs adamw.")
+    learning_rate: float = key(1e-3, "The peak of the learning rate.", THOUSAND)
+    betas: list[float] = key([0.9, 0.98], "Adam's two decay rates of the moments.", SHARE, check=_two)
+    eps: float = key(1e-9, "Adam's epsilon.", Range(0, 1))
+    weight_decay: float = key(0.0, "The weight decay of adamw.", Range(0, 100))
+    clip: float = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.", Range(0, 10**6))
 
 
 @dataclass
 class LearningRate:
-    """See schedules.py."""
+    """The learning rate of each step, as factors of optimizer.learning_rate (training/schedules.py)."""
 
-    name: ScheduleName = "cosine"
-    warmup: int = 4000
-    floor: float = 0.0
-    factor: float = 0.8
-    patience: int = 2
-    threshold: float = 0.0
-    restarts: int = 0  # so many short cycles at the end; checkpoints are kept of their ends, and averaged
-    restart_steps: int = 0
-    restart_factor: float = 0.4
+    name: ScheduleName = key("cosine", "The schedule after the warm-up.")
+    warmup: int = key(4000, "Steps in which the rate rises in a straight line.", Range(0, 10**9))
+    floor: float = key(0.0, "The factor never falls below this after the warm-up.", Range(0, 1))
+    factor: float = key(0.8, "newbob: what the rate is multiplied by.", FACTOR)
+    patience: int = key(2, "newbob: after so many evaluations without a better dev loss.", COUNT)
+    threshold: float = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).", SHARE)
+    restarts: int = key(
+        0, "cosine and linear: so many short cycles at the end; the weights at their ends are averaged."
+    )
+    restart_steps: int = key(0, "Steps of each of these cycles.")
+    restart_factor: float = key(0.4, "The factor that each of these cycles begins with.", FACTOR)
 
 
 @dataclass
 class Budget:
-    """Give one of the two; steps are optimizer steps."""
+    """How long the training is: give one of the two."""
 
-    steps: int | None = None
-    epochs: float | None = None
+    steps: int | None = key(None, "Optimizer steps.", COUNT)
+    epochs: float | None = key(None, "Epochs of the training data.", MILLION)
 
 
 @dataclass
 class Evaluation:
-    """On the dev set, every `every` steps; each evaluation is followed by a checkpoint."""
+    """On the development sets; each evaluation is followed by a checkpoint."""
 
-    every: int = 1000
-    metrics: list[str] = field(default_factory=lambda: ["bleu"])  # bleu, chrf, ter, or any of the evaluate library
-    beams: int = 1
-    best: str = "bleu"  # which of metrics, or loss, chooses the best checkpoint; where nothing is translated: loss
-    higher_is_better: bool | None = None  # unless told: no for loss, perplexity and ter, else yes
-    patience: int | None = None  # stop after so many evaluations without a better one
+    every: int = key(1000, "Steps between two evaluations.", COUNT)
+    metrics: list[str] = key(["bleu"], "bleu, chrf, ter, or any metric of the evaluate library by name.")
+    beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
+    best: str = key(
+        "bleu",
+        "What chooses the best checkpoint: one of metrics, loss, or <task>_bleu; loss where nothing is translated.",
+    )
+    higher_is_better: bool | None = key(
+        None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
+    )
+    patience: int | None = key(None, "Stop after so many evaluations without a better one.", COUNT)
 
 
 @dataclass
 class Checkpoints:
-    """Kept: the last `keep`, and the best. `average` of the last are averaged at the end."""
+    """Which checkpoints are kept and averaged."""
 
-    keep: int = 5
-    average: int = 5
+    keep: int = key(5, "The last so many checkpoints are kept, and the best.", THOUSAND)
+    average: int = key(5, "The last so many are averaged at the end.", THOUSAND)
 
 
 @dataclass
 class Decoding:
     """Of the finished model, written into its generation_config.json; the test sets are scored with it."""
 
-    beams: int = 5
-    length_penalty: float = 1.0
-    length_normalization: Literal["generate", "length", "length+1", "gnmt"] = "generate"
-    max_new_tokens: int = 256
+    beams: int = key(5, "The beams.", HUNDRED)
+    length_penalty: float = key(1.0, "The exponent of the length penalty.", Range(-100, 100))
+    length_normalization: Literal["generate", "length", "length+1", "gnmt"] = key(
+        "generate", "The formula of the length penalty (docs/decoding.md)."
+    )
+    max_new_tokens: int = key(256, "The longest translation in subwords.", SUBWORDS)
 
 
 @dataclass
 class Precision:
-    """bf16 and fp16 are mixed precision: weights stay float32. auto: bf16 where the machine computes in it.
+    """What the steps compute in, and how."""
 
-    `compile`: torch.compile; auto: where it brings back what it costs, so far nowhere (arguments.py).
-    """
-
-    dtype: Literal["float32", "bf16", "fp16", "auto"] = "float32"
-    compile: Literal[False, True, "auto"] = False
-    gradient_checkpointing: bool = False
+    dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
+        "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
+    )
+    compile: Literal[False, True, "auto"] = key(False, "Use torch.compile; auto: where it saves time, so far nowhere.")
+    gradient_checkpointing: bool = key(
+        False, "Keep only the input of each layer, and compute the layer again for its gradient."
+    )
 
 
 @dataclass
 class Logging:
-    """`trackers`: tensorboard, wandb, trackio, mlflow, comet_ml ... whatever Trainer knows and is installed."""
+    """What is logged where."""
 
-    every: int = 100
-    trackers: list[str] = field(default_factory=list)
+    every: int = key(100, "Steps between two logs.", COUNT)
+    trackers: list[str] = key(
+        [], "tensorboard, wandb, trackio, mlflow, comet_ml ... whatever Trainer knows and is installed."
+    )
 
 
 @dataclass
 class Recipe:
     """A whole training. Every key of the YAML is a field here or in one of the classes above."""
 
-    languages: Languages
-    data: Data = field(default_factory=Data)
-    directions: Directions | None = None  # short for tasks and test sets (directions.py)
-    tasks: dict[str, TaskSection] | None = None  # instead of data.train
-    objective: str | dict[str, Any] = "translation"  # of data.train, data.dev and data.test (objective_names.py)
-    model: Model = field(default_factory=Model)
-    rounds: dict[str, Round] | None = None  # name -> training, one after the other: hf-mlnmt train
-    init_from: str | dict[str, str] | None = None  # folder or Hub name, or part -> folder (init_from.py)
-    tokenizer: Tokenizer = field(default_factory=Tokenizer)
-    batch: BatchSize = field(default_factory=BatchSize)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    schedule: LearningRate = field(default_factory=LearningRate)
-    budget: Budget = field(default_factory=Budget)
-    label_smoothing: float = 0.1
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    decoding: Decoding = field(default_factory=Decoding)
-    precision: Precision = field(default_factory=Precision)
-    logging: Logging = field(default_factory=Logging)
-    arguments: dict[str, Any] = field(default_factory=dict)  # any other field of Seq2SeqTrainingArguments
-    reverse: bool = False  # turn everything round, as the last thing that is read (reversal.py)
-    seed: int = 1
+    languages: Languages = key(REQUIRED, "The languages of the recipe.", check=_languages)
+    data: Data = key(Data, "The corpora.")
+    directions: Directions | None = key(None, "Short for tasks and test sets of many languages.")
+    tasks: dict[str, TaskSection] | None = key(None, "Instead of data.train: name -> task.", check=_names_of_tasks)
+    objective: str | dict[str, Any] = key(
+        "translation",
+        "The objective of data.train, data.dev and data.test: a name, or {name: ..., setting: ...}.",
+        of="OBJECTIVES",
+    )
+    model: Model = key(Model, "The model.")
+    rounds: dict[str, Round] | None = key(None, "Trainings one after the other: name -> round (hf-mlnmt train).")
+    init_from: str | dict[str, str] | None = key(
+        None,
+        "Weights to begin with: a folder or Hub name, or part -> folder (encoder, decoder, embeddings, all).",
+        check=_parts,
+    )
+    tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
+    batch: BatchSize = key(BatchSize, "The size of a batch.")
+    optimizer: Optimizer = key(Optimizer, "The optimizer.")
+    schedule: LearningRate = key(LearningRate, "The learning rate of each step.")
+    budget: Budget = key(Budget, "How long the training is.")
+    label_smoothing: float = key(0.1, "The label smoothing of every objective that names none.", SHARE)
+    evaluation: Evaluation = key(Evaluation, "Evaluations on the development sets.")
+    checkpoints: Checkpoints = key(Checkpoints, "Which checkpoints are kept and averaged.")
+    decoding: Decoding = key(Decoding, "How the finished model decodes.")
+    precision: Precision = key(Precision, "What the steps compute in.")
+    logging: Logging = key(Logging, "What is logged where.")
+    arguments: dict[str, Any] = key(
+        {},
+        "Any other field of Seq2SeqTrainingArguments.",
+        inside={"dataloader_num_workers": Range(0, 1000)},
+        check=_arguments,
+    )
+    reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
+    seed: int = key(1, "The seed of everything that is drawn.", Range(0, 2**31 - 1))
     path: Path | None = field(default=None, repr=False)  # where it was read; not a key of the YAML
 
     @property
@@ -262,8 +458,7 @@ class Recipe:
         """The tasks that have a share; data.train is one task, with the name of its objective."""
         if self.tasks is None:
             assert self.data.train is not None
-            name = self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
-            return {name: TaskSection(self.data.train, self.objective)}
+            return {str(name_of(self.objective)): TaskSection(self.data.train, self.objective)}
         return {name: section for name, section in self.tasks.items() if section.share}
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,5 +472,239 @@ class Recipe:
 
 def default_keys() -> dict[str, Any]:
     """The keys that have defaults, with them; of runs that were made before there was such a key, or after, too."""
-    found = Recipe(languages=Languages("", "")).to_dict()
-    return {**{key: value for key, value in found.items() if key != "languages"}, "data": dict(Data.DROPPED)}
+    keys = Recipe(languages=Languages("", "")).to_dict()
+    return {**{key: value for key, value in keys.items() if key != "languages"}, "data": dict(Data.DROPPED)}
+
+
+def cycle_ends(schedule: Any, total: int) -> list[int]:
+    """The steps after which a short cycle ends, in a training of `total` steps; none without restarts.
+
+    Args:
+        schedule: a `LearningRate`, or a `Schedule` made from it.
+
+    Raises: UserError when the cycles do not fit.
+    """
+    if not schedule.restarts:
+        return []
+    first = total - schedule.restarts * schedule.restart_steps
+    if first <= schedule.warmup:
+        raise UserError(
+            f"restarts: {schedule.restarts} cycles of {schedule.restart_steps:,} steps and a warm-up of "
+            f"{schedule.warmup:,} do not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or "
+            "train longer."
+        )
+    return list(range(first, total + 1, schedule.restart_steps))
+
+
+def check_restarts(schedule: Any) -> None:
+    """UserError for cycles of a schedule that has none, or of no steps."""
+    if schedule.restarts and (
+        schedule.name not in ("cosine", "linear") or schedule.restarts < 0 or schedule.restart_steps < 1
+    ):
+        raise UserError(
+            f"restarts is {schedule.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
+            f"restart_steps of 1 or more; this is {schedule.name} with {schedule.restart_steps}."
+        )
+
+
+# Objectives: their names, and the settings that each of them has in a recipe. training/objective_making.py makes them.
+
+
+@dataclass
+class ObjectiveSettings:
+    """An objective without settings of its own.
+
+    Raises: UserError for a value outside its range, when it is made.
+    """
+
+    def __post_init__(self) -> None:
+        for name, said in keys_of(type(self)).items():
+            value = getattr(self, name)
+            if said.range is not None and value is not None and (problem := said.range.problem(value)):
+                raise UserError(f"{name}{problem}")
+
+
+@dataclass
+class SmoothedSettings(ObjectiveSettings):
+    """A development set's perplexity is measured without label smoothing."""
+
+    label_smoothing: float | None = key(None, "Unless told, the recipe's label_smoothing.", SHARE)
+
+
+@dataclass
+class EncoderSettings(SmoothedSettings):
+    """Of an objective that trains an encoder."""
+
+    tie: bool = key(False, "The projection is the source embedding, and not a parameter of the objective's own.")
+
+
+_FROM_0_TO_1 = Range(0, 1, says="must be from 0 to 1")
+
+
+@dataclass
+class DistortionSettings(ObjectiveSettings):
+    """How tokens are hidden (training/text_objectives.py)."""
+
+    distorted: float = key(0.15, "The share of tokens that are predicted.", _FROM_0_TO_1)
+    masked: float = key(0.8, "How many of these become <mask>.", _FROM_0_TO_1)
+    kept: float = key(0.1, "How many of these stay; the rest become other tokens.", _FROM_0_TO_1)
+    force: bool = key(
+        False, "Predict at least one token of every sentence; else one without any gives no loss, as in the thesis."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.masked + self.kept > 1 + 1e-9:
+            raise UserError(f"masked and kept are {self.masked + self.kept:g} together: at most 1 is expected.")
+        if not self.distorted:
+            raise UserError("distorted must be above 0: nothing would be predicted.")
+
+
+@dataclass
+class PseudoEncoderSettings(DistortionSettings, SmoothedSettings):
+    """Distortion and label smoothing."""
+
+
+@dataclass
+class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
+    """Distortion, label smoothing and the projection."""
+
+
+_AT_LEAST_1 = Range(1)
+_DEV_SENTENCES = Range(0, says="must be at least 0, which measures none")
+
+
+@dataclass
+class NBestSettings(ObjectiveSettings):
+    """Of lists of the best translations (`FusionNBest`)."""
+
+    n: int = key(12, "Hypotheses, and beams.", _AT_LEAST_1)
+    found_by: Literal["q", "translation"] = key(
+        "q", "What finds them: q, the fused model; or its translation models alone."
+    )
+    length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
+    max_length: int | None = key(
+        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
+    )
+    reuse: int = key(
+        1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs.", _AT_LEAST_1
+    )
+    dev_sentences: int = key(
+        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
+    )
+
+
+@dataclass
+class TrellisSettings(ObjectiveSettings):
+    """Of a beam search with recombination (`FusionTrellis`)."""
+
+    beams: int = key(12, "Beams of the search.", _AT_LEAST_1)
+    k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
+    max_length: int | None = key(
+        None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1
+    )
+    tolerance: float = key(1e-6, "A sentence's search ends when its open beams have less than this part of Z.", SHARE)
+    dev_sentences: int = key(
+        200, "log Z and log q are measured on so many first sentences of the development set.", _DEV_SENTENCES
+    )
+
+
+@dataclass(frozen=True)
+class ObjectiveKey:
+    """An objective that a recipe can name.
+
+    Args:
+        settings: the dataclass of its settings.
+        help: a plain sentence for people.
+        reads: what its corpora hold: pairs of sentences, or text of one language.
+        side: whose text it reads, for text of which nothing else is said.
+        translates: whether a model that is trained so translates, so that a development set of it is scored.
+    """
+
+    settings: type
+    help: str
+    reads: Literal["pairs", "text"] = "pairs"
+    side: TextSide | None = None
+    translates: bool = False
+
+
+OBJECTIVES = {
+    "translation": ObjectiveKey(SmoothedSettings, "Cross-entropy of the target, given the source.", translates=True),
+    "encoder-lm": ObjectiveKey(
+        EncoderSettings, "The encoder, its self-attention causal, predicts the next source token.", "text", "source"
+    ),
+    "encoder-cloze": ObjectiveKey(
+        ClozeSettings, "The encoder predicts the source tokens that were distorted.", "text", "source"
+    ),
+    "decoder-lm": ObjectiveKey(
+        SmoothedSettings,
+        "The decoder, without a source, or a language model predicts the next token.",
+        "text",
+        "target",
+    ),
+    "pseudo-encoder": ObjectiveKey(
+        PseudoEncoderSettings, "The whole model restores a target sentence from its distortion.", "text", "target"
+    ),
+    "fusion-symbol": ObjectiveKey(
+        ObjectiveSettings, "Cross-entropy of a fused model, renormalised at each symbol.", translates=True
+    ),
+    "fusion-n-best": ObjectiveKey(
+        NBestSettings, "log Z - s(e) of a fused model, Z the sum over a list of translations.", translates=True
+    ),
+    "fusion-trellis": ObjectiveKey(
+        TrellisSettings, "The same, Z over a beam search with recombination.", translates=True
+    ),
+}
+
+
+def name_of(objective: str | Mapping[str, Any] | None) -> Any:
+    """The name in what a recipe's `objective` says."""
+    return objective.get("name") if isinstance(objective, Mapping) else objective
+
+
+def reads_text(objective: str | Mapping[str, Any] | None) -> bool:
+    """Whether an objective's corpora are text of one language, and not pairs."""
+    name = name_of(objective)
+    return name in OBJECTIVES and OBJECTIVES[name].reads == "text"
+
+
+@dataclass(frozen=True)
+class NamedObjective:
+    """An objective as a recipe has it: its name, what is said of it, and its settings."""
+
+    name: str
+    key: ObjectiveKey
+    settings: Any
+
+
+# What a value asks for
+
+
+def dev_names(recipe: Recipe) -> list[str]:
+    """The development sets in order; the first one's numbers stand without its name."""
+    own = [name for name, section in (recipe.tasks or {}).items() if section.share and section.dev is not None]
+    return [MAIN_DEV] * (recipe.data.dev is not None) + own
+
+
+def translates(recipe: Recipe, dev_name: str) -> bool:
+    """Whether a development set is translated and scored."""
+    own = recipe.objective if recipe.tasks is None else "translation"
+    name = name_of((recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else own)
+    return name in OBJECTIVES and OBJECTIVES[name].translates
+
+
+def measured(recipe: Recipe) -> set[str]:
+    """What evaluation.best can name: loss, bleu, ..., and of further development sets <name>_loss, ..."""
+    names: set[str] = set()
+    for number, name in enumerate(dev_names(recipe)):
+        metrics = ["loss", "perplexity", *(recipe.evaluation.metrics if translates(recipe, name) else [])]
+        names |= {f"{name}_{metric}" if number else metric for metric in metrics}
+    if sum(translates(recipe, name) for name in dev_names(recipe)) > 1:
+        names |= {f"mean_{metric}" for metric in ("loss", *recipe.evaluation.metrics)}
+    return names
+
+
+def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
+    """Steps of the checkpoints of a training of `steps` that count for the average."""
+    every = recipe.evaluation.every
+    return cycle_ends(recipe.schedule, steps) or sorted({*range(every, steps, every), steps})

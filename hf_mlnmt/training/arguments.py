@@ -90,10 +90,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     Raises: UserError for an unknown argument or tracker, or one that this machine cannot do (such as bf16).
     """
     optimizer, dtype = recipe.optimizer, recipe.precision.dtype
-    if optimizer.name == "adam" and optimizer.weight_decay:
-        raise UserError(f"{recipe.path}: optimizer.weight_decay is for adamw: set optimizer.name to adamw.")
-    if len(optimizer.betas) != 2:
-        raise UserError(f"{recipe.path}: optimizer.betas: expected two numbers, as in [0.9, 0.98].")
     # Without use_cpu bf16 is refused on a CPU.
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     settings: dict[str, Any] = {

@@ -7,14 +7,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from hf_mlnmt.errors import UserError
-
-Side = Literal["source", "target", "both"]
+from hf_mlnmt.recipe.schema import Side
 
 
 class TokenBatchSampler(Sampler[list[int]]):

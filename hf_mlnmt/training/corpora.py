@@ -18,8 +18,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.building import build
-from hf_mlnmt.recipe.schema import Recipe, TaskSection
-from hf_mlnmt.training.objective_making import NamedObjective, read_objective
+from hf_mlnmt.recipe.checks import read_objective
+from hf_mlnmt.recipe.schema import NamedObjective, Recipe, TaskSection
 from hf_mlnmt.training.rotation import seed_of
 
 EncodedSet = Corpora | Resegmented
@@ -64,8 +64,8 @@ class RecipeCorpora:
         objective = read_objective(section.objective, str(recipe.path), said)
         many = section.data if isinstance(section.data, list) else [section.data]
         task = TaskCorpora(name, section, languages, objective, seed_of(recipe.seed, number))
-        if objective.entry.kind.reads == "text":
-            task.texts = [self.text_spec(fields, at, languages, objective.entry.kind.side) for fields in many]
+        if objective.key.reads == "text":
+            task.texts = [self.text_spec(fields, at, languages, objective.key.side) for fields in many]
             task.languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in task.texts))}
         else:
             task.pairs = [self.pair_spec(fields, at, languages) for fields in many]

@@ -22,9 +22,9 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.schema import NamedObjective, Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
-from hf_mlnmt.training.objective_making import NamedObjective
+from hf_mlnmt.training.objective_making import class_of
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
 
@@ -115,7 +115,7 @@ def auto_class(recipe: Recipe, objectives: Sequence[NamedObjective], config: Pre
 
     Raises: UserError where pairs are to be scored with a model that does not translate.
     """
-    architecture, parts = architecture_of(config), {one.entry.kind.whole_model for one in objectives}
+    architecture, parts = architecture_of(config), {class_of(one).whole_model for one in objectives}
     if architecture is None:
         name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     else:

@@ -1,4 +1,4 @@
-"""The objectives that a recipe can name, and the settings that each of them has there."""
+"""Makes the objectives that a recipe names (OBJECTIVES in recipe/schema.py, with their settings)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from transformers import PreTrainedModel
 
 from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
-from hf_mlnmt.recipe.building import build
-from hf_mlnmt.recipe.fusion_settings import NBestSettings, NoSettings, TrellisSettings, of_fused, refuse_smoothing
+from hf_mlnmt.recipe.schema import (
+    ClozeSettings,
+    EncoderSettings,
+    NamedObjective,
+    ObjectiveSettings,
+    PseudoEncoderSettings,
+    SmoothedSettings,
+)
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.text_objectives import (
     DecoderLanguageModel,
     Distortion,
-    DistortionSettings,
     EncoderCloze,
     EncoderLanguageModel,
     PseudoEncoder,
@@ -40,69 +45,51 @@ class Ingredients:
     sides: frozenset[TextSide] = frozenset()  # whose vocabulary its texts have, of objectives on text
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An objective's class, the dataclass of its settings, and how it is made."""
-
-    kind: type[Objective]
-    settings: type
-    make: Callable[[Any, Ingredients], Objective]
+def make_objective(objective: NamedObjective, given: Ingredients) -> Objective:
+    """The objective itself. Raises: UserError where it does not go with the model or the tokenizers."""
+    return MAKERS[objective.name][1](objective.settings, given)
 
 
-@dataclass
-class TranslationSettings:
-    """Settings of `translation`. label_smoothing: None takes the recipe's."""
-
-    label_smoothing: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing must be at least 0 and below 1, not {self.label_smoothing}.")
+def class_of(objective: NamedObjective) -> type[Objective]:
+    """The class of an objective before it is made."""
+    return MAKERS[objective.name][0]
 
 
-def _translation(settings: TranslationSettings, given: Ingredients) -> Translation:
-    own, config = settings.label_smoothing, given.model.config
-    smoothing = given.label_smoothing if own is None else own
+def _smoothing(settings: SmoothedSettings, given: Ingredients) -> float:
+    return given.label_smoothing if settings.label_smoothing is None else settings.label_smoothing
+
+
+def _refuse_smoothing(smoothing: float) -> None:
+    if smoothing:
+        raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set label_smoothing: 0.")
+
+
+def _translation(settings: SmoothedSettings, given: Ingredients) -> Translation:
+    config, smoothing = given.model.config, _smoothing(settings, given)
     if hasattr(given.model, "factors"):
-        refuse_smoothing(smoothing)
+        _refuse_smoothing(smoothing)
     languages = {f"{side}_language": code for side, code in given.languages.items()}
     speaks_many = hasattr(config, "source_languages")
     return Translation(config.pad_token_id, smoothing, languages=languages if speaks_many else {})
 
 
-@dataclass
-class TextSettings(TranslationSettings):
-    """label_smoothing: unless told, the recipe's; a development set's perplexity is without it."""
+def _of_fused(kind: type[Objective]) -> Callable[[ObjectiveSettings, Ingredients], Objective]:
+    """How an objective of fused models is made."""
+
+    def make(settings: ObjectiveSettings, given: Ingredients) -> Objective:
+        _refuse_smoothing(given.label_smoothing)
+        return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))  # type: ignore[call-arg]
+
+    return make
 
 
-@dataclass
-class EncoderSettings(TextSettings):
-    """tie: the projection is the source embedding, and not a parameter of its own."""
-
-    tie: bool = False
-
-
-@dataclass
-class PseudoEncoderSettings(DistortionSettings, TextSettings):
-    """See text_objectives.py."""
-
-    def __post_init__(self) -> None:
-        DistortionSettings.__post_init__(self)
-        TextSettings.__post_init__(self)
-
-
-@dataclass
-class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
-    """The settings of both."""
-
-
-def _common(settings: TextSettings, given: Ingredients) -> dict[str, Any]:
-    own, config = settings.label_smoothing, given.model.config
+def _common(settings: SmoothedSettings, given: Ingredients) -> dict[str, Any]:
+    config = given.model.config
     start = getattr(config, "decoder_start_token_id", None)
     return {
         "pad_token_id": config.pad_token_id,
         "start_token_id": config.bos_token_id if start is None else start,
-        "label_smoothing": given.label_smoothing if own is None else own,
+        "label_smoothing": _smoothing(settings, given),
     }
 
 
@@ -139,7 +126,7 @@ def _cloze(settings: ClozeSettings, given: Ingredients) -> EncoderCloze:
     return EncoderCloze(**_encoder(settings, given), distortion=distortion)
 
 
-def _decoder_lm(settings: TextSettings, given: Ingredients) -> DecoderLanguageModel:
+def _decoder_lm(settings: SmoothedSettings, given: Ingredients) -> DecoderLanguageModel:
     _of_side(given, "target", "decoder-lm")
     return DecoderLanguageModel(**_common(settings, given))
 
@@ -154,44 +141,13 @@ def _pseudo_encoder(settings: PseudoEncoderSettings, given: Ingredients) -> Pseu
     return PseudoEncoder(**_common(settings, given), distortion=distortion)
 
 
-OBJECTIVES = {
-    "translation": Entry(Translation, TranslationSettings, _translation),
-    "encoder-lm": Entry(EncoderLanguageModel, EncoderSettings, _encoder_lm),
-    "encoder-cloze": Entry(EncoderCloze, ClozeSettings, _cloze),
-    "decoder-lm": Entry(DecoderLanguageModel, TextSettings, _decoder_lm),
-    "pseudo-encoder": Entry(PseudoEncoder, PseudoEncoderSettings, _pseudo_encoder),
-    "fusion-symbol": Entry(FusionSymbol, NoSettings, of_fused(FusionSymbol)),
-    "fusion-n-best": Entry(FusionNBest, NBestSettings, of_fused(FusionNBest)),
-    "fusion-trellis": Entry(FusionTrellis, TrellisSettings, of_fused(FusionTrellis)),
+MAKERS: dict[str, tuple[type[Objective], Callable[[Any, Ingredients], Objective]]] = {
+    "translation": (Translation, _translation),
+    "encoder-lm": (EncoderLanguageModel, _encoder_lm),
+    "encoder-cloze": (EncoderCloze, _cloze),
+    "decoder-lm": (DecoderLanguageModel, _decoder_lm),
+    "pseudo-encoder": (PseudoEncoder, _pseudo_encoder),
+    "fusion-symbol": (FusionSymbol, _of_fused(FusionSymbol)),
+    "fusion-n-best": (FusionNBest, _of_fused(FusionNBest)),
+    "fusion-trellis": (FusionTrellis, _of_fused(FusionTrellis)),
 }
-
-
-@dataclass(frozen=True)
-class NamedObjective:
-    """An objective as a recipe has it: its entry, and its settings."""
-
-    entry: Entry
-    settings: Any
-
-    def make(self, given: Ingredients) -> Objective:
-        """The objective itself."""
-        return self.entry.make(self.settings, given)
-
-
-def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
-    """What `objective:` says: a name, or a mapping with `name` and the objective's settings.
-
-    Raises: UserError naming file and field.
-    """
-    settings = {"name": value} if isinstance(value, str) else dict(value)
-    name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
-    if name not in OBJECTIVES:
-        raise UserError(
-            f"{where}: there is no objective {name!r}{suggest(str(name), OBJECTIVES)}. Give one of "
-            f"{', '.join(OBJECTIVES)}; with settings of its own as {{name: ..., setting: ...}}."
-        )
-    entry = OBJECTIVES[name]
-    try:
-        return NamedObjective(entry, build(entry.settings, settings, file, at))
-    except UserError as error:
-        raise error if str(error).startswith(file) else UserError(f"{where}: {error}") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,8 +45,6 @@ ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _
 class Objective(ABC):
     """What the trainer asks of an objective.
 
-    reads: what its training set holds: pairs of sentences, or text of one language.
-    side: whose text it trains on, for text of which nothing else is said; of pairs nothing.
     translates: whether a model that is trained so translates, so that a development set of it can be scored.
     needs: what a model must have; asked before training.
     whole_model: the Auto class of the model that this objective trains when it has no other task beside it: the part
@@ -55,8 +53,6 @@ class Objective(ABC):
         It is made before the trainer, which puts it where the model is.
     """
 
-    reads: ClassVar[Literal["pairs", "text"]] = "pairs"
-    side: ClassVar[Literal["source", "target"] | None] = None
     translates: ClassVar[bool] = False
     whole_model: ClassVar[str | None] = None
     needs: ClassVar[Sequence[Need]] = ()

@@ -1,95 +1,175 @@
-"""Everything that can be known before a training begins: its data, metrics, trackers, model, memory."""
+"""The checks before a training, in order: `CHECKS`, then what is known only when the data are encoded.
+
+| check | refuses, or warns of |
+| --- | --- |
+| keys | values outside their ranges, keys that do not go together (recipe/checks.py; also whenever a recipe is read) |
+| arguments | fields that Seq2SeqTrainingArguments lacks, trackers and precision that this machine lacks |
+| metrics | metrics that there are not |
+| model | a config that cannot be, objectives that it cannot be trained with, more memory than there is |
+| weights | folders of init_from that are not there, or do not fit |
+| languages | target languages that the tokenizer has no code of |
+| corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
+| sides | synthetic corpora whose sides look exchanged |
+| texts | text that looks as if it were in another language |
+| memory | the largest batch needs more memory than there is |
+
+Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py) and `doubts_about_rows`. A sweep runs
+`CHECKS` once for each of its points. What concerns the folder of a run is in folder.py.
+
+This file is in training/ and not in recipe/: a model is made, weights are read, Transformers' arguments are built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
 
-from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.text import TextSpec
-from hf_mlnmt.data.tokenizer import languages_of
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
+from hf_mlnmt.data.tokenizer import SPECIAL_TOKENS, Tokenizers, languages_of
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.recipe.checks import doubts
-from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.recipe.task_checks import MAIN_DEV
-from hf_mlnmt.training import dev
-from hf_mlnmt.training.arguments import schedule, training_arguments
-from hf_mlnmt.training.data_checks import check_corpora, doubts_about_sides
+from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
+from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.recipe.checks import check_recipe
+from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
+from hf_mlnmt.training import dev, folder
+from hf_mlnmt.training.arguments import training_arguments
 from hf_mlnmt.training.init_from import initialise, read_sources
-from hf_mlnmt.training.model_checks import check_model, expected_tokenizers
 from hf_mlnmt.training.model_making import speaks_many
-from hf_mlnmt.training.tasks import Task
-from hf_mlnmt.training.text_checks import doubts_about_texts
+from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.tasks import Task, check_needs_of
 
 if TYPE_CHECKING:
-    from hf_mlnmt.training.preparation import Preparation
+    from hf_mlnmt.training.sweep import Job
+
+Spec = CorpusSpec | TextSpec
+
+
+class Preflight:
+    """What the checks of one training look at; each part is made when it is first asked for.
+
+    Args:
+        processes: on this machine.
+    """
+
+    def __init__(self, preparation: Preparation, processes: int = 1) -> None:
+        self.preparation, self.processes = preparation, processes
+        self.recipe, self.root = preparation.recipe, preparation.root
+        self.trains_tokenizer = self.recipe.tokenizer.path is None
+
+    @cached_property
+    def of_each_language(self) -> bool:
+        """Whether the model has modules of its own for every language."""
+        return speaks_many(self.recipe, self.root)
+
+    @cached_property
+    def tokenizers(self) -> Any:
+        """Those of tokenizer.path; of those that are trained here, what they will be."""
+        if not self.trains_tokenizer:
+            return self.preparation.tokenizers()
+        each = self.preparation.corpora.languages() if self.of_each_language and not self.recipe.tokenizer.joint else []
+        return expected_tokenizers(self.recipe, each)
+
+    @cached_property
+    def model(self) -> tuple[PreTrainedConfig, int]:
+        """The model's config, and its number of parameters."""
+        return checked_model(self.preparation, self.tokenizers)
+
+    @cached_property
+    def seen(self) -> tuple[dict[str, Seen], list[str]]:
+        """What the corpora hold, as far as it is cheap to read, and warnings."""
+        return check_corpora(self.train, self.scored, self.root)
+
+    @cached_property
+    def train(self) -> dict[str, Spec]:
+        """Key of the recipe -> training corpus."""
+        return {
+            f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
+            for task in self.preparation.corpora.tasks
+            for spec in task.specs
+        }
+
+    @cached_property
+    def scored(self) -> dict[str, Spec]:
+        """Key of the recipe -> development or test set."""
+        sets: dict[str, Spec] = {
+            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec
+            for name, spec in self.preparation.dev_specs.items()
+        }
+        return sets | {f"data.test.{name}": spec for name, spec in self.preparation.test_specs.items()}
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
-    """Look at everything that a training will need; yields warnings. What takes long comes last.
+    """Everything that can be known before a training begins; yields warnings. What takes long comes last.
 
     Raises: UserError for the first thing that is wrong.
     """
-    recipe = preparation.recipe
-    training_arguments(recipe, preparation.output)
-    for name in recipe.evaluation.metrics:
+    training = Preflight(preparation, processes)
+    for check in CHECKS:
+        yield from check(training) or ()
+
+
+def keys(training: Preflight) -> None:
+    """The recipe by itself, also one that was not read but made."""
+    check_recipe(training.recipe)
+
+
+def arguments(training: Preflight) -> None:
+    """What Transformers' trainer is told."""
+    training_arguments(training.recipe, training.preparation.output)
+
+
+def metrics(training: Preflight) -> None:
+    """The metrics of the development sets."""
+    for name in training.recipe.evaluation.metrics:
         try:
             dev.metric(name)
         except UserError as error:
-            raise UserError(f"{recipe.path}: evaluation.metrics: {error}") from error
-    own = recipe.tokenizer.path is None
-    modules = speaks_many(recipe, preparation.root)
-    each = preparation.corpora.languages() if modules and not recipe.tokenizer.joint else []
-    tokenizers: Any = expected_tokenizers(recipe, each) if own else preparation.tokenizers()
-    check_model(preparation, tokenizers, processes, tokens=0)
-    _check_weights(preparation, None if own else tokenizers)
-    train: dict[str, CorpusSpec | TextSpec] = {
-        f"{'data.train' if recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
-        for task in preparation.corpora.tasks
-        for spec in task.specs
-    }
-    scored: dict[str, CorpusSpec | TextSpec] = {
-        "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in preparation.dev_specs.items()
-    }
-    scored |= {f"data.test.{name}": spec for name, spec in preparation.test_specs.items()}
-    codes = recipe.tokenizer.languages if own else languages_of(tokenizers.source)
-    pairs = [spec for task in preparation.corpora.tasks for spec in task.specs]
-    yield from _check_languages(recipe, codes, pairs, list(scored.values()), modules)
-    seen, warnings = check_corpora(train, scored, preparation.root)
-    for task in preparation.corpora.tasks:
-        yield from doubts_about_sides(task.name, task.pairs, preparation.root)
-    texts = {key: spec for key, spec in train.items() if isinstance(spec, TextSpec)}
-    others = [spec for spec in (*scored.values(), *train.values()) if spec not in texts.values()]
-    yield from doubts_about_texts(texts, others, preparation.root, None if own else tokenizers)
-    subwords = sum(seen[key].subwords for key in train)
-    check_model(preparation, tokenizers, processes, min(recipe.batch.tokens, subwords))
-    yield from warnings
+            raise UserError(f"{training.recipe.path}: evaluation.metrics: {error}") from error
 
 
-def _check_weights(preparation: Preparation, tokenizers: Any) -> None:
+def model(training: Preflight) -> None:
+    """The model, and that it fits in the memory by itself."""
+    check_memory(training.recipe, *training.model, training.processes, tokens=0)
+
+
+def weights(training: Preflight) -> None:
     """That what init_from names is there and, where the tokenizers are known, that its weights fit in the model.
 
     A run that has begun no longer needs them.
     """
-    recipe = preparation.recipe
+    recipe, preparation = training.recipe, training.preparation
     if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
         return
     preparation.check_sources()
-    if tokenizers is not None:
-        sources = read_sources(recipe.init_from)
-        initialise(preparation.model(tokenizers), sources, preparation.root, tokenizers, str(recipe.path))
+    if not training.trains_tokenizer:
+        sources, tokenizers = read_sources(recipe.init_from), training.tokenizers
+        initialise(preparation.model(tokenizers), sources, training.root, tokenizers, str(recipe.path))
 
 
-def _check_languages(
-    recipe: Recipe, codes: Sequence[str], train: Sequence[Any], scored: Sequence[Any], decoders_of_each: bool
-) -> Iterator[str]:
+def languages(training: Preflight) -> Iterator[str]:
     """That the model can be told the target language of every pair, by one of the tokenizer's codes; yields a warning.
 
     Raises: UserError for pairs of a language without a code.
     """
-    for spec in (*train, *scored):
+    recipe = training.recipe
+    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
+    train = [spec for task in training.preparation.corpora.tasks for spec in task.specs]
+    for spec in (*train, *training.scored.values()):
         language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
         if codes and language is not None and language not in codes:
             raise UserError(
@@ -98,23 +178,415 @@ def _check_languages(
             )
     pairs = [spec for spec in train if isinstance(spec, CorpusSpec) and spec.languages]
     several = list(dict.fromkeys(spec.languages["target"] for spec in pairs if spec.languages))
-    if len(several) > 1 and not codes and not decoders_of_each:
+    if len(several) > 1 and not codes and not training.of_each_language:
         yield (
             f"the training pairs are into {' and '.join(several)}, and no code says into which: the model will guess "
             f"from the source. Set tokenizer.languages to [{', '.join(several)}]."
         )
 
 
-def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
-    """What must fit in the training, now that the length of an epoch is known; yields warnings.
+def corpora(training: Preflight) -> list[str]:
+    """Read what is cheap to read of the training corpora, and the development and test sets whole."""
+    return training.seen[1]
 
-    Raises: UserError naming the key.
-    """
+
+def sides(training: Preflight) -> Iterator[str]:
+    """Which side of a synthetic corpus is which."""
+    for task in training.preparation.corpora.tasks:
+        yield from doubts_about_sides(task.name, task.pairs, training.root)
+
+
+def texts(training: Preflight) -> Iterator[str]:
+    """Which language a training text of one language is in."""
+    of_one = {key: spec for key, spec in training.train.items() if isinstance(spec, TextSpec)}
+    others = [spec for spec in (*training.scored.values(), *training.train.values()) if spec not in of_one.values()]
+    tokenizers = None if training.trains_tokenizer else training.tokenizers
+    return doubts_about_texts(of_one, others, training.root, tokenizers)
+
+
+def memory(training: Preflight) -> None:
+    """That the model and the largest batch fit in the memory."""
+    subwords = sum(training.seen[0][key].subwords for key in training.train)
+    check_memory(training.recipe, *training.model, training.processes, min(training.recipe.batch.tokens, subwords))
+
+
+CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
+CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, sides, texts, memory)
+
+
+# Of a sweep
+
+
+def check_models(jobs: Sequence[Job], data: Path) -> None:
+    """Refuse a config that cannot be, and a model that this machine cannot train. UserError naming the run."""
+    for job in _one_a_point(jobs):
+        with folder.temporary() as output, _naming(job):
+            training = Preflight(Preparation(job.recipe(), data, output, lambda text: None))
+            if training.trains_tokenizer:
+                model(training)
+
+
+def check_everything(jobs: Sequence[Job], data: Path, warn: Callable[[str], None]) -> None:
+    """All that a training checks before it begins, once for each point. UserError naming the run."""
+    for job in _one_a_point(jobs):
+        with folder.temporary() as output, _naming(job):
+            for warning in check_before(Preparation(job.recipe(), data, output, lambda text: None)):
+                warn(f"{job.name}: {warning}")
+
+
+def _one_a_point(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Seeds differ in nothing that is checked."""
+    points: dict[tuple[Path, tuple[str, ...]], Job] = {}
+    for job in jobs:
+        points.setdefault((job.path, job.settings), job)
+    yield from points.values()
+
+
+@contextmanager
+def _naming(job: Job) -> Iterator[None]:
+    """The same UserError, saying which run it is about."""
     try:
-        saved = saved_steps(recipe, steps)
+        yield
     except UserError as error:
-        raise UserError(f"{recipe.path}: schedule: {error}") from error
-    yield from doubts(recipe, steps, len(saved))
+        raise UserError(f"{job.name}: {error}") from error
+
+
+# The model
+
+GIB = 2**30
+# Bytes of a weight with its gradient and the optimizer's state: float32, and two moments of Adam.
+BYTES_OF_WEIGHT = {"adam": 16, "adamw": 16, "sgd": 8}
+
+
+@dataclass
+class ExpectedTokenizer:
+    """Stands for a tokenizer that is still to be trained: its size, and ids as every tokenizer of ours has them."""
+
+    size: int
+    pad_token_id: int = SPECIAL_TOKENS.index("<pad>")
+    eos_token_id: int = SPECIAL_TOKENS.index("</s>")
+    bos_token_id: int = SPECIAL_TOKENS.index("<s>")
+    mask_token_id: int = SPECIAL_TOKENS.index("<mask>")
+    all_special_ids: tuple[int, ...] = tuple(range(len(SPECIAL_TOKENS)))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@dataclass
+class ExpectedTokenizers:
+    """Stands for `Tokenizers`."""
+
+    source: ExpectedTokenizer
+    target: ExpectedTokenizer
+    each: dict[str, ExpectedTokenizer] = field(default_factory=dict)
+
+    @property
+    def joint(self) -> bool:
+        """True when both sides share one vocabulary."""
+        return self.source is self.target and not self.each
+
+    def language_ids(self) -> dict[str, int]:
+        """None are known yet."""
+        return {}
+
+    def sizes(self) -> dict[str, int]:
+        """As `Tokenizers.sizes`."""
+        return {language: one.size for language, one in self.each.items()}
+
+    def between(self, source: str | None, target: str | None) -> ExpectedTokenizers:
+        """As `Tokenizers.between`."""
+        return ExpectedTokenizers(self.each[str(source)], self.each[str(target)]) if self.each else self
+
+
+def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> ExpectedTokenizers:
+    """What the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
+    source = ExpectedTokenizer(recipe.tokenizer.vocab_size)
+    if languages:
+        return ExpectedTokenizers(source, source, {one: ExpectedTokenizer(source.size) for one in languages})
+    return ExpectedTokenizers(source, source if recipe.tokenizer.joint else ExpectedTokenizer(source.size))
+
+
+def checked_model(preparation: Preparation, tokenizers: Any) -> tuple[PreTrainedConfig, int]:
+    """The model's config, and its number of parameters; of the model only the shapes are made.
+
+    Args:
+        tokenizers: those of the run, or expected ones.
+
+    Raises: UserError naming the recipe's key, or the task that such a model cannot be trained with.
+    """
+    recipe = preparation.recipe
+    try:
+        config = preparation.config(tokenizers)
+        with torch.device("meta"):  # shapes alone
+            made = preparation.auto_class(config).from_config(config)
+    except StrictDataclassError as error:
+        raise UserError(f"{recipe.path}: {_in_words(str(error))}") from error
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{recipe.path}: model: such a model cannot be made ({error!r}).") from error
+    check_objectives(preparation, made, tokenizers)
+    return config, made.num_parameters()
+
+
+def check_objectives(preparation: Preparation, model: Any, tokenizers: Any) -> None:
+    """Refuse a model, or tokenizers, that an objective cannot train with.
+
+    Raises: UserError naming the task and what is lacking.
+    """
+    with torch.device("meta"):
+        objectives = {task.name: preparation.objective(task, model, tokenizers) for task in preparation.corpora.tasks}
+    for name, objective in objectives.items():
+        check_needs_of(name, objective, model)
+
+
+def _in_words(text: str) -> str:
+    """An error of a config as one of the recipe's keys.
+
+    The text is "Class validation error for validator 'validate_rates':\\n ValueError: dropout=1.5: must be ..." or
+    "Validation error for field 'd_model':\\n TypeError: Field 'd_model' expected int, got str (value: 'x')".
+    """
+    reason = re.sub(r"^\w+: ", "", text.strip().splitlines()[-1].strip())
+    if field := re.search(r"Field '(\w+)' (expected [^;]*)", reason):
+        hint = " Write it with a point, as in 1.0." if "expected float, got int" in reason else ""
+        return f"model.settings.{field[1]}: {field[2]}.{hint}"
+    named = re.match(r"(\w+)\s*=(.*)", reason)
+    return f"model.settings.{named[1]}={named[2]}." if named else f"model: {reason}."
+
+
+def check_memory(recipe: Recipe, config: PreTrainedConfig, parameters: int, processes: int, tokens: int) -> None:
+    """Refuse a training that this machine cannot hold.
+
+    Args:
+        processes: on this machine.
+        tokens: of the largest batch there can be, on the side of the recipe's batch.side.
+
+    Raises: UserError with the estimate and what there is.
+    """
+    state = parameters * BYTES_OF_WEIGHT[recipe.optimizer.name] / GIB
+    step = bytes_of_step(recipe, config, tokens) / GIB
+    on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
+    needed, there = (state + step) * (processes if on_cpu else 1), memory_of_machine(on_cpu) / GIB
+    if needed > there:
+        raise UserError(
+            f"{recipe.path}: this training needs at least {needed:,.1f} GiB of memory, and this machine has "
+            f"{there:,.1f}: {parameters:,} parameters with their gradients and the optimizer's state take "
+            f"{state:,.1f} GiB"
+            + (f", a step of {tokens:,} tokens at least {step:,.1f}" if tokens else "")
+            + (f", each in {processes} processes" if on_cpu and processes > 1 else "")
+            + ". Lower model.shape, the sizes under model.settings, tokenizer.vocab_size or batch.tokens."
+        )
+
+
+def bytes_of_step(recipe: Recipe, config: Any, tokens: int) -> float:
+    """A lower bound of what the backward pass reads: of each layer on the side that `tokens` are of, for each token.
+
+    In self-attention the input, queries, keys, values and the context, in a decoder's cross-attention input, queries
+    and context, in the feed-forward layer the input and what is inside; half of it in mixed precision. Of a
+    checkpointed layer only the input is kept.
+    """
+    side, kept = ("encoder", 6) if recipe.batch.side == "source" else ("decoder", 9)
+    layers, width, inner = (getattr(config, name, 0) for name in (f"{side}_layers", "d_model", f"{side}_ffn_dim"))
+    numbers = width if recipe.precision.gradient_checkpointing else kept * width + inner
+    return tokens * layers * numbers * (4 if recipe.precision.dtype == "float32" else 2)
+
+
+# The corpora
+
+FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the check of a corpus found.
+
+    `identity` is equal for equal corpora alone. `subwords` is what the target side has at least: one a line and one in
+    ten bytes; 0 where it was not read.
+    """
+
+    identity: tuple[object, ...]
+    subwords: int = 0
+    sides_are_equal: bool = False
+
+
+def check_corpora(
+    train: Mapping[str, CorpusSpec | TextSpec], scored: Mapping[str, CorpusSpec | TextSpec], root: Path
+) -> tuple[dict[str, Seen], list[str]]:
+    """Read what is cheap to read of the training corpora, and the dev and test sets whole.
+
+    Args:
+        train, scored: key of the recipe -> training corpora, and development and test sets.
+        root: the folder that their paths are relative to.
+
+    Returns: what was seen of each, and warnings.
+
+    Raises: UserError for a file that is missing, cannot be read or is empty, for sides of different lengths, for a
+        record without the fields named, and for a development or test set in which one side is blank throughout.
+    """
+    seen = {key: _look(key, spec, root, whole=False) for key, spec in train.items()}
+    seen |= {key: _look(key, spec, root, whole=True) for key, spec in scored.items()}
+    warnings = [
+        f"{key}: source and target are the same text. Check the file names."
+        for key, each in seen.items()
+        if each.sides_are_equal
+    ]
+    for one, other in combinations(seen, 2):
+        if other in scored and seen[one].identity == seen[other].identity:
+            warnings.append(f"{one} and {other} are the same sentences: scores of these say nothing about other text.")
+    return seen, warnings
+
+
+def doubts_about_sides(key: str, specs: Sequence[CorpusSpec], root: Path) -> Iterator[str]:
+    """Warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
+    parallel = next((spec for spec in specs if not spec.synthetic), None)
+    if parallel is None:
+        return
+    sources, targets = zip(*islice(read_pairs(parallel, root), FIRST_PAIRS))
+    for spec in specs:
+        theirs = [target for _, target in islice(read_pairs(spec, root), FIRST_PAIRS)] if spec.synthetic else []
+        own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
+        if other.share > own.share:
+            yield (
+                f"{key} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in the source "
+                f"side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. Text of the "
+                "target language is translated backward, of the source language with --forward; reverse: true turns a "
+                "corpus round."
+            )
+
+
+def _look(key: str, spec: CorpusSpec | TextSpec, root: Path, whole: bool) -> Seen:
+    return _look_at_text(key, spec, root) if isinstance(spec, TextSpec) else _look_at_pairs(key, spec, root, whole)
+
+
+def _look_at_text(key: str, spec: TextSpec, root: Path) -> Seen:
+    try:
+        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
+        sentences = list(islice(read_text(spec, root), FIRST_PAIRS))
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+    if not any(sentence.strip() for sentence in sentences):
+        raise UserError(f"{key}: {spec}: there is no text at its beginning.")
+    identity = (str(spec), spec.column, *(checksum for _, checksum, _ in files))
+    return Seen(identity, sum(lines + size // 10 for lines, _, size in files))
+
+
+def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
+    try:
+        files = [_lines_of(path) for path in spec.local_files(root) if path.suffix != ".parquet"]
+        pairs = list(islice(read_pairs(spec, root), None if whole else FIRST_PAIRS))
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+    if spec.is_two_files and files[0][0] != files[1][0]:
+        source, target = spec.local_files(root)
+        raise UserError(
+            f"{key}: {source} has {files[0][0]:,} lines and {target} has {files[1][0]:,}: they do not go together line "
+            "by line. Check that both are of one corpus and that no tool split lines at other characters."
+        )
+    for side, name in enumerate(("source", "target") if whole else ()):
+        if not any(pair[side].strip() for pair in pairs):
+            raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
+    if spec.is_two_files:
+        subwords = files[1][0] + files[1][2] // 10
+        shown = (spec.reverse, spec.limit) if spec.reverse or spec.limit else ()
+        return Seen((*(checksum for _, checksum, _ in files), *shown), subwords, files[0] == files[1])
+    identity = (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
+    return Seen(identity, sum(lines + size // 20 for lines, _, size in files))
+
+
+def _lines_of(path: Path) -> tuple[int, int, int]:
+    """Number of lines, a checksum and the number of bytes of the text, of a plain or gz file."""
+    next(read_lines(path, bad=lambda *_: None), None)  # says what is wrong with a file that cannot be read
+    count, checksum, size, last = 0, 0, 0, b"\n"
+    for block in _blocks(path):
+        count, checksum, size = count + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
+        last = block[-1:]
+    return count + (last != b"\n"), checksum, size
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as raw:
+        is_gz = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        handle = gzip.GzipFile(fileobj=raw) if is_gz else raw
+        try:
+            while block := handle.read(1 << 20):
+                yield block
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{path}: broken gz file ({error}). Copy or download it again.") from error
+
+
+# The language of texts
+
+FOREIGN = (
+    0.2  # of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one 40 and more
+)
+SMALLEST = 2000  # entries of a tokenizer; a smaller one cuts its own languages into short pieces too
+
+Known = Mapping[str, Sequence[tuple[str, list[str]]]]
+"""language -> texts that are said to be in it, each with its name."""
+
+
+def doubts_about_texts(
+    texts: Mapping[str, TextSpec],
+    others: Sequence[CorpusSpec | TextSpec],
+    root: Path,
+    tokenizers: Tokenizers | None,
+) -> Iterator[str]:
+    """Warnings with their evidence: words that a text shares with the recipe's other corpora, pieces of a tokenizer.
+
+    Args:
+        texts: key of the recipe -> training text of one language, which its spec names.
+        others: the recipe's pairs, and its development and test sets.
+        tokenizers: of tokenizer.path; those that are trained here learn from the very text.
+    """
+    known = _known(others, root) if texts else {}
+    for key, spec in texts.items():
+        lines = [line for line in islice(read_text(spec, root), LINES) if line.split()]
+        language = spec.language or ""
+        if len(lines) < FEWEST:
+            continue
+        own, there = _most_alike(lines, known.get(language, ()))
+        found = {other: _most_alike(lines, given) for other, given in known.items() if other != language}
+        other = max(found, key=lambda name: found[name][0].share, default="")
+        signs = []
+        if other and found[other][0].share > max(own.share, FOREIGN):
+            signs.append(f"{found[other][0]} stand in {found[other][1]}, which is '{other}'")
+        if there and (signs or own.share < FOREIGN):
+            signs.append(f"{own} in {there}, which is '{language}'")
+        tokenizer = getattr(tokenizers, spec.side or "source", None)
+        learnt = tokenizer is not None and len(tokenizer) >= SMALLEST
+        if learnt and (size := bytes_per_piece(tokenizer, lines)) < SHORT_PIECES:
+            signs.append(f"the tokenizer cuts them into pieces of {size:.1f} bytes")
+        if signs:
+            yield f"{key}: is it in '{language}'? Of its first {len(lines)} lines {' and '.join(signs)}."
+
+
+def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list[tuple[str, list[str]]]]:
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    for spec in specs:
+        if isinstance(spec, TextSpec):
+            sides = {spec.language or "": list(islice(read_text(spec, root), LINES))}
+        else:
+            pairs = list(islice(read_pairs(spec, root), LINES))
+            languages = spec.languages or {}
+            sides = {languages.get(side, ""): [pair[place] for pair in pairs] for place, side in enumerate(_SIDES)}
+        for language, lines in sides.items():
+            if language:
+                found.setdefault(language, []).append((str(spec), lines))
+    return found
+
+
+_SIDES = ("source", "target")
+
+
+def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) -> tuple[Overlap, str]:
+    """The largest share of the lines' words that one of the known texts has, and its name."""
+    overlaps = [(word_overlap(lines, others), name) for name, others in known]
+    return max(overlaps, key=lambda pair: pair[0].share, default=(Overlap(0.0, ()), ""))
+
+
+# With the encoded data
 
 
 def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
@@ -134,9 +606,3 @@ def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:
             f"penalty of a sentence cannot be less than rows - positions: {floor:.1f} in the mean. With "
             "fewer rows (model.settings.bridge_heads) it can come closer to 0."
         )
-
-
-def saved_steps(recipe: Recipe, steps: int) -> list[int]:
-    """Steps of the checkpoints of a training of `steps` that count for the average."""
-    ends = schedule(recipe).ends(steps)
-    return ends or sorted({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps})

@@ -21,8 +21,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.recipe.building import build
-from hf_mlnmt.recipe.schema import Recipe
-from hf_mlnmt.recipe.task_checks import MAIN_DEV, translates
+from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.corpora import EncodedSet, RecipeCorpora, TaskCorpora
@@ -35,7 +34,7 @@ from hf_mlnmt.training.model_making import (
     token_rules,
     with_languages,
 )
-from hf_mlnmt.training.objective_making import Ingredients
+from hf_mlnmt.training.objective_making import Ingredients, make_objective
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.tasks import Task
 
@@ -74,7 +73,7 @@ class Preparation:
         return self._text_reader(task) if alone else self.corpora.pair_spec
 
     def _text_reader(self, task: TaskCorpora) -> Callable[..., TextSpec]:
-        return functools.partial(self.corpora.text_spec, usual=task.objective.entry.kind.side)
+        return functools.partial(self.corpora.text_spec, usual=task.objective.key.side)
 
     def _dev_specs(self) -> dict[str, CorpusSpec | TextSpec]:
         """Name -> development set, the most important first."""
@@ -190,7 +189,7 @@ class Preparation:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
         given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides)
         try:
-            return task.objective.make(given)
+            return make_objective(task.objective, given)
         except UserError as error:
             raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.recipe.schema import Recipe
+from hf_mlnmt.recipe.schema import Recipe, saved_steps
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.finishing import read_state
-from hf_mlnmt.training.preflight import saved_steps
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.trainer import TranslationTrainer

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from hf_mlnmt.errors import UserError
+from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.training.batching import TokenBatchSampler
 
-LONGEST_CYCLE = 1000
 ORDER = 4  # beside the seed, so that the order of the tasks is drawn apart from what else is drawn by it
 
 
@@ -30,7 +28,7 @@ class Rotation:
     """
 
     def __init__(self, shares: Sequence[float], seed: int) -> None:
-        self.counts, self.seed = _whole_numbers(shares), seed
+        self.counts, self.seed = whole_numbers(shares), seed
         self.length = sum(self.counts)
         self._tasks = np.repeat(np.arange(len(self.counts)), self.counts)
         self._latest: tuple[int, np.ndarray] = (-1, self._tasks)  # a cycle and its order
@@ -48,20 +46,6 @@ class Rotation:
         tasks = self.cycle(number)
         task = int(tasks[within])
         return task, number * self.counts[task] + int((tasks[:within] == task).sum())
-
-
-def _whole_numbers(shares: Sequence[float]) -> list[int]:
-    """The smallest whole numbers in the ratio of the shares."""
-    exact = [Fraction(str(share)) for share in shares]
-    common = math.lcm(*(share.denominator for share in exact))
-    counts = [int(share * common) for share in exact]
-    counts = [count // math.gcd(*counts) for count in counts]
-    if sum(counts) > LONGEST_CYCLE:
-        raise UserError(
-            f"the shares {', '.join(f'{share:g}' for share in shares)} hold exactly only over {sum(counts):,} batches: "
-            f"round them, so that it takes at most {LONGEST_CYCLE:,} (1 and 0.33 take 133, 3 and 1 take 4)."
-        )
-    return counts
 
 
 def seed_of(seed: int, number: int) -> int:

@@ -25,12 +25,8 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.recipe.building import build
-from hf_mlnmt.recipe.checks import FILE_NAME
-from hf_mlnmt.recipe.inheritance import lay_over
-from hf_mlnmt.recipe.reading import read_content, recipe_of
-from hf_mlnmt.recipe.reversal import KEY as REVERSE
-from hf_mlnmt.recipe.reversal import turn_round
-from hf_mlnmt.recipe.schema import Recipe, Round, TranslationSection
+from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
+from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.records import record_path
 

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.training import checkpoints, finishing, folder, resuming
 from hf_mlnmt.training.amending import Changes
@@ -36,7 +37,7 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.facts import facts_of
 from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
 from hf_mlnmt.training.loading import Batches
-from hf_mlnmt.training.preflight import check_before, check_budget, doubts_about_rows
+from hf_mlnmt.training.preflight import check_before, doubts_about_rows
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, score_texts, table_of
 from hf_mlnmt.training.tasks import lasting_parameters

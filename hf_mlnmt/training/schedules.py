@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.recipe.schema import ScheduleName, check_restarts, cycle_ends
 
-ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
 SEEN = ("scale", "best", "waited")
 """The fields of a `Schedule` that change while it trains: what newbob has seen."""
 
@@ -75,26 +75,14 @@ class Schedule:
         if self.name not in get_args(ScheduleName):
             known = get_args(ScheduleName)
             raise UserError(f"schedule '{self.name}' is unknown{suggest(self.name, known)}; known: {', '.join(known)}.")
-        if self.restarts and (self.name not in ("cosine", "linear") or self.restarts < 0 or self.restart_steps < 1):
-            raise UserError(
-                f"restarts is {self.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
-                f"restart_steps of 1 or more; this is {self.name} with {self.restart_steps}."
-            )
+        check_restarts(self)
 
     def ends(self, total: int) -> list[int]:
         """With restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
 
         Raises: UserError when the cycles do not fit.
         """
-        if not self.restarts:
-            return []
-        first = total - self.restarts * self.restart_steps
-        if first <= self.warmup:
-            raise UserError(
-                f"restarts: {self.restarts} cycles of {self.restart_steps:,} steps and a warm-up of {self.warmup:,} "
-                f"do not fit in a training of {total:,}: lower restarts, restart_steps or warmup, or train longer."
-            )
-        return list(range(first, total + 1, self.restart_steps))
+        return cycle_ends(self, total)
 
     def __call__(self, step: int) -> float:
         """The factor at optimizer step `step`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,9 +10,9 @@ from torch import nn
 
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.recipe.schema import TASK_NAME
 from hf_mlnmt.training.objectives import Objective
 
-NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
 
 
@@ -36,7 +35,7 @@ class Task:
     languages: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not TASK_NAME.fullmatch(self.name):
             raise UserError(f"task '{self.name}': a name has letters, digits and single '-' between them, as en-de.")
         if not 0 <= self.share < math.inf:
             raise UserError(

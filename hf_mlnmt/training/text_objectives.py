@@ -26,7 +26,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.modeling.loss import divisor, head_cross_entropy, projected_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
+from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training.objectives import (
     ENCODER_DECODER,
     IGNORED,
@@ -49,30 +50,6 @@ from hf_mlnmt.training.objectives import (
     smoothed_cross_entropy,
     unwrap,
 )
-
-
-@dataclass
-class DistortionSettings:
-    """What a recipe can say of tau.
-
-    distorted: the share of tokens that are predicted. masked, kept: of these, how many become <mask> and how many stay;
-        the rest become other tokens.
-    force: at least one in every sentence; otherwise a sentence in which none was drawn gives no loss, as in the thesis.
-    """
-
-    distorted: float = 0.15
-    masked: float = 0.8
-    kept: float = 0.1
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("distorted", "masked", "kept"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be from 0 to 1, not {getattr(self, name)}.")
-        if self.masked + self.kept > 1 + 1e-9:
-            raise UserError(f"masked and kept are {self.masked + self.kept:g} together: at most 1 is expected.")
-        if not self.distorted:
-            raise UserError("distorted must be above 0: nothing would be predicted.")
 
 
 @dataclass
@@ -174,8 +151,6 @@ class TextObjective(Objective):
         label_smoothing: eps of loss.py.
     """
 
-    reads: ClassVar = "text"
-    side: ClassVar[Literal["source", "target"] | None] = "target"
     pad_token_id: int
     start_token_id: int
     label_smoothing: float = 0.0
@@ -207,7 +182,6 @@ class EncoderObjective(TextObjective):
     head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
     """
 
-    side: ClassVar[Literal["source", "target"] | None] = "source"
     head: nn.Module | None = None
     tie: bool = False
 

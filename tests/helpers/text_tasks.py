@@ -22,12 +22,12 @@ from helpers.toy_tasks import SETTINGS, Text, save_run, toy_trainer
 from helpers.training_helpers import VOCABULARY, Pairs, tiny_model
 
 from hf_mlnmt import fuse
+from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training import Task, Translation
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionTrellis
 from hf_mlnmt.training.text_objectives import (
     DecoderLanguageModel,
     Distortion,
-    DistortionSettings,
     EncoderCloze,
     EncoderLanguageModel,
     PseudoEncoder,

@@ -58,7 +58,6 @@ class Text(TrainingSet):
 class Tokens(Objective):
     """Names every source token by the encoder's state at its place, through a head of its own."""
 
-    reads = "text"
     needs = (ENCODER,)
     detached = False
 

@@ -47,7 +47,7 @@ def test_nothing_of_its_own_is_the_base_under_another_name(tmp_path):
 def test_sections_are_laid_over_lists_and_corpora_replaced(tmp_path):
     text = """\
 extends: base.yaml
-optimizer: {betas: [0.8]}
+optimizer: {betas: [0.8, 0.9]}
 evaluation: {metrics: [ter], best: ter}
 data:
   dev: {dataset: someone/pairs, split: dev}
@@ -57,7 +57,7 @@ model: {settings: {dropout: 0.3}}
 """
     child, base = read_recipe(write(tmp_path, base=BASE, child=text)), read_recipe(tmp_path / "base.yaml")
     assert changed(child, base).keys() == {"optimizer", "evaluation", "data", "model"}
-    assert child.optimizer.betas == [0.8]
+    assert child.optimizer.betas == [0.8, 0.9]
     assert child.optimizer.learning_rate == 0.5
     assert child.evaluation.metrics == ["ter"]
     assert child.data.dev == {"dataset": "someone/pairs", "split": "dev"}

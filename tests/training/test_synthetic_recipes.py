@@ -11,7 +11,7 @@ from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.recipe.reversal import turn_round
+from hf_mlnmt.recipe.reading import turn_round
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 

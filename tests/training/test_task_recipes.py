@@ -18,9 +18,10 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.recipe.schema import OBJECTIVES, ObjectiveKey
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.arguments import higher_is_better
-from hf_mlnmt.training.objective_making import OBJECTIVES, Entry
+from hf_mlnmt.training.objective_making import MAKERS
 from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,7 +47,8 @@ def toy_objective(monkeypatch) -> None:
     def make(settings: TokensSettings, given: Any) -> Tokens:
         return Tokens(settings.seed, len(given.tokenizers.source))
 
-    monkeypatch.setitem(OBJECTIVES, "tokens", Entry(Tokens, TokensSettings, make))
+    monkeypatch.setitem(OBJECTIVES, "tokens", ObjectiveKey(TokensSettings, "Names source tokens.", "text"))
+    monkeypatch.setitem(MAKERS, "tokens", (Tokens, make))
 
 
 def recipe_of(folder: Path, tasks: Any, data: dict[str, Any] | None = None, **changes: Any) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.training import text_checks
-from hf_mlnmt.training.text_checks import doubts_about_texts
+from hf_mlnmt.training import preflight
+from hf_mlnmt.training.preflight import doubts_about_texts
 
 WORDS = {
     "en": "the a man woman dog plays sits in on with red blue grass street water ball two people are and of",
@@ -70,7 +70,7 @@ def test_the_pieces_of_a_tokenizer_that_has_learnt_another_language(root, monkey
     given = Tokenizers(tokenizer, tokenizer)
     others = [TextSpec("val.de", language="en", side="target")]
     assert doubts(root, "text.de", "en", others, given) == [], "a small one says nothing"
-    monkeypatch.setattr(text_checks, "SMALLEST", 0)
+    monkeypatch.setattr(preflight, "SMALLEST", 0)
     (found,) = doubts(root, "text.de", "en", others, given)
     assert "the tokenizer cuts them into pieces of" in found
     assert doubts(root, "text.en", "en", [TextSpec("val.en", language="en", side="target")], given) == []

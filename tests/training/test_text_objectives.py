@@ -12,13 +12,14 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MarianConfig, MarianMTModel
 
 from hf_mlnmt import UserError, config_for
-from hf_mlnmt.training.objective_making import OBJECTIVES, Ingredients
+from hf_mlnmt.recipe.checks import read_objective
+from hf_mlnmt.recipe.schema import DistortionSettings
+from hf_mlnmt.training.objective_making import Ingredients, make_objective
 from hf_mlnmt.training.objectives import IGNORED, SHOWN
 from hf_mlnmt.training.tasks import check_needs_of
 from hf_mlnmt.training.text_objectives import (
     DecoderLanguageModel,
     Distortion,
-    DistortionSettings,
     EncoderCloze,
     EncoderLanguageModel,
     PseudoEncoder,
@@ -219,10 +220,8 @@ def test_what_a_recipe_can_say_and_what_is_refused():
     model = SYSTEMS[0].model()
 
     def make(name: str, settings=None, **changes):
-        entry = OBJECTIVES[name]
-        return entry.make(
-            entry.settings(**(settings or {})), given(model, changes.pop("tokenizer", Words()), **changes)
-        )
+        named = read_objective({"name": name, **(settings or {})}, "recipe.yaml", ("objective",))
+        return make_objective(named, given(model, changes.pop("tokenizer", Words()), **changes))
 
     cloze = make("encoder-cloze", {"distorted": 0.3, "force": True}, seed=7)
     assert (cloze.distortion.settings.distorted, cloze.distortion.seed, cloze.label_smoothing) == (0.3, 7, 0.1)

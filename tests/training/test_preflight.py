@@ -13,9 +13,9 @@ import pytest
 from helpers.tiny_run import run, run_in, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
-from hf_mlnmt.recipe.reading import read_recipe
-from hf_mlnmt.training import model_checks
-from hf_mlnmt.training.preflight import saved_steps
+from hf_mlnmt.recipe import read_recipe
+from hf_mlnmt.recipe.schema import saved_steps
+from hf_mlnmt.training import preflight
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -112,13 +112,13 @@ SIZES = {"train": 120, "val": 10, "test": 12}
 def test_a_model_or_a_step_beyond_the_memory_is_refused_with_the_estimate(tmp_path, data, monkeypatch):
     recipe = write_recipe(tmp_path / "recipe.yaml")
     run(recipe, data, tmp_path / "run", dry_run=True)
-    monkeypatch.setattr(model_checks, "memory_of_machine", lambda on_cpu: 2.0**17)
+    monkeypatch.setattr(preflight, "memory_of_machine", lambda on_cpu: 2.0**17)
     text = refused(recipe, data, tmp_path / "run", ["model.settings.d_model=64"], True)
     assert "parameters with their gradients and the optimizer's state take" in text
     assert "this machine has 0.0" in text
     assert "a step of" not in text
     # 6,384 parameters take 0.1 MiB; a step of all sentences does not fit beside them
-    monkeypatch.setattr(model_checks, "memory_of_machine", lambda on_cpu: 6384 * 16 + 100_000)
+    monkeypatch.setattr(preflight, "memory_of_machine", lambda on_cpu: 6384 * 16 + 100_000)
     run(recipe, data, tmp_path / "run", dry_run=True)
     assert "a step of" in refused(recipe, data, tmp_path / "run", ["batch.tokens=5000"], True)
 
@@ -131,11 +131,11 @@ def test_the_estimate_of_a_step(tmp_path, side, kept):
     class Config:
         d_model, encoder_layers, decoder_layers, encoder_ffn_dim, decoder_ffn_dim = 16, 2, 2, 32, 32
 
-    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 4
+    assert preflight.bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 4
     recipe.precision.dtype = "bf16"
-    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 2
+    assert preflight.bytes_of_step(recipe, Config(), 10) == 10 * 2 * (kept * 16 + 32) * 2
     recipe.precision.gradient_checkpointing = True
-    assert model_checks._bytes_of_step(recipe, Config(), 10) == 10 * 2 * 16 * 2
+    assert preflight.bytes_of_step(recipe, Config(), 10) == 10 * 2 * 16 * 2
 
 
 def test_what_passes_with_a_word(tmp_path):
