@@ -55,15 +55,15 @@ class Key:
         help: a plain sentence for people.
         range: of the number, or of every number of a list.
         inside: of numbers in a section whose keys are not listed: key -> range.
-        of: "module:class", the dataclass whose fields are the keys of this section, or of each section of a list;
-            "OBJECTIVES" for a name with settings.
+        of: "module:class", the dataclasses of which one has the keys of this section, or of each section of a list;
+            "OBJECTIVES" for the name of an objective with its settings.
         check: value -> the end of a message that begins with the key, or None; for what is no range.
     """
 
     help: str = ""
     range: Range | None = None
     inside: Mapping[str, Range] = field(default_factory=dict)
-    of: str | None = None
+    of: tuple[str, ...] = ()
     check: Callable[[Any], str | None] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Tables in pages that people write: what stands between two marks is made of results/ and the zoo, nothing else.
+"""Tables in pages that people write: what stands between two marks is made of results/, the zoo and the recipe's keys.
 
     <!-- report: results -->
     | record | ...
@@ -15,6 +15,7 @@
 | systems:FOLDER | the systems of a comparison of runs, results/FOLDER; systems:FOLDER:NAME,NAME of these alone |
 | claims:FOLDER | what the papers say of them, answered |
 | front | rows of our comparisons that a reader wants first (front.py) |
+| keys | every key of a recipe (hf_mlnmt/recipe/schema.py) |
 | study:NAME | a table of a study (monolingual_tables.py, multilingual_tables.py), as far as it is run |
 """
 
@@ -36,6 +37,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.evaluation.comparison import comparisons, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.files import write_text
+from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown
 from hf_mlnmt.reports.comparison_page import brief, mean_text
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.tables import DEV, MISSING
@@ -72,6 +74,8 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     link = "../" * len(folder.resolve().relative_to(root.resolve()).parts)
     if kind in ("results", "first"):
         return results_table(root, link, rest.split(",") if rest else None, where, kind == "first").markdown()
+    if name == "keys":
+        return keys_as_markdown()
     if name == "front":
         return f"{front_table(root).markdown()}\n\n{LEGEND}"
     ours = _ours(root, link)
@@ -86,7 +90,7 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     compared = {path.name: path for path in comparisons(root)}
     if kind in ("systems", "claims") and rest.partition(":")[0] in compared:
         return _compared(kind, rest, compared, root, link, where)
-    known = ["results", "first", "front", "published", *(f"published:{one}" for one in setup_tables(ours))]
+    known = ["results", "first", "front", "keys", "published", *(f"published:{one}" for one in setup_tables(ours))]
     known += [*(f"printed:{one}" for one in printed_tables()), *(f"study:{one}" for one in STUDIES)]
     known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")
@@ -97,6 +101,8 @@ def stale_pages(root: str | Path | None = None) -> dict[Path, str]:
     folder = _root(root)
     made = {path: filled(path, folder) for path in pages(folder)}
     made |= comparison_pages(folder) | monolingual.study_pages(folder)
+    if (schema := folder / "docs" / "recipe.schema.json").is_file():
+        made[schema] = json_schema()
     return {path: text for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text}
 
 

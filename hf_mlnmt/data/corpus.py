@@ -18,6 +18,7 @@ from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, 
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.keys import key
 
 _HEADER_PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"))
 
@@ -50,42 +51,38 @@ _SIDES = ("source", "target")
 
 @dataclass
 class CorpusSpec:
-    """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder.
+    """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder."""
 
-    files: {source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other.
-    path: one file of pairs: .tsv, .jsonl (both also .gz) or .parquet.
-    dataset: a name on the Hub, or a folder: saved by `save_to_disk`, or of data files that `load_dataset` knows;
-        with `config`, `split`, and `streaming` (nothing is downloaded ahead).
-    synthetic: a folder that back-translation wrote, also relative to here: its files are compared with its manifest.
-    columns: {source: en, target: de}: the fields of `path` or `dataset`; for tsv names of a header line or numbers
-        from 1 (1 and 2 unless told, or unless line 1 names source and target or both languages). Unless told, a
-        record's "source" and "target", or its fields named as `languages`, are taken; so is a "translation" field that
-        holds these.
-    languages: {source: en, target: de}.
-    weight: how often an epoch shows each pair, see training_set.py.
-    bad_lines: at invalid UTF-8, control characters, overlong lines: stop with an "error", or "drop" the pair and count.
-    reverse: source and target change places as they are read; `languages` are those of the pairs as they come out.
-    limit: only the first so many pairs.
-    tag: a token such as <bt> that is put before every source; of a synthetic corpus unless told its manifest's ("" is
-        none).
-    ratio: of a synthetic corpus: so many of its pairs to each pair of the others, see data/training_set.py.
-    """
-
-    files: dict[str, str] | None = None
-    path: str | None = None
-    dataset: str | None = None
-    config: str | None = None
-    split: str = "train"
-    streaming: bool = False
-    columns: dict[str, Any] | None = None
-    languages: dict[str, str] | None = None
-    weight: float = 1.0
-    bad_lines: Literal["error", "drop"] = "error"
-    synthetic: str | None = None
-    reverse: bool = False
-    limit: int | None = None
-    tag: str | None = None
-    ratio: float | None = None
+    files: dict[str, str] | None = key(
+        None, "{source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other."
+    )
+    path: str | None = key(None, "One file of pairs: .tsv, .jsonl (both also .gz) or .parquet.")
+    dataset: str | None = key(
+        None, "A name on the Hub, or a folder that `save_to_disk` wrote or that `load_dataset` knows."
+    )
+    config: str | None = key(None, "The configuration of the data set.")
+    split: str = key("train", "The split of the data set.")
+    streaming: bool = key(False, "Read the data set without downloading it ahead.")
+    columns: dict[str, Any] | None = key(
+        None,
+        "{source: en, target: de}: fields of path or dataset; of tsv, names of a header line or numbers from 1. Unless "
+        'told, 1 and 2 of tsv, or what its line 1 names; of records "source" and "target", fields named as languages, '
+        'or a "translation" that holds these.',
+    )
+    languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
+    weight: float = key(1.0, "How often an epoch shows each pair.")
+    bad_lines: Literal["error", "drop"] = key(
+        "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the pair and count it."
+    )
+    synthetic: str | None = key(None, "A folder that back-translation wrote; its files are compared with its manifest.")
+    reverse: bool = key(
+        False, "Source and target change places as they are read; languages are those of the pairs as they come out."
+    )
+    limit: int | None = key(None, "Only the first so many pairs, at least 1.")
+    tag: str | None = key(
+        None, 'A token such as `<bt>` before every source; of a synthetic corpus its manifest\'s, and "" is none.'
+    )
+    ratio: float | None = key(None, "Of a synthetic corpus: so many of its pairs to each pair of the others.")
 
     def __post_init__(self) -> None:
         given = [name for name in ("files", "path", "dataset", "synthetic") if getattr(self, name)]
@@ -112,9 +109,9 @@ class CorpusSpec:
     def from_dict(cls, values: Mapping[str, Any], where: str = "corpus") -> CorpusSpec:
         """From a recipe's mapping; an unknown key is a UserError that suggests the right one."""
         known = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise UserError(f"{where}: unknown key '{key}'{suggest(key, known)}; known: {', '.join(known)}.")
+        for name in values:
+            if name not in known:
+                raise UserError(f"{where}: unknown key '{name}'{suggest(name, known)}; known: {', '.join(known)}.")
         return cls(**values)
 
     def __str__(self) -> str:

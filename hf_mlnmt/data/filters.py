@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import key
 from hf_mlnmt.table import Number, Table
 
 Pair = tuple[str, str]
@@ -56,23 +57,22 @@ class FilterReport:
 
 @dataclass(frozen=True)
 class PairFilter:
-    """What to drop from a training corpus. Call it with pairs: it yields those that stay, one by one, in order.
+    """What to drop from a training corpus.
 
-    min_length, max_length: words (separated by white space) of either side; None sets no limit.
-    max_ratio: the longer side's words over the shorter's (both counted plus one, so that short sentences are spared).
-    max_word: characters of the longest word, against links and binary junk.
-    drop_empty, drop_duplicates (the same pair again), drop_identical (target is the source).
+    Call it with pairs: it yields those that stay, one by one, in order. Words are what white space separates.
     Duplicates are known by a 16-byte hash: about 100 bytes of memory for each distinct pair.
     Never use it on a development or test set: the score would be of another set.
     """
 
-    min_length: int = 1
-    max_length: int | None = None
-    max_ratio: float | None = None
-    max_word: int | None = None
-    drop_empty: bool = True
-    drop_duplicates: bool = False
-    drop_identical: bool = False
+    min_length: int = key(1, "The fewest words of a side.")
+    max_length: int | None = key(None, "The most words of a side.")
+    max_ratio: float | None = key(
+        None, "The longer side's words over the shorter's, both plus one so that short sentences are spared; 1 or more."
+    )
+    max_word: int | None = key(None, "The most characters of a word, against links and binary junk.")
+    drop_empty: bool = key(True, "Drop pairs with an empty side.")
+    drop_duplicates: bool = key(False, "Drop a pair that was there before.")
+    drop_identical: bool = key(False, "Drop a pair whose target is its source.")
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import write_json
+from hf_mlnmt.keys import key
 from hf_mlnmt.model_folder import TEXT_PROCESSING
 
 
@@ -22,10 +23,10 @@ class TextProcessing:
     detokenises. Normalisation and lower-casing lose information that `undo` cannot bring back.
     """
 
-    language: str = "en"
-    moses: bool = False
-    normalize: bool = False
-    lowercase: bool = False
+    language: str = key("en", "The code of the language; in a recipe unless told the side's.")
+    moses: bool = key(False, "Split into tokens as Moses does.")
+    normalize: bool = key(False, "Normalise punctuation as Moses does.")
+    lowercase: bool = key(False, "Write everything in small letters.")
 
     @property
     def identity(self) -> bool:
@@ -54,11 +55,11 @@ class TextProcessing:
         if not isinstance(values, Mapping):
             raise UserError(f"{where} must be a mapping of {', '.join(field.name for field in fields(cls))}.")
         types = {field_.name: type(field_.default) for field_ in fields(cls)}
-        for key, value in values.items():
-            if key not in types:
-                raise UserError(f"{where}: unknown key '{key}'{suggest(key, types)}; known: {', '.join(types)}.")
-            if not isinstance(value, types[key]):
-                raise UserError(f"{where}: {key} must be {types[key].__name__}, not {value!r}.")
+        for name, value in values.items():
+            if name not in types:
+                raise UserError(f"{where}: unknown key '{name}'{suggest(name, types)}; known: {', '.join(types)}.")
+            if not isinstance(value, types[name]):
+                raise UserError(f"{where}: {name} must be {types[name].__name__}, not {value!r}.")
         return cls(**values)
 
     # sacremoses compiles many expressions: once a process, and not for text that is left alone.
@@ -98,9 +99,9 @@ def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
 
 def processing_from_dict(values: Mapping[str, Any], where: str = "text processing") -> dict[str, TextProcessing]:
     """Both sides from {"source": {...}, "target": {...}}; a missing side is left alone."""
-    for key in values:
-        if key not in ("source", "target"):
-            raise UserError(f"{where}: unknown key '{key}'; expected 'source' and 'target'.")
+    for side in values:
+        if side not in ("source", "target"):
+            raise UserError(f"{where}: unknown key '{side}'; expected 'source' and 'target'.")
     return {side: TextProcessing.from_dict(values.get(side) or {}, f"{where}, {side}") for side in ("source", "target")}
 
 

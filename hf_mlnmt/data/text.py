@@ -22,6 +22,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import key
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 TextSide = Literal["source", "target"]
@@ -30,28 +31,27 @@ _TABLES = (".tsv", ".jsonl", ".json", ".parquet")
 
 @dataclass
 class TextSpec:
-    """Where text of one language is; one of `path` and `dataset`. Paths are relative to the data folder.
+    """Where text of one language is; one of `path` and `dataset`. Paths are relative to the data folder."""
 
-    path: a file of one sentence a line, plain or gz; or .tsv, .jsonl (both also .gz) or .parquet with `column`.
-    dataset: a name on the Hub, or a folder, with `column`; with `config`, `split` and `streaming` as of `CorpusSpec`.
-    column: the field that holds the text; of tsv a name of its header line or a number from 1.
-    language: two letters.
-    side: whose vocabulary and text processing it gets; unless told, that of the languages' side that `language` is.
-    limit: only the first so many sentences.
-    weight, bad_lines: as of `CorpusSpec`.
-    """
-
-    path: str | None = None
-    dataset: str | None = None
-    config: str | None = None
-    split: str = "train"
-    streaming: bool = False
-    column: str | int | None = None
-    language: str | None = None
-    side: TextSide | None = None
-    limit: int | None = None
-    weight: float = 1.0
-    bad_lines: Literal["error", "drop"] = "error"
+    path: str | None = key(
+        None, "One sentence a line, plain or gz; or .tsv, .jsonl (both also .gz) or .parquet with column."
+    )
+    dataset: str | None = key(None, "A name on the Hub, or a folder, with column.")
+    config: str | None = key(None, "The configuration of the data set.")
+    split: str = key("train", "The split of the data set.")
+    streaming: bool = key(False, "Read the data set without downloading it ahead.")
+    column: str | int | None = key(
+        None, "The field that holds the text; of tsv a name of its header line or a number from 1."
+    )
+    language: str | None = key(None, "The code of its language.")
+    side: TextSide | None = key(
+        None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
+    )
+    limit: int | None = key(None, "Only the first so many sentences, at least 1.")
+    weight: float = key(1.0, "How often an epoch shows each sentence.")
+    bad_lines: Literal["error", "drop"] = key(
+        "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the sentence and count it."
+    )
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.dataset):

@@ -29,6 +29,7 @@ from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.keys import key
 
 METHODS = ("beam", "greedy", "sampling", "top-k", "noised", "copied")
 BEAMS, TOP_K = 5, 10  # unless told
@@ -48,28 +49,24 @@ _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else i
 
 @dataclass(frozen=True)
 class Method:
-    """A method and its options; None is the method's default, or for an option that it does not know, nothing.
+    """How the synthetic side is made: a method and its options.
 
-    beams, length_penalty: of the beam search (5; the model's own).
-    temperature, top_p, top_k: of the drawing (1; the whole distribution; 10).
-    drop, replace, swap: of the noise: probability that a word goes, that it becomes `filler`, and by how many places a
-        word may move (0.1, 0.1, 3).
-    seed: of all draws (1).
+    None is the method's default, or for an option that it does not know, nothing.
 
     Raises: UserError for an option that the method does not know, or a value that cannot be.
     """
 
-    name: str = "beam"
-    beams: int | None = None
-    length_penalty: float | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    drop: float | None = None
-    replace: float | None = None
-    swap: int | None = None
-    filler: str | None = None
-    seed: int | None = None
+    name: str = key("beam", "beam, greedy, sampling, top-k, noised or copied.")
+    beams: int | None = key(None, "beam, noised: beams of the search (5).")
+    length_penalty: float | None = key(None, "beam, noised: of the search (the model's own).")
+    temperature: float | None = key(None, "sampling, top-k: of the drawing (1).")
+    top_k: int | None = key(None, "top-k: draw from so many likeliest tokens (10).")
+    top_p: float | None = key(None, "sampling: draw from the likeliest tokens of this probability together (all).")
+    drop: float | None = key(None, "noised: the probability that a word goes (0.1).")
+    replace: float | None = key(None, "noised: the probability that a word becomes filler (0.1).")
+    swap: int | None = key(None, "noised: by how many places a word may move (3).")
+    filler: str | None = key(None, "noised: the word that stands for a replaced one (_).")
+    seed: int | None = key(None, "sampling, top-k, noised: the seed of all draws (1).")
 
     def __post_init__(self) -> None:
         if self.name not in METHODS:

@@ -140,9 +140,11 @@ LICENCES: tuple[str, ...] = (
 LICENCES += tuple(f"cc-by{kind}-{version}" for kind in ("", "-sa", "-nc", "-nd", "-nc-sa", "-nc-nd") for version in
                   ("2.0", "2.5", "3.0", "4.0"))  # fmt: skip
 
-CORPUS, TEXT = "hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec"
-FILTER, PROCESSING = "hf_mlnmt.data.filters:PairFilter", "hf_mlnmt.data.processing:TextProcessing"
-METHOD = "hf_mlnmt.generation.synthetic_methods:Method"
+# Dataclasses elsewhere that hold keys; they are imported for the documentation alone.
+CORPUS = ("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")  # the second for objectives on text
+FILTER, PROCESSING = ("hf_mlnmt.data.filters:PairFilter",), ("hf_mlnmt.data.processing:TextProcessing",)
+METHOD = ("hf_mlnmt.generation.synthetic_methods:Method",)
+OBJECTIVE = ("OBJECTIVES",)
 
 # The sections
 
@@ -179,7 +181,7 @@ class Data:
 
 @dataclass
 class Directions:
-    """Short for a task for each pair of languages; file names have `<language>` for the code (reading.py)."""
+    """Short for a task for each pair of languages; file names have `<language>` for the code (docs/multilingual.md)."""
 
     between: list[str] = key(REQUIRED, "The codes of the languages.")
     train: str = key(REQUIRED, "The training file of a language: line i translates line i of every other.")
@@ -203,7 +205,7 @@ class TaskSection:
         REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text.", of=CORPUS, check=_some
     )
     objective: str | dict[str, Any] = key(
-        "translation", "The objective: a name, or {name: ..., setting: ...}.", of="OBJECTIVES"
+        "translation", "The objective: a name, or {name: ..., setting: ...}.", of=OBJECTIVE
     )
     share: float = key(
         1.0,
@@ -231,9 +233,9 @@ class Fuse:
 
 @dataclass
 class Model:
-    """What is trained. With nothing said it is modeling/<name of the recipe>.json."""
+    """What is trained. With nothing said it is `modeling/<name of the recipe>.json`."""
 
-    record: str | None = key(None, "The model is modeling/<record>.json, beside the folder of the recipe.")
+    record: str | None = key(None, "The model is `modeling/<record>.json`, beside the folder of the recipe.")
     system: str | None = key(None, "Instead: the name of a system of the zoo, with shape.")
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
     settings: dict[str, Any] = key(
@@ -264,7 +266,7 @@ class TranslationSection:
     text: str | list[str] = key(REQUIRED, "Files of one sentence a line, relative to --data.")
     method: str | dict[str, Any] = key("beam", "The method: a name, or {name: ..., option: ...}.", of=METHOD)
     forward: bool = key(False, "The text is the source side, not the target side.")
-    tag: str | None = key(None, "A token that is put before every synthetic source, such as <bt>.")
+    tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
     settings: dict[str, Any] = key({}, "What is dropped, and how much is translated: limit, drop, max_ratio ...")
 
 
@@ -275,7 +277,7 @@ class Round:
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.")
-    recipe: dict[str, Any] = key({}, "Keys of the recipe that are different in this round.")
+    recipe: dict[str, Any] = key({}, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",))
 
 
 @dataclass
@@ -288,12 +290,12 @@ class Tokenizer:
     joint: bool = key(
         True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
     )
-    byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become <unk>.")
-    mask: bool = key(False, "Add <mask> to the tokenizer of path where it lacks it; those trained here have it.")
+    byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become `<unk>`.")
+    mask: bool = key(False, "Add `<mask>` to the tokenizer of path where it lacks it; those trained here have it.")
     languages: list[str] = key(
-        [], "Codes of target languages: <2de> ... before a source says into which it is translated."
+        [], "Codes of target languages: `<2de>` ... before a source says into which it is translated."
     )
-    tags: list[str] = key([], "Tokens that corpora may put before their sources, such as <bt>.")
+    tags: list[str] = key([], "Tokens that corpora may put before their sources, such as `<bt>`.")
     processing: dict[Literal["source", "target"], dict[str, Any]] = key(
         {}, "What is done to the text of each side before the tokenizer.", of=PROCESSING
     )
@@ -353,11 +355,13 @@ class Evaluation:
     """On the development sets; each evaluation is followed by a checkpoint."""
 
     every: int = key(1000, "Steps between two evaluations.", COUNT)
-    metrics: list[str] = key(["bleu"], "bleu, chrf, ter, or any metric of the evaluate library by name.")
+    metrics: list[str] = key(
+        ["bleu"], "bleu, chrf, ter, or any metric of the evaluate library by name (extra `evaluate`)."
+    )
     beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
     best: str = key(
         "bleu",
-        "What chooses the best checkpoint: one of metrics, loss, or <task>_bleu; loss where nothing is translated.",
+        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; loss where nothing is translated.",
     )
     higher_is_better: bool | None = key(
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
@@ -410,7 +414,7 @@ class Logging:
 
 @dataclass
 class Recipe:
-    """A whole training. Every key of the YAML is a field here or in one of the classes above."""
+    """A whole training."""
 
     languages: Languages = key(REQUIRED, "The languages of the recipe.", check=_languages)
     data: Data = key(Data, "The corpora.")
@@ -419,7 +423,7 @@ class Recipe:
     objective: str | dict[str, Any] = key(
         "translation",
         "The objective of data.train, data.dev and data.test: a name, or {name: ..., setting: ...}.",
-        of="OBJECTIVES",
+        of=OBJECTIVE,
     )
     model: Model = key(Model, "The model.")
     rounds: dict[str, Round] | None = key(None, "Trainings one after the other: name -> round (hf-mlnmt train).")
@@ -546,7 +550,7 @@ class DistortionSettings(ObjectiveSettings):
     """How tokens are hidden (training/text_objectives.py)."""
 
     distorted: float = key(0.15, "The share of tokens that are predicted.", _FROM_0_TO_1)
-    masked: float = key(0.8, "How many of these become <mask>.", _FROM_0_TO_1)
+    masked: float = key(0.8, "How many of these become `<mask>`.", _FROM_0_TO_1)
     kept: float = key(0.1, "How many of these stay; the rest become other tokens.", _FROM_0_TO_1)
     force: bool = key(
         False, "Predict at least one token of every sentence; else one without any gives no loss, as in the thesis."

@@ -1,0 +1,223 @@
+"""What schema.py says, for people and for editors: the tables of docs/recipes.md, and a JSON schema.
+
+`make report` writes both (studies/regions.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Literal, Union
+
+import yaml
+
+from hf_mlnmt.keys import Key, Range, keys_of
+from hf_mlnmt.recipe.schema import OBJECTIVES, Recipe
+from hf_mlnmt.table import Table
+
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+EXTENDS = "The name of a recipe beside this one, or of a record, whose keys hold where this one has none."
+
+
+def _sections() -> dict[type, list[str]]:
+    """A recipe and all sections that its keys lead to, in the order of the description: the paths that lead to each."""
+    paths: dict[type, list[str]] = {Recipe: [""]}
+    waiting: list[type] = [Recipe]
+    while waiting:
+        one = waiting.pop(0)
+        hints = typing.get_type_hints(one)
+        for name, key in keys_of(one).items():
+            for inner in dict.fromkeys([*_classes(hints[name]), *_named(key)]):
+                waiting += [inner] if inner not in paths else []
+                between = ".NAME" if typing.get_origin(_plain(hints[name])) is dict and not key.of else ""
+                paths.setdefault(inner, []).append(f"{paths[one][0]}.{name}{between}".removeprefix("."))
+    return paths
+
+
+def _plain(hint: Any) -> Any:
+    """The type of a value that may be missing."""
+    return next((one for one in typing.get_args(hint) if type(None) in typing.get_args(hint) and one), hint)
+
+
+def _classes(hint: Any) -> list[type]:
+    """The sections in a type."""
+    if dataclasses.is_dataclass(hint):
+        return [typing.cast(type, hint)]
+    return [part for inner in typing.get_args(hint) for part in _classes(inner)]
+
+
+def _named(key: Key) -> list[type]:
+    """The classes that `of` names."""
+    parts = [one.split(":") for one in key.of if ":" in one]
+    return [getattr(import_module(module), name) for module, name in parts]
+
+
+def _keys(section: type) -> Iterator[tuple[str, Any, Any, Key]]:
+    """Of each key its name, type, default and what is said of it."""
+    hints, keys = typing.get_type_hints(section), keys_of(section)
+    for item in dataclasses.fields(section):
+        if (section, item.name) != (Recipe, "path"):
+            factory: Any = item.default_factory
+            default = item.default if factory is dataclasses.MISSING else factory()
+            yield item.name, hints[item.name], default, keys[item.name]
+
+
+# For people
+
+
+def keys_as_markdown() -> str:
+    """A table of keys for each section of a recipe, and one of the objectives."""
+    blocks = []
+    for section, paths in _sections().items():
+        prefix = f"{paths[0]}." if len(paths) == 1 and paths[0] else ""
+        doc = " ".join((section.__doc__ or "").split("\n\n")[0].split())
+        blocks += [f"### {_title(section)}", doc, _table(section, "key", prefix)]
+    rows = [
+        [f"`{name}`", one.reads, ", ".join(f"`{key}`" for key in keys_of(one.settings)) or "none", one.help]
+        for name, one in OBJECTIVES.items()
+    ]
+    blocks += ["### Objectives", Table(["objective", "reads", "settings", "what"], rows).markdown()]
+    for names, settings in _objectives_of_settings().items():
+        if keys_of(settings):
+            blocks += [f"Of {names}:", _table(settings, "setting")]
+    return "\n\n".join(blocks)
+
+
+def _objectives_of_settings() -> dict[str, type]:
+    """The names of the objectives that have the same settings -> these."""
+    classes = dict.fromkeys(one.settings for one in OBJECTIVES.values())
+    named = {one: [f"`{name}`" for name, key in OBJECTIVES.items() if key.settings is one] for one in classes}
+    return {", ".join(names): one for one, names in named.items()}
+
+
+def _title(section: type) -> str:
+    """The path of a section that one key leads to; else its class."""
+    paths = _sections()[section]
+    name = section.__name__.removesuffix("Section").removesuffix("Spec")
+    return name if len(paths) > 1 or not paths[0] else paths[0]
+
+
+def _link(section: type) -> str:
+    title = _title(section)
+    return f"[{title}](#{title.lower().replace('.', '')})"
+
+
+def _table(section: type, head: str, prefix: str = "") -> str:
+    """Each key of a section: what its value is, its default, what it means."""
+    rows = []
+    for name, hint, default, key in _keys(section):
+        if default is dataclasses.MISSING or dataclasses.is_dataclass(default):
+            shown = "" if default is not dataclasses.MISSING else "required"
+        else:
+            shown = f"`{_yaml(default)}`"
+        value = ", ".join(filter(None, [_value(hint, key), _limits(key.range) if key.range else ""]))
+        rows.append([f"`{prefix}{name}`", value, shown, key.help])
+    return Table([head, "value", "default", "what"], rows).markdown()
+
+
+def _yaml(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _value(hint: Any, key: Key) -> str:
+    """A type in words."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return ", ".join(f"`{_yaml(choice)}`" for choice in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_value(one, key) for one in inner if one is not type(None))
+    if dataclasses.is_dataclass(hint):
+        return _link(typing.cast(type, hint))
+    if origin is list:
+        return f"list of {_value(inner[0], key)}"
+    if origin is dict and inner[1] is not Any:
+        return f"name: {_value(inner[1], key)}"
+    if origin is dict:
+        links = [_link(one) for one in _named(key)] + ["[an objective](#objectives)"] * ("OBJECTIVES" in key.of)
+        return " or ".join(links) or "section"
+    return WORDS.get(hint, "anything")
+
+
+def _limits(allowed: Range) -> str:
+    if allowed.says and allowed.high == float("inf"):
+        return f"from {allowed.low:g}"
+    low = f"{'above' if allowed.above else 'from'} {allowed.low:,g}"
+    if allowed.high == float("inf"):
+        return low
+    return f"{low}, {'below' if allowed.below else 'at most'} {allowed.high:,}"
+
+
+# For editors
+
+
+def json_schema() -> str:
+    """The JSON schema (draft 7) of a recipe's YAML, for completion and checks while it is written.
+
+    Nothing is required in it: a recipe that extends another says only what is different.
+    """
+    top = _object(Recipe)
+    top["properties"] = {"extends": {"type": "string", "description": EXTENDS}, **top["properties"]}
+    parts = {one.__name__: _object(one) for one in _sections() if one is not Recipe}
+    named = [_object(one.settings, name={"const": name}) for name, one in OBJECTIVES.items()]
+    parts["Objective"] = {"anyOf": [{"enum": list(OBJECTIVES)}, *named]}
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "A recipe of hf_mlnmt"}
+    return json.dumps({**head, **top, "definitions": parts}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _object(section: type, **more: Any) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for name, hint, default, key in _keys(section):
+        simple = default is not dataclasses.MISSING and not dataclasses.is_dataclass(default)
+        properties[name] = {
+            **_json_type(hint, key),
+            "description": key.help,
+            **({"default": default} if simple else {}),
+        }
+    return {"type": "object", "additionalProperties": False, "properties": {**properties, **more}}
+
+
+def _json_type(hint: Any, key: Key) -> dict[str, Any]:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if "OBJECTIVES" in key.of:
+        return {"$ref": "#/definitions/Objective"}
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_json_type(one, key) for one in inner]}
+    if hint is type(None):
+        return {"type": "null"}
+    if dataclasses.is_dataclass(hint):
+        return _reference(hint)
+    if origin is list:
+        return {"type": "array", "items": _json_type(inner[0], key)}
+    if origin is dict and inner[1] is not Any:
+        return {"type": "object", "additionalProperties": _json_type(inner[1], key)}
+    if origin is dict:
+        return _open_section(key)
+    limits = _json_limits(key.range) if key.range and hint in (int, float) else {}
+    return {"type": JSON_TYPES[hint], **limits} if hint in JSON_TYPES else {}
+
+
+def _reference(section: Any) -> dict[str, str]:
+    return {"$ref": "#" if section is Recipe else f"#/definitions/{section.__name__}"}
+
+
+def _open_section(key: Key) -> dict[str, Any]:
+    """A section whose keys stand elsewhere, or are not listed at all."""
+    if parts := _named(key):
+        return _reference(parts[0]) if len(parts) == 1 else {"anyOf": [_reference(one) for one in parts]}
+    inside = {name: {"type": "number", **_json_limits(one)} for name, one in key.inside.items()}
+    return {"type": "object", **({"properties": inside} if inside else {})}
+
+
+def _json_limits(allowed: Range) -> dict[str, Any]:
+    limits = {"exclusiveMinimum" if allowed.above else "minimum": allowed.low}
+    if allowed.high != float("inf"):
+        limits["exclusiveMaximum" if allowed.below else "maximum"] = allowed.high
+    return limits
