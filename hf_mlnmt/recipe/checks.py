@@ -69,13 +69,11 @@ def _numbers(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 def check_values(recipe: Recipe) -> None:
     """Every value against the range and the check that schema.py has at its key."""
-    values = list(_values(recipe))
-    for name, key, value in values:
+    for name, key, value in _values(recipe):
         for at, number in _numbers(value):
             allowed = key.inside.get(".".join(at)) if at else key.range
             if problem := (allowed or ANYTHING).problem(number):
                 raise UserError(f"{recipe.path}: {'.'.join((name, *at))}{problem}")
-    for name, key, value in values:
         if key.check is not None and (problem := key.check(value)):
             raise UserError(f"{recipe.path}: {name}{problem}")
 
@@ -163,12 +161,6 @@ def check_fusion(recipe: Recipe) -> None:
         )
     if recipe.init_from is not None:
         raise UserError(f"{where}: init_from beside model.fuse: what is fused has weights. Leave one of them out.")
-    from hf_mlnmt.modeling.fusion import check_scales  # torch is imported only where something is fused
-
-    try:
-        check_scales(model.fuse.alpha, model.fuse.beta, model.fuse.normalization)
-    except ValueError as error:
-        raise UserError(f"{where}: model.fuse: {error}.") from error
 
 
 def check_choices(recipe: Recipe) -> None:

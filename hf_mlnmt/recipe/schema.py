@@ -73,6 +73,18 @@ def _some_model(names: str | Sequence[str]) -> str | None:
     return None if names else ": give at least one model."
 
 
+def _scales(fuse: Fuse | None) -> str | None:
+    if fuse is None:
+        return None
+    from hf_mlnmt.modeling.fusion import check_scales  # torch is imported only where something is fused
+
+    try:
+        check_scales(fuse.alpha, fuse.beta, fuse.normalization)
+    except ValueError as error:
+        return f": {error}."
+    return None
+
+
 def _two(betas: Sequence[float]) -> str | None:
     return None if len(betas) == 2 else ": expected two numbers, as in [0.9, 0.98]."
 
@@ -250,7 +262,7 @@ class Model:
             "max_position_embeddings": MILLION,
         },
     )
-    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.")
+    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.", check=_scales)
     add_to: str | None = key(
         None, "Instead: a trained model of many languages; the tasks' new languages are added, the rest is frozen."
     )
