@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.training import read_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 THERE = {"files": {"source": "train.en", "target": "train.de"}}
@@ -94,25 +93,6 @@ def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
         path.unlink() if path.is_file() else path.rename(tmp_path / f"old-{name}")
     run(tmp_path / "a" / "recipe.yaml", data, tmp_path / "part")
     assert same_weights(tmp_path / "whole", tmp_path / "part")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"label_smoothing": 0.1}, "label_smoothing is 0.1: it is not defined for a fused model"),
-        ({"fuse": {"beta": -0.5}}, "model.fuse: beta=-0.5: must be a number of at least 0"),
-        ({"fuse": {"alpha": float("nan")}}, "model.fuse: alpha=nan"),
-        ({"fuse": {"translation": []}}, "model.fuse.translation: give at least one"),
-        ({"model": {"fuse": {"translation": "tm", "language_model": "lm"}, "system": "m-10"}}, "model.system beside"),
-        ({"init_from": "tm"}, "init_from beside model.fuse"),
-        ({"objective": {"name": "fusion-n-best", "n": 0}}, "n must be at least 1"),
-        ({"objective": {"name": "fusion-trellis", "k": -1}}, "k must be at least 0"),
-        ({"objective": "fusion-nbest"}, "did you mean 'fusion-n-best'"),
-    ],
-)
-def test_mistakes(changes, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        read_recipe(recipe_of(tmp_path, **changes))
 
 
 def test_mistakes_that_need_the_models(data, tmp_path):

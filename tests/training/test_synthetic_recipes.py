@@ -11,7 +11,6 @@ from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
-from hf_mlnmt.recipe.reading import turn_round
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 
@@ -113,24 +112,3 @@ def test_a_recipe_turned_round_is_the_one_written_for_the_other_direction(data, 
     assert scores[0] == scores[1]
     twice = read_recipe(tmp_path / "turned.yaml", ["reverse=false"])
     assert twice.languages.source == "en"
-
-
-def test_what_is_turned_of_tasks_text_and_processing(tmp_path):
-    recipe = read_recipe(write_recipe(
-        tmp_path / "recipe.yaml",
-        reverse=True,
-        data={"train": None, "max_length": 40},
-        tokenizer={"processing": {"source": {"lowercase": True}}},
-        tasks={"de-en": {"data": {"path": "a.tsv", "languages": {"source": "de", "target": "en"}, "reverse": True},
-                         "languages": {"source": "de", "target": "en"}}},
-    ))  # fmt: skip
-    task = recipe.tasks["de-en"]
-    assert task.data == {"path": "a.tsv", "languages": {"source": "en", "target": "de"}, "reverse": False}
-    assert (task.languages.source, task.languages.target) == ("en", "de")
-    assert recipe.tokenizer.processing == {"target": {"lowercase": True}}
-    text = {"path": "a.de", "side": "target"}
-    content = {"reverse": True, "objective": "decoder-lm", "data": {"train": text, "dev": {"path": "b.de"}}}
-    turn_round(content)
-    assert content["data"] == {"train": {"path": "a.de", "side": "source"}, "dev": {"path": "b.de"}}
-    with pytest.raises(UserError, match="directions names several"):
-        turn_round({"reverse": True, "directions": {"pairs": []}})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from helpers.tiny_run import run, same_weights, write_recipe
 from helpers.toy_tasks import Tokens
 from helpers.training_helpers import tiny_model
@@ -20,7 +19,6 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.recipe.schema import OBJECTIVES, ObjectiveKey
 from hf_mlnmt.training import read_recipe
-from hf_mlnmt.training.arguments import higher_is_better
 from hf_mlnmt.training.objective_making import MAKERS
 from hf_mlnmt.training.preparation import Preparation
 
@@ -155,34 +153,6 @@ def test_a_first_development_set_of_a_task(data, tmp_path):
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ({}, "tasks: none has a share above 0"),
-        ({"a": {"data": THERE, "share": 0}}, "tasks: none has a share above 0"),
-        ({"a": {"share": 1}}, "tasks.a: missing key 'tasks.a.data'"),
-        ({"a": {"data": THERE, "shares": 1}}, r"tasks.a.shares: unknown key \(did you mean 'share'\?\)"),
-        ({"a": {"data": THERE, "share": -1}}, "tasks.a.share must be a number from 0, not -1"),
-        ({"a": {"data": THERE, "share": "half"}}, "tasks.a.share: expected a number, not 'half'"),
-        ({"a": {"data": THERE}, "b": {"data": THERE, "share": 0.3333}}, "tasks: the shares 1, 0.3333 hold"),
-        ({"a_b": {"data": THERE}}, "tasks.a_b: a task's name has letters, digits"),
-        ({"dev": {"data": THERE}}, "tasks.dev: .* 'dev' is the name of data.dev"),
-        ({"a": {"data": []}}, "tasks.a.data: give a corpus"),
-        ({"a": {"data": THERE, "objective": "translatoin"}}, r"tasks.a.objective: .*mean 'translation'"),
-        ({"a": {"data": THERE, "objective": {"label_smoothing": 0}}}, "tasks.a.objective: there is no objective None"),
-        ({"a": {"data": THERE, "objective": {"name": "translation", "x": 0}}}, "tasks.a.objective.x: unknown key"),
-        (
-            {"a": {"data": THERE, "objective": {"name": "translation", "label_smoothing": 1}}},
-            "tasks.a.objective: label_smoothing must be at least 0 and below 1, not 1.0",
-        ),
-        ({"a": {"data": THERE, "languages": {"source": "en"}}}, "tasks.a.languages: missing key"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_named(tmp_path, tasks, message):
-    with pytest.raises(UserError, match=f"recipe.yaml(, line [0-9]+)?: {message}"):
-        read_recipe(recipe_of(tmp_path, tasks))
-
-
-@pytest.mark.parametrize(
-    ("tasks", "message"),
-    [
         ({"a": {"data": {**THERE, "sauce": 1}}}, "tasks.a.data.sauce: unknown key"),
         ({"a": {**TEXT, "data": THERE}}, "tasks.a.data.files: unknown key"),
         ({"a": {**TEXT, "data": {"path": "train.en"}}}, "tasks.a.data: give language as one of en and de, or side"),
@@ -193,50 +163,3 @@ def test_mistakes_are_named(tmp_path, tasks, message):
 def test_mistakes_in_corpora_are_named(data, tmp_path, tasks, message):
     with pytest.raises(UserError, match=message):
         run(recipe_of(tmp_path / "a", tasks), data, tmp_path / "run")
-
-
-def test_train_and_tasks_and_dev(tmp_path):
-    both = write_recipe(tmp_path / "both.yaml", tasks={"a": {"data": THERE}})
-    with pytest.raises(UserError, match=r"give either data.train, for one task, or tasks"):
-        read_recipe(both)
-    with pytest.raises(UserError, match=r"give either data.train, for one task, or tasks"):
-        read_recipe(recipe_of(tmp_path, None))
-    with pytest.raises(UserError, match=r"data.dev is missing: give it, or a dev set to one of the tasks"):
-        read_recipe(recipe_of(tmp_path, {"a": {"data": THERE}}, {"dev": None}))
-    for value, message in (
-        ({"encodr": "x"}, r"init_from.encodr: not one of encoder, .*did you mean 'encoder'"),
-        ({}, "give a folder"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read_recipe(write_recipe(tmp_path / "i.yaml", init_from=value))
-
-
-def test_what_evaluation_best_may_name(tmp_path):
-    tasks = {"a": {"data": THERE, "dev": DEV_BACK}, "text": {**TEXT, "dev": {"path": "val.en", "language": "en"}}}
-    for best, higher in (
-        ("bleu", True),
-        ("loss", False),
-        ("a_bleu", True),
-        ("a_loss", False),
-        ("text_perplexity", False),
-    ):
-        recipe = read_recipe(recipe_of(tmp_path, tasks, evaluation={"best": best}))
-        assert higher_is_better(recipe) is higher
-    for best in ("dev_bleu", "text_bleu", "b_bleu"):
-        with pytest.raises(
-            UserError, match=f"evaluation.best is '{best}', which is not measured: use one of a_bleu, a_loss"
-        ):
-            read_recipe(recipe_of(tmp_path, tasks, evaluation={"best": best}))
-
-
-def test_tasks_are_inherited_key_by_key_and_their_corpora_whole(tmp_path):
-    write_recipe(
-        tmp_path / "base.yaml", data={"train": None}, tasks={"a": {"data": THERE, "share": 2}, "b": {"data": BACK}}
-    )
-    other = {"path": "pairs.tsv"}
-    content = {"extends": "base.yaml", "tasks": {"a": {"data": other}, "b": {"share": 3}, "c": {"data": THERE}}}
-    (tmp_path / "more.yaml").write_text(yaml.safe_dump(content))
-    tasks = read_recipe(tmp_path / "more.yaml").to_dict()["tasks"]
-    assert [(name, task["data"], task["share"]) for name, task in tasks.items()] == [
-        ("a", other, 2.0), ("b", BACK, 3.0), ("c", THERE, 1.0),
-    ]  # fmt: skip

@@ -186,20 +186,6 @@ def test_text_in_another_language_is_warned_of_with_evidence(data, tmp_path):
         assert ("which is 'en'" in told) == warned
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"objective": "decoder-lm", "tasks": {"a": {"data": PAIRS}}, "data": {"train": None}}, "objective is of data"),
-        ({"objective": "cloze"}, "there is no objective 'cloze'"),
-        ({"objective": {"name": "encoder-cloze", "distorted": 2.0}}, "distorted must be from 0 to 1"),
-        ({"objective": "decoder-lm", "data": {**GERMAN, "bpe_dropout": 0.1}}, "data.bpe_dropout is for pairs"),
-    ],
-)
-def test_refused_recipes(changes, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        read_recipe(recipe_of(tmp_path, **changes))
-
-
 def test_models_that_cannot_be_trained_so_are_refused_before_anything_is_made(data, tmp_path):
     for number, (changes, message) in enumerate(
         [
