@@ -693,7 +693,7 @@ class NamedObjective:
     settings: Any
 
 
-# What a value asks for
+# What follows from a recipe
 
 
 def dev_names(recipe: Recipe) -> list[str]:

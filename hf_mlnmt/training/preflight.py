@@ -547,11 +547,11 @@ def doubts_about_texts(
         if len(lines) < FEWEST:
             continue
         own, there = _most_alike(lines, known.get(language, ()))
-        found = {other: _most_alike(lines, given) for other, given in known.items() if other != language}
-        other = max(found, key=lambda name: found[name][0].share, default="")
+        alike = {other: _most_alike(lines, given) for other, given in known.items() if other != language}
+        other = max(alike, key=lambda name: alike[name][0].share, default="")
         signs = []
-        if other and found[other][0].share > max(own.share, FOREIGN):
-            signs.append(f"{found[other][0]} stand in {found[other][1]}, which is '{other}'")
+        if other and alike[other][0].share > max(own.share, FOREIGN):
+            signs.append(f"{alike[other][0]} stand in {alike[other][1]}, which is '{other}'")
         if there and (signs or own.share < FOREIGN):
             signs.append(f"{own} in {there}, which is '{language}'")
         tokenizer = getattr(tokenizers, spec.side or "source", None)
@@ -563,7 +563,7 @@ def doubts_about_texts(
 
 
 def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list[tuple[str, list[str]]]]:
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+    by_language: dict[str, list[tuple[str, list[str]]]] = {}
     for spec in specs:
         if isinstance(spec, TextSpec):
             sides = {spec.language or "": list(islice(read_text(spec, root), LINES))}
@@ -573,8 +573,8 @@ def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list
             sides = {languages.get(side, ""): [pair[place] for pair in pairs] for place, side in enumerate(_SIDES)}
         for language, lines in sides.items():
             if language:
-                found.setdefault(language, []).append((str(spec), lines))
-    return found
+                by_language.setdefault(language, []).append((str(spec), lines))
+    return by_language
 
 
 _SIDES = ("source", "target")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import os
 import re
@@ -249,3 +250,15 @@ def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
     assert (output / "results.json").is_file()
     assert not list(output.glob(".*.part"))
     shutil.rmtree(output)
+
+
+def test_the_list_of_checks_is_what_runs():
+    """The table at the top of preflight.py names them all, in order."""
+    named = re.findall(r"^\| (\w+) \|", preflight.__doc__, re.MULTILINE)[1:]
+    assert named == [check.__name__ for check in preflight.CHECKS]
+
+
+def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):
+    recipe = dataclasses.replace(read_recipe(write_recipe(tmp_path / "recipe.yaml")), label_smoothing=2.0)
+    with pytest.raises(UserError, match="label_smoothing must be at least 0 and below 1"):
+        run(recipe, data, tmp_path / "run", dry_run=True)
