@@ -96,8 +96,8 @@ def train(
 
 def _train(recipe: Path, data: Path, output: Path | None, settings: list[str], seed: int | None, dry_run: bool) -> None:
     """Train a recipe, or its rounds."""
+    from hf_mlnmt.recipe.reading import read_content
     from hf_mlnmt.training import run_recipe
-    from hf_mlnmt.training.recipe import read_content
     from hf_mlnmt.zoo.records import record_path
 
     content, _ = read_content(record_path("training", recipe), settings, seed)
