@@ -127,11 +127,16 @@ class Comparison:
     def interval(
         self, system: str, test_set: str, protocol: str, metric: str
     ) -> tuple[float, float | None, float | None]:
-        """The score with its 95 % interval; of several runs the mean, and one standard deviation to each side."""
+        """The score with its 95 % interval; of several runs the mean, and one standard deviation to each side.
+
+        Of one run beside systems of several the score alone: the two kinds of intervals do not stand in one table.
+        """
         scores = self.scores(system, test_set, protocol, metric)
         if len(scores) > 1:
             mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
             return mean, mean - deviation, mean + deviation
+        if self.several:
+            return scores[0], None, None
         (run,) = self.runs[system].values()
         low, high = run["scores"][test_set][protocol][metric].get("ci") or (None, None)
         return scores[0], low, high

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from helpers.judge import sacrebleu, sacrebleu_text
 from rich.console import Console
+from sacrebleu.significance import PairedTest
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import METRICS, compare, comparison_tables
+from hf_mlnmt.evaluation import METRICS, Protocol, compare, comparison_tables
+from hf_mlnmt.evaluation.scores import sacrebleu_seed
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 
 COMMON = ("test.de", "-i", "a.txt", "b.txt", "c.txt", "-m", "bleu", "chrf", "ter")
@@ -44,6 +46,20 @@ def test_bootstrap_equals_the_sacrebleu_command(files: Path, comparison) -> None
     theirs = re.findall(r"p = (\d\.\d{4})", table)
     ours = [numbers_of(comparison, name, metric)["paired_bootstrap"] for name in "bc" for metric in METRICS]
     assert [f"{p:.4f}" for p in ours] == theirs
+
+
+@pytest.mark.parametrize("seed", [12345, 7])
+def test_p_values_are_those_of_sacrebleu_s_tests_to_the_last_digit(systems, references, seed) -> None:
+    comparison = compare(systems, references, bootstrap=300, trials=400, seed=seed)
+    metrics = {metric: Protocol("cased").metric(metric, [references]) for metric in METRICS}
+    samples = {"bs": ("paired_bootstrap", 300), "ar": ("sacrebleu_randomisation", 400)}
+    for kind, (name, count) in samples.items():
+        with sacrebleu_seed(seed):
+            theirs = PairedTest(list(systems.items()), metrics, None, test_type=kind, n_samples=count, n_jobs=1)()[1]
+        columns = [column for key, column in theirs.items() if key != "System"]
+        for metric, column in zip(METRICS, columns, strict=True):
+            found = [numbers_of(comparison, system, metric)[name] for system in "bc"]
+            assert found == [one.p_value for one in column[1:]], (kind, metric)
 
 
 def test_a_clear_difference_is_marked_and_none_is_not(systems, references) -> None:
