@@ -330,7 +330,7 @@ def check_comparable(
         listed = "\n  ".join(dict.fromkeys(found))
         raise UserError(
             f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}\n"
-            "Train both with one recipe, seed, data and budget, or compare translations with `hf-mlnmt compare`."
+            "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
         )
 
 
