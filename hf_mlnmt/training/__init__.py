@@ -1,15 +1,14 @@
 """Training: objectives, batches, schedules, the trainer, and recipes that do the whole job."""
 
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
-from hf_mlnmt.training.averaging import average_checkpoints
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
 from hf_mlnmt.training.callbacks import NonFiniteLoss
+from hf_mlnmt.training.checkpoints import average_checkpoints
 from hf_mlnmt.training.dev import DevSet
-from hf_mlnmt.training.loading import Batches
 from hf_mlnmt.training.objectives import Objective, Translation
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.training.schedules import Schedule
-from hf_mlnmt.training.tasks import Task
+from hf_mlnmt.training.tasks import Batches, Task
 from hf_mlnmt.training.trainer import TranslationTrainer
 
 __all__ = [

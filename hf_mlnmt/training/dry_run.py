@@ -12,8 +12,7 @@ import torch
 from hf_mlnmt.memory import peak_memory
 from hf_mlnmt.training.arguments import precision, schedule
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
-from hf_mlnmt.training.rotation import TaskBatchSampler
-from hf_mlnmt.training.tasks import Task, lasting_parameters
+from hf_mlnmt.training.tasks import Task, TaskBatchSampler, lasting_parameters
 
 if TYPE_CHECKING:
     from hf_mlnmt.recipe.schema import Recipe

@@ -1,4 +1,9 @@
-"""A run's folder: one process at a time, one recipe (but for what may be amended), one training set for its life."""
+"""A run's folder, and what "changed since the last start" means in it.
+
+One process at a time, one recipe (but for what may be amended), one training set from the first start to the last. A
+change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
+what is done with the checkpoints, or only what comes after them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
@@ -17,7 +24,99 @@ from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.building import build, load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.amending import WITHOUT_EFFECT, Changes, allowed_changes, is_below
+
+if TYPE_CHECKING:
+    from hf_mlnmt.training.preparation import RawPairs
+
+# Keys that change neither the weights nor the checkpoints so far, with all keys below them.
+FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
+# Of these, keys whose change leaves a finished run as finished as it was.
+WITHOUT_EFFECT = ("logging", "checkpoints.keep")
+# Schedules whose learning rate at a step depends on the step where the training ends.
+ENDING = ("cosine", "linear")
+# Keys that together say how many short cycles such a schedule ends with.
+CYCLES = ("budget.steps", "schedule.restarts", "schedule.restart_steps", "schedule.restart_factor")
+
+Changes = dict[str, tuple[Any, Any]]  # key -> (old, new); None where there is no such key
+
+
+def changes(before: Recipe, now: Recipe) -> Changes:
+    """The keys whose values differ; corpora are compared as a whole."""
+    return dict(_differences(before.to_dict(), now.to_dict()))
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key in [*before, *(key for key in now if key not in before)]:
+        old, new, name = before.get(key), now.get(key), f"{at}{key}"
+        whole = name in ("data.train", "data.dev") or at == "data.test."
+        if isinstance(old, dict) and isinstance(new, dict) and not whole:
+            yield from _differences(old, new, f"{name}.")
+        elif old != new:
+            yield name, (old, new)
+
+
+def is_below(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a key is one of these or lies below it."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
+    """The keys whose values differ, where none of them makes another training.
+
+    Args:
+        before: the recipe that the run began with.
+        place: the run's folder, for the message.
+
+    Raises: UserError that shows the conflicting keys, old -> new.
+    """
+    found = changes(before, now)
+    cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
+    conflicts = {
+        key: values for key, values in found.items() if key not in cycles and not _is_allowed(key, values, before)
+    }
+    if not conflicts:
+        return found
+    listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
+    reason = ""
+    if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
+        reason = (
+            f"\nThe learning rate of schedule {before.schedule.name} comes down to its end where the budget ends: with "
+            "another budget every step would have been another. inverse_sqrt, constant and newbob can go on, and a run "
+            "can have more or fewer short cycles at its end: schedule.restarts, with restart_steps more or fewer in "
+            "budget.steps for each."
+        )
+    raise UserError(
+        f"{place}: this folder holds a training with other settings (old -> new):\n{listed}{reason}\n"
+        "Choose another --output for the new ones, or go back to the old ones. Test sets, decoding, "
+        "checkpoints.average and logging may be changed at any time."
+    )
+
+
+def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
+    """Whether the learning rate is the same in every step that both have."""
+    old, new = before.schedule, now.schedule
+    if before.budget.steps is None or now.budget.steps is None or not old.name == new.name in ENDING:
+        return False
+    shapes = {(each.restart_steps, each.restart_factor) for each in (old, new) if each.restarts}
+    first = before.budget.steps - old.restarts * old.restart_steps
+    return len(shapes) < 2 and first == now.budget.steps - new.restarts * new.restart_steps
+
+
+def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
+    if is_below(key, FREE):
+        return True
+    if is_below(key, ("budget",)):
+        return before.schedule.name not in ENDING
+    if key == "evaluation.patience":  # nobody knows whether less patience would have stopped it before
+        old, new = values
+        return old is not None and (new is None or new >= old)
+    return False
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
 
 RECIPE, FINGERPRINTS = "recipe.yaml", "data/fingerprints.json"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -137,3 +236,47 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
             "choose another --output for the new data."
         )
     write_json(kept, fingerprints)
+
+
+MADE_OF = "made_of.json"
+
+
+def digest(*parts: Any) -> str:
+    """One short text that is equal for equal values."""
+    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+class MadeOf:
+    """What each product of a finished run was made of, in the run's folder: {product: digest}.
+
+    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. A product whose digest is as it was is
+    taken as it is. `tests` is the digest of all test sets' text, to see at the start whether one of them changed.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = output / MADE_OF
+        try:
+            self.digests = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.digests = {}
+
+    def same(self, product: str, value: str) -> bool:
+        """Whether a product was made of just this."""
+        return self.digests.get(product) == value
+
+    def note(self, product: str, value: str) -> None:
+        """Keep what a product was made of; called when it is there."""
+        if not self.same(product, value):
+            self.digests[product] = value
+            write_json(self.path, self.digests)
+
+
+def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
+    """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
+    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
+    return digest(manifests, {} if generation is None else generation.to_diff_dict())
+
+
+def digest_of_tests(tests: Sequence[RawPairs]) -> str:
+    """A digest of the names and the text of all test sets: equal where nothing changed."""
+    return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])

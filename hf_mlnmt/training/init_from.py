@@ -26,7 +26,7 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import check_model_folder
-from hf_mlnmt.training.averaging import open_weights
+from hf_mlnmt.training.checkpoints import open_weights
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")

@@ -21,8 +21,8 @@ from hf_mlnmt.evaluation import Results, read_results
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
-from hf_mlnmt.training import checkpoints, finishing, folder, resuming
-from hf_mlnmt.training.amending import Changes
+from hf_mlnmt.recipe.schema import saved_steps
+from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.training.arguments import (
     computes_bfloat16,
     higher_is_better,
@@ -31,18 +31,64 @@ from hf_mlnmt.training.arguments import (
     tracking_in,
     training_arguments,
 )
-from hf_mlnmt.training.callbacks import EarlyStopping, Interrupted, ShowProgress, StopOnSignal, sigterm_interrupts
+from hf_mlnmt.training.callbacks import (
+    DrawCurves,
+    EarlyStopping,
+    Interrupted,
+    LogBeforeSaving,
+    ShowProgress,
+    StopOnSignal,
+    WriteMetrics,
+    sigterm_interrupts,
+)
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.facts import facts_of
-from hf_mlnmt.training.history import DrawCurves, LogBeforeSaving, WriteMetrics
-from hf_mlnmt.training.loading import Batches
+from hf_mlnmt.training.folder import Changes, MadeOf, digest_of_tests
 from hf_mlnmt.training.preflight import check_before, doubts_about_rows
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.scoring import MadeOf, Scoring, digest_of_tests, score_texts, table_of
-from hf_mlnmt.training.tasks import lasting_parameters
+from hf_mlnmt.training.scoring import Scoring, best_and_average, facts_of, score_texts, table_of
+from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
+
+
+def is_done(checkpoint: Path, trainer: TranslationTrainer, early: EarlyStopping | None) -> bool:
+    """Whether a training that has come to this checkpoint is at its end."""
+    state = checkpoints.read_state(checkpoint)
+    stopped = early is not None and early.should_stop(state["log_history"])
+    return stopped or state["global_step"] >= trainer.steps()[0]
+
+
+def check(checkpoint: Path, trainer: TranslationTrainer, recipe: Recipe, early: EarlyStopping | None) -> None:
+    """Refuse to go on from a checkpoint that this training could not have made, or could not end with.
+
+    Raises: UserError for another number of processes, a budget that is spent, or too few checkpoints to average.
+    """
+    before = checkpoints.read_state(checkpoint)["meter"].get("processes", 1)
+    if before != trainer.args.world_size:
+        raise UserError(
+            f"{checkpoint}: made by {before} process(es), now there are {trainer.args.world_size}. Steps would "
+            f"mean other batches: start with {before} again, or choose another --output."
+        )
+    done, steps = checkpoints.step_of(checkpoint), trainer.steps()[0]
+    if done > steps:
+        raise UserError(
+            f"{checkpoint}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be shortened. "
+            "Raise the budget, or choose another --output."
+        )
+    if is_done(checkpoint, trainer, early):
+        kept, wanted = kept_steps(checkpoint.parent, trainer, recipe), recipe.checkpoints.average
+        if len(kept) < min(wanted, len([step for step in saved_steps(recipe, steps) if step <= done])):
+            raise UserError(
+                f"{checkpoint.parent}: checkpoints.average is {wanted}, but this run has kept {len(kept)}: "
+                f"{', '.join(map(str, kept))}. Lower it; checkpoints.keep says beforehand how many are kept."
+            )
+
+
+def kept_steps(saved: Path, trainer: TranslationTrainer, recipe: Recipe) -> list[int]:
+    """Steps of the checkpoints in `saved` that count for the average."""
+    trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], recipe.evaluation.every
+    return trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(saved)])
 
 
 def run_recipe(
@@ -60,7 +106,7 @@ def run_recipe(
     Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
     checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
     average). Started again with the same arguments after any interruption it goes on where it was, to the same weights
-    bit for bit on a CPU; with changes that `amending` allows, only what changed is done again.
+    bit for bit on a CPU; with changes that folder.py allows, only what changed is done again.
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a record.
@@ -135,7 +181,7 @@ class Run:
         if not self.processes.is_main_process:
             return None
         saved, generation = self.output / "checkpoints", getattr(trainer.model, "generation_config", None)
-        folders = finishing.best_and_average(saved, steps, best, self.output, generation)
+        folders = best_and_average(saved, steps, best, self.output, generation)
         self.account = {"init_from": account} if (account := preparation.account()) else {}
         return self._score(folders, steps, best, preparation, trainer)
 
@@ -246,14 +292,14 @@ class Run:
         checkpoint = checkpoints.last_good(saved, self.warn)
         self.processes.wait_for_everyone()
         if checkpoint is not None:
-            resuming.check(checkpoint, trainer, self.recipe, self.early)
+            check(checkpoint, trainer, self.recipe, self.early)
         return checkpoint
 
     def _train(self, trainer: TranslationTrainer, checkpoint: Path | None, preparation: Preparation) -> None:
         """Train from the last good checkpoint, or from the start, to the end."""
         saved = self.output / "checkpoints"
         if checkpoint is not None:
-            if resuming.is_done(checkpoint, trainer, self.early):
+            if is_done(checkpoint, trainer, self.early):
                 return
             self.tell(f"going on from {checkpoint}")
         else:
@@ -276,8 +322,8 @@ class Run:
     def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
         """The steps to average and the best step, of a training that is at its end."""
         saved = self.output / "checkpoints"
-        self.state = finishing.read_state(checkpoints.checkpoints(saved)[-1])
-        steps = resuming.kept_steps(saved, trainer, self.recipe)
+        self.state = checkpoints.read_state(checkpoints.checkpoints(saved)[-1])
+        steps = kept_steps(saved, trainer, self.recipe)
         return steps[-self.recipe.checkpoints.average :], self.state["best_global_step"]
 
     # After

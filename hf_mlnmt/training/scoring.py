@@ -1,76 +1,97 @@
-"""The finished models on the test sets: translations and their scores. What is unchanged is not done again.
+"""After the training: the best and the average model as complete folders, their translations and their scores.
 
-On test sets of text: the perplexity of language models, of other models the loss of their objective.
+What is unchanged is not done again. On test sets of text: the perplexity of language models, of other models the loss
+of their objective.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
 from accelerate import Accelerator
+from transformers import GenerationConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import write_json, write_text
-from hf_mlnmt.model_folder import RESULTS, auto_class_of, load_model
+from hf_mlnmt.files import write_text
+from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints
+from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.dev import DevSet
+from hf_mlnmt.training.folder import MadeOf, digest, digest_of_model
 from hf_mlnmt.training.objectives import Objective
+from hf_mlnmt.training.tasks import lasting_parameters
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.preparation import RawPairs
-
-MADE_OF = "made_of.json"
-
-
-def digest(*parts: Any) -> str:
-    """One short text that is equal for equal values."""
-    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+    from hf_mlnmt.training.trainer import TranslationTrainer
 
 
-class MadeOf:
-    """What each product of a finished run was made of, in the run's folder: {product: digest}.
+def facts_of(
+    recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
+) -> dict[str, Any]:
+    """The fields of `Results` that say how a model was trained, and further ones for the file.
 
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. A product whose digest is as it was is
-    taken as it is. `tests` is the digest of all test sets' text, to see at the start whether one of them changed.
+    Args:
+        state: of the last checkpoint, see checkpoints.read_state.
+        train: what was read of each training corpus, see Preparation.reports.
     """
+    meter, steps, content = state["meter"], state["global_step"], recipe.to_dict()
+    seconds = max(meter["seconds"], 1e-9)
+    return {
+        "data": {"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
+        "seed": recipe.seed,
+        "budget": {
+            "steps": steps,
+            "epochs": round(state["epoch"], 3),
+            "seconds": round(meter["seconds"], 1),
+            # The meter is the main process's; the others do as much.
+            "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
+            "target_tokens": meter["tokens"],
+            "processes": trainer.args.world_size,
+            "device": str(trainer.args.device),
+            "precision": precision(trainer.args),
+        },
+        "command": command,
+        "parameters": lasting_parameters(trainer.model),
+        "steps_per_second": round(steps / seconds, 3),
+        "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
+        "decoding": content["decoding"],
+        "languages": content["languages"],
+        "dev": [entry for entry in state["log_history"] if "eval_loss" in entry],
+        "recipe": content,
+    }
 
-    def __init__(self, output: Path) -> None:
-        self.path = output / MADE_OF
-        try:
-            self.digests = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self.digests = {}
 
-    def same(self, product: str, value: str) -> bool:
-        """Whether a product was made of just this."""
-        return self.digests.get(product) == value
+def best_and_average(
+    run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig | None
+) -> dict[str, Path]:
+    """Write output/best and output/average, unless they are there as they would be. `steps`: what to average.
 
-    def note(self, product: str, value: str) -> None:
-        """Keep what a product was made of; called when it is there."""
-        if not self.same(product, value):
-            self.digests[product] = value
-            write_json(self.path, self.digests)
-
-
-def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
-    """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
-    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
-    return digest(manifests, {} if generation is None else generation.to_diff_dict())
-
-
-def digest_of_tests(tests: Sequence[RawPairs]) -> str:
-    """A digest of the names and the text of all test sets: equal where nothing changed."""
-    return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])
+    Raises: UserError for a checkpoint that is not whole.
+    """
+    folder = {step: run / f"checkpoint-{step}" for step in [*steps, best_step or steps[-1]]}
+    for path in folder.values():
+        if problem := checkpoints.what_is_wrong(path):
+            raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
+    best, last = folder[best_step or steps[-1]], folder[steps[-1]]
+    made, found = MadeOf(output), {}
+    for name, first, weights_of in (("best", best, [best]), ("average", last, [folder[step] for step in steps])):
+        product, made_of = f"model/{name}", digest_of_model(weights_of, generation)
+        if not (output / name / WEIGHTS).is_file() or not made.same(product, made_of):
+            checkpoints.write_model(output / name, first, weights_of, generation)
+            made.note(product, made_of)
+        found[name] = output / name
+    return found
 
 
 class Scoring:

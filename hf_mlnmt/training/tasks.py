@@ -1,17 +1,27 @@
-"""A training is a list of tasks: a training set, an objective and a share of the batches each."""
+"""A training is a list of tasks: a training set, an objective and a share of the batches each.
+
+Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). From there to the
+batches of one process: which examples, in which order, collated by whom (`task_sampler`, `task_loader`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import TrainingArguments
 
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME
-from hf_mlnmt.training.objectives import Objective
+from hf_mlnmt.training.batching import Side, TokenBatchSampler
+from hf_mlnmt.training.objectives import SHOWN, Batch, Example, Objective
 
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
 
@@ -102,3 +112,193 @@ def is_head(name: str) -> bool:
 def lasting_parameters(model: nn.Module) -> int:
     """How many parameters the finished model has."""
     return sum(parameter.numel() for name, parameter in model.named_parameters() if not is_head(name))
+
+
+ORDER = 4  # beside the seed, so that the order of the tasks is drawn apart from what else is drawn by it
+
+
+class Rotation:
+    """The order of tasks, batch by batch: in each cycle every task has as many places as its share says.
+
+    The places of a cycle are shuffled anew in every cycle; which task is where is a pure function of (seed, place).
+
+    Args:
+        shares: of each task, above 0; only their ratios count. 1 and 0.5 make a cycle of three places.
+        seed: of the order.
+
+    Raises:
+        UserError: when the shares need a cycle of more than 1,000 places.
+    """
+
+    def __init__(self, shares: Sequence[float], seed: int) -> None:
+        self.counts, self.seed = whole_numbers(shares), seed
+        self.length = sum(self.counts)
+        self._tasks = np.repeat(np.arange(len(self.counts)), self.counts)
+        self._latest: tuple[int, np.ndarray] = (-1, self._tasks)  # a cycle and its order
+
+    def cycle(self, number: int) -> np.ndarray:
+        """The tasks of a cycle in order, by number: int64 (length,)."""
+        if self._latest[0] != number:
+            order = np.random.default_rng([self.seed, number, ORDER]).permutation(self.length)
+            self._latest = number, self._tasks[order]
+        return self._latest[1]
+
+    def at(self, place: int) -> tuple[int, int]:
+        """The task at a place (from 0), and how many places before it were that task's."""
+        number, within = divmod(place, self.length)
+        tasks = self.cycle(number)
+        task = int(tasks[within])
+        return task, number * self.counts[task] + int((tasks[:within] == task).sum())
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of the task with this number; of the first it is `seed` itself."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
+
+
+class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
+    """The batches of one process over all tasks: lists of (number of the task, index of the example, epoch).
+
+    The epoch is the task's own.
+
+    A batch is of one task, and all processes are at the same task at the same time. Each task goes through its own
+    epochs, one batch of its sampler after the other (a batch a process at each of the task's places). An epoch of the
+    training is one of the first task's, made longer until it ends with a whole cycle and a whole optimizer step.
+
+    Args:
+        samplers: of each task, for the same processes and accumulation.
+        rotation: which task comes when.
+    """
+
+    def __init__(self, samplers: Sequence[TokenBatchSampler], rotation: Rotation) -> None:
+        self.samplers, self.rotation, self.epoch = list(samplers), rotation, 0
+        self.accumulation, self.rank = samplers[0].accumulation, samplers[0].rank
+        cycles = math.ceil(len(samplers[0]) / rotation.counts[0])
+        together = self.accumulation // math.gcd(self.accumulation, rotation.length)  # cycles that end with a step
+        self.total = math.ceil(cycles / together) * together * rotation.length
+
+    def __len__(self) -> int:
+        """Batches of this process in one epoch of the training."""
+        return self.total
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for place in range(self.epoch * self.total, (self.epoch + 1) * self.total):
+            task, batches = self.at(place)
+            epoch = self.rotation.at(place)[1] // len(self.samplers[task])
+            yield [(task, index, epoch) for index in batches[self.rank]]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration yields."""
+        self.epoch = epoch
+
+    def at(self, place: int) -> tuple[int, list[list[int]]]:
+        """The task at a place, and the example indices that each process has there."""
+        task, count = self.rotation.at(place)
+        return task, self.samplers[task].at(count)
+
+    def members(self, step: int) -> list[tuple[int, list[int]]]:
+        """Task and example indices of each batch of optimizer step `step` (from 0), over all processes."""
+        places = range(step * self.accumulation, (step + 1) * self.accumulation)
+        return [(task, batch) for task, batches in map(self.at, places) for batch in batches]
+
+    def epochs(self, places: int) -> list[float]:
+        """How many epochs of its own each task goes through in so many places from the start."""
+        cycles, rest = divmod(places, self.rotation.length)
+        last = self.rotation.cycle(cycles)[:rest]
+        shown = [cycles * count + int((last == task).sum()) for task, count in enumerate(self.rotation.counts)]
+        return [count / len(sampler) for count, sampler in zip(shown, self.samplers)]
+
+
+TASK = "task"  # the key of a batch that names its task
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How sentences are put into batches; see `TokenBatchSampler`."""
+
+    tokens: int = 1024
+    side: Side = "target"
+    max_sentences: int | None = None
+
+
+def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArguments) -> TaskBatchSampler:
+    """The batches of this process.
+
+    Raises: UserError for a task that has too few examples.
+    """
+    seed = args.seed if args.data_seed is None else args.data_seed
+    samplers = []
+    for number, task in enumerate(tasks):
+        try:
+            samplers.append(_sampler(task, batches, seed_of(seed, number), args))
+        except UserError as error:
+            raise error if len(tasks) == 1 else UserError(f"task '{task.name}': {error}") from error
+    return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
+
+
+def _sampler(task: Task, batches: Batches, seed: int, args: TrainingArguments) -> TokenBatchSampler:
+    return TokenBatchSampler(
+        task.data.source_lengths,
+        task.data.target_lengths,
+        batches.tokens,
+        batches.side,
+        seed=seed,
+        world_size=args.world_size,
+        rank=args.process_index,
+        accumulation=args.gradient_accumulation_steps,
+        max_sentences=batches.max_sentences,
+        choose=task.data.choose,
+    )
+
+
+class EpochLoader(DataLoader):
+    """A DataLoader whose batch sampler, already split over the processes, hears which epoch begins."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer at the start of each epoch."""
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: TrainingArguments) -> EpochLoader:
+    """Loads the batches of a sampler, in processes of its own if the arguments say so."""
+    workers = args.dataloader_num_workers
+    return EpochLoader(
+        TaskExamples(tasks),
+        batch_sampler=sampler,
+        collate_fn=Collator([task.name for task in tasks], [task.objective.collate for task in tasks]),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+    )
+
+
+class TaskExamples(Dataset):
+    """All tasks' examples: item (number of a task, index, epoch) is the task's number and its example as it is shown
+    in that epoch (`SHOWN`)."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.sets = [task.data for task in tasks]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sets))
+
+    def __getitem__(self, item: tuple[int, int, int]) -> tuple[int, Example]:
+        task, index, epoch = item
+        return task, {**self.sets[task][index], SHOWN: np.array([epoch, index])}
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Examples of one task to the batch that its objective wants, with the task's name under the key "task"."""
+
+    names: list[str]
+    collates: list[Callable[[Sequence[Example]], Batch]]
+
+    def __call__(self, items: Sequence[tuple[int, Example]]) -> dict[str, Any]:
+        task = items[0][0]
+        return {**self.collates[task]([example for _, example in items]), TASK: self.names[task]}
+
+
+def split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
+    """The name of a batch's task, and its tensors."""
+    return batch[TASK], {name: value for name, value in batch.items() if name != TASK}

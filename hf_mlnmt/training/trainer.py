@@ -27,11 +27,20 @@ from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
-from hf_mlnmt.training.loading import Batches, TaskExamples, split, task_loader, task_sampler
 from hf_mlnmt.training.objectives import Batch
-from hf_mlnmt.training.rotation import TaskBatchSampler
 from hf_mlnmt.training.schedules import Schedule
-from hf_mlnmt.training.tasks import Task, active, attach_heads, check_needs
+from hf_mlnmt.training.tasks import (
+    Batches,
+    Task,
+    TaskBatchSampler,
+    TaskExamples,
+    active,
+    attach_heads,
+    check_needs,
+    split,
+    task_loader,
+    task_sampler,
+)
 
 
 class TaskLosses(nn.Module):
@@ -174,7 +183,7 @@ logger = logging.getLogger(__name__)
 
 
 class TranslationTrainer(Seq2SeqTrainer):
-    """Trains one task, or several in turn (see tasks.py and rotation.py), on batches of a token budget.
+    """Trains one task, or several in turn (see tasks.py), on batches of a token budget.
 
     Differs from Seq2SeqTrainer in this: the loss is the objective's, a sum over target tokens divided by the target
     tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has

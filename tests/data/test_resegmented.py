@@ -17,7 +17,7 @@ from hf_mlnmt.data.resegmented import CUTS, BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.demo.grammar import sample_demo_corpus
-from hf_mlnmt.training import corpora as recipe_corpora
+from hf_mlnmt.training import preparation
 from hf_mlnmt.training.batching import TokenBatchSampler
 
 PAIRS = 200
@@ -136,7 +136,7 @@ def test_a_run_shows_cut_pairs_and_then_the_plain_ones(tmp_path: Path, monkeypat
             assert self.max_length == 40
             return super().__getitem__(index)
 
-    monkeypatch.setattr(recipe_corpora, "Resegmented", Watched)
+    monkeypatch.setattr(preparation, "Resegmented", Watched)
     text = run_in(tmp_path, data={"bpe_dropout": 0.2, "bpe_dropout_epochs": 1}, budget={"epochs": 2})
     assert "cutting words for BPE-dropout 0.2" in text
     assert sorted(shown[:120]) == list(range(120, 240))

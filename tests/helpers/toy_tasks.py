@@ -33,7 +33,7 @@ from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.training import Batches, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, pad
-from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, seed_of
 
 ENCODER = Need("an encoder (get_encoder)", lambda model: callable(getattr(model, "get_encoder", None)))
 WIDTH = 16

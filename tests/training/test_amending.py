@@ -12,7 +12,7 @@ from helpers.tiny_run import run, same_weights, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
-from hf_mlnmt.training.amending import allowed_changes, changes
+from hf_mlnmt.training.folder import allowed_changes, changes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -16,8 +16,7 @@ from transformers import TrainerControl, TrainerState
 
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.training import run_recipe
-from hf_mlnmt.training.callbacks import Interrupted, ShowProgress
-from hf_mlnmt.training.history import DrawCurves, WriteMetrics, lines_until
+from hf_mlnmt.training.callbacks import DrawCurves, Interrupted, ShowProgress, WriteMetrics, lines_until
 from hf_mlnmt.training.scoring import table_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -227,7 +227,7 @@ def test_what_the_system_refuses_is_one_message(tmp_path, data, monkeypatch, err
     def refuse(*_, **kwargs):
         raise error
 
-    monkeypatch.setattr("hf_mlnmt.training.history.WriteMetrics.on_train_begin", refuse)
+    monkeypatch.setattr("hf_mlnmt.training.callbacks.WriteMetrics.on_train_begin", refuse)
     with pytest.raises(UserError, match=message):
         run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training.batching import TokenBatchSampler
-from hf_mlnmt.training.rotation import Rotation, TaskBatchSampler, seed_of
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, seed_of
 
 SHARES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 

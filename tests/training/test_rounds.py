@@ -16,7 +16,7 @@ from hf_mlnmt.data.synthetic import read_manifest
 from hf_mlnmt.generation.back_translation import Journal
 from hf_mlnmt.training import read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
-from hf_mlnmt.training.corpora import RecipeCorpora
+from hf_mlnmt.training.preparation import RecipeCorpora
 from hf_mlnmt.training.rounds import Rounds
 
 pytestmark = pytest.mark.usefixtures("one_thread")

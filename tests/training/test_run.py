@@ -20,8 +20,9 @@ from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
+from hf_mlnmt.training.folder import MadeOf
 from hf_mlnmt.training.preparation import Preparation, RawPairs
-from hf_mlnmt.training.scoring import MadeOf, Scoring
+from hf_mlnmt.training.scoring import Scoring
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import Batches, DevSet, NonFiniteLoss, Objective, Task, Translation, TranslationTrainer
-from hf_mlnmt.training.finishing import write_model
+from hf_mlnmt.training.checkpoints import write_model
 from hf_mlnmt.training.tasks import lasting_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")

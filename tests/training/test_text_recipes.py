@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
-from hf_mlnmt.training.corpora import RecipeCorpora
+from hf_mlnmt.training.preparation import RecipeCorpora
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = {"files": {"source": "train.en", "target": "train.de"}}

@@ -30,8 +30,7 @@ def average(
         hf-mlnmt model average runs/a/checkpoints/checkpoint-900 runs/a/checkpoints/checkpoint-1000 -o average-of-2
     """
     from hf_mlnmt.files import check_new_folder
-    from hf_mlnmt.training.checkpoints import checkpoints_to_average
-    from hf_mlnmt.training.finishing import write_model
+    from hf_mlnmt.training.checkpoints import checkpoints_to_average, write_model
 
     check_new_folder(output, force, "config.json")
     folders = checkpoints_to_average(checkpoints, last)
