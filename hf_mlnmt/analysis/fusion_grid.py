@@ -6,7 +6,6 @@ With sequence-level normalization (4.4) a search knows gamma alone: points of on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.files import size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.made_from import differences, sha256_of_lines
 from hf_mlnmt.table import Number, Table
 
 # The thesis's; 0 is the translation models alone.
@@ -85,8 +85,8 @@ class Grid:
             "decoding": self.options,
             "generation_config": self._generation(),
             "sentences": len(self.sources),
-            "sources": _digest(self.sources),
-            "references": [_digest(lines) for lines in self.references],
+            "sources": sha256_of_lines(self.sources),
+            "references": [sha256_of_lines(lines) for lines in self.references],
         }
 
     def _generation(self) -> Row:
@@ -104,7 +104,7 @@ class Grid:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: cannot be read as a grid ({error!r}). Choose another --output.") from error
         now = json.loads(json.dumps(self.settings()))
-        if different := [name for name in now if then.get(name) != now[name]]:
+        if different := [name for name in differences(then, now, whole=["*"]) if name in now]:
             raise UserError(
                 f"{path}: is the grid of something else: {', '.join(different)} differ. Choose another --output, or "
                 "remove that file."
@@ -186,7 +186,3 @@ def _gamma(alpha: float, beta: float) -> float | None:
 
 def _shown(value: float) -> str:
     return f"{value:g}"
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -28,7 +28,6 @@ The study of probing: several systems on several tasks, resumable, as rows and p
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -60,6 +59,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path, write_json
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.made_from import Digest
 
 CHUNK = 4096  # sentences in a file of the cache
 
@@ -97,14 +97,9 @@ def mean_states(
 
 def fingerprint(model: Any) -> str:
     """A digest of the encoder's weights (of several, the model's) and of the config: what the vectors depend on."""
-    digest = hashlib.sha256()
     fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
-    digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
     encoder = model if has_modules(model) else model.get_encoder()
-    for name, weight in sorted(encoder.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return Digest("sha256").value(fields).weights(encoder.state_dict(), shapes=False).hex()
 
 
 def cached_states(
@@ -143,7 +138,7 @@ def cached_states(
 
 
 def _name(of_model: str, layer: int, chunk: Sequence[Sequence[int]]) -> str:
-    return hashlib.sha256(f"{of_model} {layer} {chunk}".encode()).hexdigest()[:32]
+    return Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
 
 
 def _read_states(path: Path) -> Tensor | None:
@@ -262,8 +257,8 @@ def probe_key(
     """A digest of all that a probe's result depends on, to recognise one that is done."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
     used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
-    content = json.dumps([fingerprint(parts.model), layer, classifier, used, task.classes, texts], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    content = [fingerprint(parts.model), layer, classifier, used, task.classes, texts]
+    return Digest("sha256").value(content).hex()[:16]
 
 
 def probe(

@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -22,6 +21,7 @@ from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, check_tag, languages_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, size_and_crc, write_json
+from hf_mlnmt.made_from import Digest
 
 log = logging.getLogger(__name__)
 _CHUNK = 2000
@@ -248,17 +248,14 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
 
     A data set is known by its name, config and split: delete the encoded folder when it changed under that name.
     """
-    digest = blake2b(digest_size=16)
+    digest = Digest()
     for path in spec.local_files(root):
         if path.is_file():
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        digest.update(b"\0")
+            digest.file(path)
+        digest.text("\0")
     processing = {side: value.to_dict() for side, value in tokenizers.processing.items()}
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
-    digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
+    return digest.value(parts).hex()
 
 
 def identity_of(tokenizer: Any) -> str:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.made_from import sha256
 
 MANIFEST = "manifest.json"
 SCHEMA = "hf_mlnmt.generation.back_translation/1"
@@ -104,9 +104,3 @@ def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
         return f"has {size:,} bytes, {told['bytes']:,} expected"
     found = sha256(path)
     return None if found == told["sha256"] else f"its SHA-256 is {found[:12]}..., {told['sha256'][:12]}... expected"
-
-
-def sha256(path: str | Path) -> str:
-    """The hash of a file's bytes, as `sha256sum` prints it."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

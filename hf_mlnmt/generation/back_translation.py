@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest, sha256
+from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, only_one, write_json
 from hf_mlnmt.generation.synthetic_methods import (
@@ -37,6 +37,7 @@ from hf_mlnmt.generation.synthetic_methods import (
     check_reasons,
     doubts_about_language,
 )
+from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TEXT_FILES, fetch_small_files
 
 _FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
@@ -48,9 +49,7 @@ def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
     A model of the Hub must have been loaded before. `options` are the Hub's (revision).
     """
     folder = fetch_small_files(name, **options)
-    paths = {path for pattern in _FILES for path in folder.glob(pattern)}
-    files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
-    return {"name": name, "files": {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}}
+    return {"name": name, "files": sha256_of_files(folder, _FILES)}
 
 
 def identity_of_text(
@@ -80,34 +79,23 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
             problems.clear()
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """What of two identities (the content of a manifest or a state) is not the same, for people to read.
 
     Names of models and texts, and versions, are no difference: content is.
     """
-    found = [*_of_model(before["model"], now["model"]), *_of_text(before["text"], now["text"])]
-    for key in ("direction", "tag", "settings"):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            found += [f"{name}: {old.get(name)} -> {new.get(name)}" for name in names]
-        elif old != new:
-            found.append(f"{key}: {old} -> {new}")
-    old, new = before["method"], now["method"]
-    found += [
-        f"method, {name}: {old.get(name)} -> {new.get(name)}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    ]
-    return found
+    yield from _of_model(before["model"], now["model"])
+    yield from _of_text(before["text"], now["text"])
+    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
+    for key, (was, is_now) in differences(old, new).items():
+        yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
 
 
 def _of_model(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[str]:
-    old, new = (before or {}).get("files", {}), (now or {}).get("files", {})
-    for name in sorted({**old, **new}):
-        if old.get(name) != new.get(name):
-            what = "is new" if name not in old else "is gone" if name not in new else "has another content"
-            yield f"the model's {name} {what} ({(before or now or {})['name']} -> {(now or before or {})['name']})"
+    files = ((about or {}).get("files", {}) for about in (before, now))
+    for name, (old, new) in sorted(differences(*files).items()):
+        what = "is new" if old is None else "is gone" if new is None else "has another content"
+        yield f"the model's {name} {what} ({(before or now or {})['name']} -> {(now or before or {})['name']})"
 
 
 def _of_text(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -344,7 +332,7 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     state = Journal.kept(folder)
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     before = manifest.content if manifest else state["about"] if state else None
-    if before and (changed := differences(before, about)):
+    if before and (changed := [*_what_changed(before, about)]):
         what = "finished" if manifest else "not finished"
         raise UserError(
             f"{folder}: holds a corpus ({what}) of something else:\n  " + "\n  ".join(changed) + "\n"

@@ -11,7 +11,6 @@ CRC-32 of every file. What does not fit its entry.json, or was made by other ver
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from torch import nn
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.files import atomic_folder, cache_folder, size_and_crc, write_json
+from hf_mlnmt.made_from import Digest
 from hf_mlnmt.zoo.systems import architecture_of
 
 ACTIVATIONS = {
@@ -154,13 +154,8 @@ LAYOUT = 1  # to be raised when ctranslate2_model.py writes something else
 
 def content_hash(model: Any, vocabularies: Sequence[Sequence[str]]) -> str:
     """Of everything that a converted model is made of: the config, every weight, the tokens of both sides."""
-    found = hashlib.blake2b(digest_size=16)
     settings = {name: value for name, value in model.config.to_dict().items() if not name.startswith(("_", "transf"))}
-    found.update(json.dumps([settings, *vocabularies], sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
-    for name, tensor in sorted(model.state_dict().items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return found.hexdigest()
+    return Digest().value([settings, *vocabularies]).weights(model.state_dict()).hex()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ logger says so.
 """
 
 import ctypes
-import hashlib
 import os
 import platform
 import shlex
@@ -22,6 +21,7 @@ import torch
 from transformers.utils import logging
 
 from hf_mlnmt.files import cache_folder
+from hf_mlnmt.made_from import Digest
 
 logger = logging.get_logger(__name__)
 
@@ -84,11 +84,11 @@ def _gemm(number: str) -> int | None:
 
 def _compiled(compiler: str, number: str) -> Path:
     """The library in the cache; compiled now if it is not there for this source, compiler and processor."""
-    key = hashlib.sha256(SOURCE.read_bytes())
+    made_from = Digest("sha256").file(SOURCE)
     for part in (compiler, str(Path(compiler).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
-        key.update(part.encode() + b"\0")
+        made_from.text(f"{part}\0")
     folder = cache_folder()
-    target = folder / f"search_{number}_{key.hexdigest()[:16]}.so"
+    target = folder / f"search_{number}_{made_from.hex()[:16]}.so"
     if target.is_file():
         return target
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from transformers import GenerationConfig
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, size_and_crc, write_json
+from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, copy_all_but_weights, is_causal_folder
 from hf_mlnmt.training.tasks import is_head
 
@@ -133,13 +134,14 @@ def check_same_model(checkpoint: Path, config: Any) -> None:
     except (OSError, ValueError) as error:
         raise UserError(f"{checkpoint / CONFIG}: cannot be read ({error}); it is not a checkpoint.") from error
     ours = json.loads(config.to_json_string(use_diff=False))
-    for name in sorted(ours.keys() & theirs.keys() - NO_ARCHITECTURE, key=lambda name: (name != "model_type", name)):
-        if ours[name] != theirs[name]:
-            raise UserError(
-                f"{checkpoint}: {name} is {theirs[name]!r} in this checkpoint but {ours[name]!r} in the model to "
-                "be trained. A run cannot go on from a checkpoint of another architecture or vocabulary: use the "
-                "settings it was trained with, or another --output folder."
-            )
+    changed = differences(theirs, ours, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & ours.keys() & theirs.keys()
+    if changed:
+        name = min(changed, key=lambda name: (name != "model_type", name))
+        raise UserError(
+            f"{checkpoint}: {name} is {theirs[name]!r} in this checkpoint but {ours[name]!r} in the model to "
+            "be trained. A run cannot go on from a checkpoint of another architecture or vocabulary: use the "
+            "settings it was trained with, or another --output folder."
+        )
 
 
 @contextmanager

@@ -12,14 +12,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
+from hf_mlnmt.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.building import build, load_yaml
 from hf_mlnmt.recipe.schema import Recipe
@@ -37,27 +37,13 @@ ENDING = ("cosine", "linear")
 # Keys that together say how many short cycles such a schedule ends with.
 CYCLES = ("budget.steps", "schedule.restarts", "schedule.restart_steps", "schedule.restart_factor")
 
-Changes = dict[str, tuple[Any, Any]]  # key -> (old, new); None where there is no such key
+# Corpora are compared as a whole.
+WHOLE = ("data.train", "data.dev", "data.test.*")
 
 
 def changes(before: Recipe, now: Recipe) -> Changes:
-    """The keys whose values differ; corpora are compared as a whole."""
-    return dict(_differences(before.to_dict(), now.to_dict()))
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    for key in [*before, *(key for key in now if key not in before)]:
-        old, new, name = before.get(key), now.get(key), f"{at}{key}"
-        whole = name in ("data.train", "data.dev") or at == "data.test."
-        if isinstance(old, dict) and isinstance(new, dict) and not whole:
-            yield from _differences(old, new, f"{name}.")
-        elif old != new:
-            yield name, (old, new)
-
-
-def is_below(key: str, names: tuple[str, ...]) -> bool:
-    """Whether a key is one of these or lies below it."""
-    return any(key == name or key.startswith(f"{name}.") for name in names)
+    """The keys whose values differ."""
+    return differences(before.to_dict(), now.to_dict(), whole=WHOLE)
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
@@ -118,7 +104,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-RECIPE, FINGERPRINTS = "recipe.yaml", "data/fingerprints.json"
+RECIPE, FINGERPRINTS, MADE_FROM = "recipe.yaml", "data/fingerprints.json", "made_of.json"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -238,39 +224,6 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
     write_json(kept, fingerprints)
 
 
-MADE_OF = "made_of.json"
-
-
-def digest(*parts: Any) -> str:
-    """One short text that is equal for equal values."""
-    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-
-
-class MadeOf:
-    """What each product of a finished run was made of, in the run's folder: {product: digest}.
-
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. A product whose digest is as it was is
-    taken as it is. `tests` is the digest of all test sets' text, to see at the start whether one of them changed.
-    """
-
-    def __init__(self, output: Path) -> None:
-        self.path = output / MADE_OF
-        try:
-            self.digests = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self.digests = {}
-
-    def same(self, product: str, value: str) -> bool:
-        """Whether a product was made of just this."""
-        return self.digests.get(product) == value
-
-    def note(self, product: str, value: str) -> None:
-        """Keep what a product was made of; called when it is there."""
-        if not self.same(product, value):
-            self.digests[product] = value
-            write_json(self.path, self.digests)
-
-
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
     manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
@@ -280,3 +233,12 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 def digest_of_tests(tests: Sequence[RawPairs]) -> str:
     """A digest of the names and the text of all test sets: equal where nothing changed."""
     return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])
+
+
+def made_from(output: Path) -> MadeFrom:
+    """What each product of a run was made from.
+
+    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `tests` is the digest of all test sets'
+    text, to see at the start whether one of them changed.
+    """
+    return MadeFrom(output / MADE_FROM)

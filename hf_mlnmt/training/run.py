@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
+from hf_mlnmt.made_from import Changes
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
@@ -43,7 +44,7 @@ from hf_mlnmt.training.callbacks import (
 )
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.folder import Changes, MadeOf, digest_of_tests
+from hf_mlnmt.training.folder import digest_of_tests, made_from
 from hf_mlnmt.training.preflight import check_before, doubts_about_rows
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.scoring import Scoring, best_and_average, facts_of, score_texts, table_of
@@ -219,7 +220,7 @@ class Run:
 
     def _tests_changed(self, preparation: Preparation) -> bool:
         now = digest_of_tests(preparation.test_sets())
-        return MadeOf(self.output).digests.get("tests", now) != now
+        return made_from(self.output).digests.get("tests", now) != now
 
     def _check(self, preparation: Preparation) -> None:
         """Everything that can be known beforehand."""
@@ -339,7 +340,7 @@ class Run:
         """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
         tests = preparation.test_sets()
         facts = facts_of(self.recipe, self.state, trainer, self.reports, self.command) | self.account
-        made = MadeOf(self.output)
+        made = made_from(self.output)
         made_of = {"best": [best or steps[-1]], "average": steps}
         scoring = Scoring(self.output, made, self.tell)
         pairs, texts = [one for one in tests if one.references], [one for one in tests if not one.references]

@@ -21,13 +21,14 @@ from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.files import write_text
+from hf_mlnmt.made_from import MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.arguments import precision
 from hf_mlnmt.training.dev import DevSet
-from hf_mlnmt.training.folder import MadeOf, digest, digest_of_model
+from hf_mlnmt.training.folder import digest_of_model, made_from
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.tasks import lasting_parameters
 
@@ -84,7 +85,7 @@ def best_and_average(
         if problem := checkpoints.what_is_wrong(path):
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
     best, last = folder[best_step or steps[-1]], folder[steps[-1]]
-    made, found = MadeOf(output), {}
+    made, found = made_from(output), {}
     for name, first, weights_of in (("best", best, [best]), ("average", last, [folder[step] for step in steps])):
         product, made_of = f"model/{name}", digest_of_model(weights_of, generation)
         if not (output / name / WEIGHTS).is_file() or not made.same(product, made_of):
@@ -102,7 +103,7 @@ class Scoring:
         tell: hears what is being done.
     """
 
-    def __init__(self, output: Path, made: MadeOf, tell: Callable[[str], None]) -> None:
+    def __init__(self, output: Path, made: MadeFrom, tell: Callable[[str], None]) -> None:
         self.output, self.made, self.tell = output, made, tell
 
     def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:

@@ -20,7 +20,7 @@ from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
-from hf_mlnmt.training.folder import MadeOf
+from hf_mlnmt.training.folder import made_from
 from hf_mlnmt.training.preparation import Preparation, RawPairs
 from hf_mlnmt.training.scoring import Scoring
 
@@ -258,7 +258,7 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
 
     monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name, **options: Echo())
     tests = [RawPairs(code, ["a"], ["l'un"], code, code) for code in ("de", "fr")]
-    scoring = Scoring(tmp_path, MadeOf(tmp_path), print)
+    scoring = Scoring(tmp_path, made_from(tmp_path), print)
     scores = scoring.score(tmp_path / "average", tests, "toy", {}).scores
     for code in ("de", "fr"):
         assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
