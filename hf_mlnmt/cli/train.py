@@ -71,12 +71,16 @@ def train(
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
 
     from accelerate import PartialState
+    from rich.console import Console
 
+    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.training import run_recipe
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
     try:
-        _train(recipe, data, output, set_ or [], seed, dry_run)
+        with LinesProgress(console := Console(stderr=True)) as progress:
+            run_recipe(recipe, data, output, set_ or [], seed, dry_run, console, watcher=progress.watcher())
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum
@@ -92,32 +96,3 @@ def train(
     PartialState().destroy_process_group()
     if code:
         raise typer.Exit(code)
-
-
-def _train(recipe: Path, data: Path, output: Path | None, settings: list[str], seed: int | None, dry_run: bool) -> None:
-    """Train a recipe, or its rounds."""
-    from hf_mlnmt.recipe.reading import read_content
-    from hf_mlnmt.training import run_recipe
-    from hf_mlnmt.zoo.records import record_path
-
-    content, _ = read_content(record_path("training", recipe), settings, seed)
-    if "rounds" not in content:
-        run_recipe(recipe, data, output, settings, seed, dry_run)
-        return
-
-    from accelerate import PartialState
-    from rich.console import Console
-
-    from hf_mlnmt.cli.terminal import LinesProgress
-    from hf_mlnmt.errors import UserError
-    from hf_mlnmt.training.rounds import Rounds
-
-    if PartialState().num_processes > 1:
-        raise UserError(f"{recipe}: rounds are trained by one process: leave --processes out.")
-    console = Console(stderr=True)
-    plan = Rounds(recipe, data, output, settings, seed, console)
-    if dry_run:
-        plan.dry()
-        return
-    with LinesProgress(console) as progress:
-        plan.run(progress.watcher())

@@ -358,9 +358,10 @@ class DrawCurves(TrainerCallback):
     `paused`: a context in which the time is not counted as training's.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        self.folder, self.warn = folder, warn
-        self.paused: Callable[[], AbstractContextManager] = nullcontext
+    def __init__(
+        self, folder: Path, warn: Callable[[str], None], paused: Callable[[], AbstractContextManager] = nullcontext
+    ) -> None:
+        self.folder, self.warn, self.paused = folder, warn, paused
         self._last = time.monotonic()
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

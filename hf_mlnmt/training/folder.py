@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,6 +197,14 @@ def compare(output: Path, recipe: Recipe) -> Changes:
             f"{output / 'average'} with `hf-mlnmt evaluate`, or choose another --output."
         )
     return found
+
+
+def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[RawPairs]]) -> bool:
+    """Whether nothing is to be done: there are results, no key changed, and the test sets have the same text."""
+    if changes or not (output / RESULTS).is_file():
+        return False
+    now = digest_of_tests(tests())
+    return made_from(output).digests.get("tests", now) == now
 
 
 def clean(output: Path) -> None:

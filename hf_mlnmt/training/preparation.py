@@ -379,22 +379,6 @@ class Preparation:
         except UserError as error:
             raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
 
-    @staticmethod
-    def name_losses(dev_sets: list[dev.DevSet], tasks: list[Task]) -> None:
-        """Give each development set of a task that does not translate its task's objective to measure.
-
-        data.dev is of the one task that there is, where it is text.
-        """
-        objectives: dict[str, Objective | None] = {
-            task.name: task.objective.measured() for task in tasks if not task.objective.translates
-        }
-        if len(tasks) == 1 and tasks[0].name not in {one.name for one in dev_sets}:
-            objectives = dict.fromkeys([MAIN_DEV], objectives.get(tasks[0].name))
-        for one in dev_sets:
-            one.objective = objectives.get(one.name)
-        if len(tasks) == 1 and dev_sets and dev_sets[0].references:
-            dev_sets[0].parts = tasks[0].objective.measured_parts()
-
     def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
         """The development sets, whole, with the recipe's metrics where they are translated."""
         lowercase = tokenizers.processing["target"].lowercase
@@ -450,9 +434,9 @@ class Preparation:
             raise UserError(f"{spec}: no sentences; data.{name} needs some.")
         return RawPairs(name, texts, [], str(spec.language))
 
-    def encoded_test(self, name: str) -> Any:
+    def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
         """A test set, encoded."""
-        return self.corpora.encode(f"test.{name}", self.test_specs[name], self.tokenizers())
+        return self.corpora.encode(f"test.{name}", self.test_specs[name], tokenizers)
 
     # Model
 
@@ -507,3 +491,19 @@ class Preparation:
         """What `initialise` kept, when this run began."""
         path = self.output / ACCOUNT
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
+    """The development sets, those of a task that does not translate with its task's objective to measure.
+
+    data.dev is of the one task that there is, where it is text.
+    """
+    objectives: dict[str, Objective | None] = {
+        task.name: task.objective.measured() for task in tasks if not task.objective.translates
+    }
+    if len(tasks) == 1 and tasks[0].name not in {each.name for each in dev_sets}:
+        objectives = dict.fromkeys([MAIN_DEV], objectives.get(tasks[0].name))
+    first, *others = (dataclasses.replace(each, objective=objectives.get(each.name)) for each in dev_sets)
+    if len(tasks) == 1 and first.references:
+        first = dataclasses.replace(first, parts=tasks[0].objective.measured_parts())
+    return [first, *others]

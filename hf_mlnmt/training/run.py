@@ -1,11 +1,20 @@
-"""A whole training from a recipe: tokenizers, data, model, training, averaging, scores. Stopped, it goes on."""
+"""A whole training from a recipe, in stages: check, data, model, train, average, score. Stopped, it goes on.
+
+`train_one` is all stages in their order; each takes what those before it returned. A recipe with `rounds` is several
+trainings, one after the other, that translate for one another (`train_in_rounds`; rounds.py).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import shlex
 import signal
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +25,11 @@ from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from hf_mlnmt.data.synthetic import MANIFEST
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results
+from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.checks import check_budget
@@ -44,52 +56,13 @@ from hf_mlnmt.training.callbacks import (
 )
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.folder import digest_of_tests, made_from
 from hf_mlnmt.training.preflight import check_before, doubts_about_rows
-from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.preparation import EncodedSet, Preparation, measured_by
+from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.scoring import Scoring, best_and_average, facts_of, score_texts, table_of
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import record_path
-
-
-def is_done(checkpoint: Path, trainer: TranslationTrainer, early: EarlyStopping | None) -> bool:
-    """Whether a training that has come to this checkpoint is at its end."""
-    state = checkpoints.read_state(checkpoint)
-    stopped = early is not None and early.should_stop(state["log_history"])
-    return stopped or state["global_step"] >= trainer.steps()[0]
-
-
-def check(checkpoint: Path, trainer: TranslationTrainer, recipe: Recipe, early: EarlyStopping | None) -> None:
-    """Refuse to go on from a checkpoint that this training could not have made, or could not end with.
-
-    Raises: UserError for another number of processes, a budget that is spent, or too few checkpoints to average.
-    """
-    before = checkpoints.read_state(checkpoint)["meter"].get("processes", 1)
-    if before != trainer.args.world_size:
-        raise UserError(
-            f"{checkpoint}: made by {before} process(es), now there are {trainer.args.world_size}. Steps would "
-            f"mean other batches: start with {before} again, or choose another --output."
-        )
-    done, steps = checkpoints.step_of(checkpoint), trainer.steps()[0]
-    if done > steps:
-        raise UserError(
-            f"{checkpoint}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be shortened. "
-            "Raise the budget, or choose another --output."
-        )
-    if is_done(checkpoint, trainer, early):
-        kept, wanted = kept_steps(checkpoint.parent, trainer, recipe), recipe.checkpoints.average
-        if len(kept) < min(wanted, len([step for step in saved_steps(recipe, steps) if step <= done])):
-            raise UserError(
-                f"{checkpoint.parent}: checkpoints.average is {wanted}, but this run has kept {len(kept)}: "
-                f"{', '.join(map(str, kept))}. Lower it; checkpoints.keep says beforehand how many are kept."
-            )
-
-
-def kept_steps(saved: Path, trainer: TranslationTrainer, recipe: Recipe) -> list[int]:
-    """Steps of the checkpoints in `saved` that count for the average."""
-    trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], recipe.evaluation.every
-    return trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(saved)])
 
 
 def run_recipe(
@@ -101,43 +74,50 @@ def run_recipe(
     dry_run: bool = False,
     console: Console | None = None,
     command: str | None = None,
-) -> Results | None:
+    watcher: Watcher | None = None,
+) -> Results | dict[str, Results] | None:
     """Train a model as a recipe says, score it, and leave complete model folders.
 
     Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
     checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
     average). Started again with the same arguments after any interruption it goes on where it was, to the same weights
-    bit for bit on a CPU; with changes that folder.py allows, only what changed is done again.
+    bit for bit on a CPU; with changes that folder.py allows, only what changed is done again. Of a recipe with rounds
+    `output` has such a folder for each round, and what was translated for it in <round>.synthetic/.
 
     Args:
         recipe: a Recipe, the path of its YAML, or the name of a record.
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
-        dry_run: only print sizes, batches and estimates; nothing is left behind; returns None.
+        dry_run: only print sizes, batches and estimates; nothing is left behind.
+        watcher: is told how translations between rounds go; default: the console is, without progress.
+
+    Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
+        other processes than the main one.
 
     Raises:
         UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
+    path = None
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(record_path("training", recipe), settings, seed)
+        path = record_path("training", recipe)
+        recipe = read_recipe(path, settings, seed)
     elif settings or seed is not None:
         raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
-    if recipe.rounds is not None:
-        raise UserError(f"{recipe.path}: has rounds, which are trained one after the other: hf-mlnmt train.")
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
-    run = Run(recipe, Path(data), Path(output or Path("runs") / named), console or Console(stderr=True))
-    run.command = command or _command(run.processes.num_processes)
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    main = run.processes.is_main_process
-    with folder.explained(run.output), tracking_in(run.output):
-        if main:
-            folder.check_output(run.output)
-        if dry_run:
-            run.dry()
-            return None
-        with folder.alone(run.output) if main else nullcontext(), sigterm_interrupts():
-            return run.go()
+    processes = PartialState(cpu=not torch.accelerator.is_available())
+    run = Run(
+        recipe,
+        Path(data),
+        Path(output or Path("runs") / named),
+        console or Console(stderr=True),
+        processes,
+        command or _command(processes.num_processes),
+    )
+    if recipe.rounds is None:
+        return train_in_folder(run, dry_run)
+    if path is None:
+        raise TypeError("a recipe with rounds is given as its path: each round reads it with keys of its own")
+    return train_in_rounds(run, read_rounds(path, settings, seed), dry_run, watcher)
 
 
 def _command(processes: int) -> str:
@@ -147,217 +127,363 @@ def _command(processes: int) -> str:
     return shlex.join([*words, *(["--processes", str(processes)] if processes > 1 else [])])
 
 
+@dataclass(frozen=True)
 class Run:
-    """One run and its folder."""
+    """What a training is given. All else is what its stages return.
 
-    def __init__(self, recipe: Recipe, data: Path, output: Path, console: Console) -> None:
-        self.recipe, self.data, self.output, self.console = recipe, data, output, console
-        self.processes = PartialState(cpu=not torch.accelerator.is_available())
-        self.command = ""
-        self.amended: Changes = {}
+    data: the folder that the recipe's paths are relative to. output: the run's folder.
+    command: what a user types to get this run.
+    """
 
-    def tell(self, text: str) -> None:
+    recipe: Recipe
+    data: Path
+    output: Path
+    console: Console
+    processes: PartialState
+    command: str
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return self.processes.is_main_process
+
+    @property
+    def saved(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.output / "checkpoints"
+
+    def tell(self, text: str, style: str | None = None) -> None:
         """A line for the user, from one process only."""
-        if self.processes.is_main_process:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if self.is_main:
+            self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A warning for the user, in yellow, from one process only."""
-        if self.processes.is_main_process:
-            self.console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self.tell(text, "yellow")
 
-    def go(self) -> Results | None:
-        """The whole job; the results, on the main process."""
-        preparation = Preparation(self.recipe, self.data, self.output, self.tell)
-        if self._is_finished(preparation):
-            self.tell(f"{self.output} is finished, and nothing changed since. Choose another --output for another run.")
-            return read_results(self.output / RESULTS)
-        self._prepare(preparation)
-        trainer = self._trainer(preparation)
-        checkpoint = self._last_checkpoint(trainer)
-        if self.processes.is_main_process:
-            folder.keep_recipe(self.output, self.recipe, self.command, amended=bool(self.amended))
-        self._train(trainer, checkpoint, preparation)
-        steps, best = self._finished(trainer)
-        if not self.processes.is_main_process:
+
+def train_in_folder(run: Run, dry_run: bool) -> Results | None:
+    """`train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    with folder.explained(run.output), tracking_in(run.output):
+        if run.is_main:
+            folder.check_output(run.output)
+        if dry_run:
+            dry_run_of_one(run)
             return None
-        saved, generation = self.output / "checkpoints", getattr(trainer.model, "generation_config", None)
-        folders = best_and_average(saved, steps, best, self.output, generation)
-        self.account = {"init_from": account} if (account := preparation.account()) else {}
-        return self._score(folders, steps, best, preparation, trainer)
+        with folder.alone(run.output) if run.is_main else nullcontext(), sigterm_interrupts():
+            return train_one(run)
 
-    def dry(self) -> None:
-        """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
-        if self.processes.is_main_process:
-            folder.compare(self.output, self.recipe)
-        with folder.temporary() as self.output:
-            preparation = Preparation(self.recipe, self.data, self.output, self.tell)
-            self._check(preparation)
-            self._prepare(preparation)
-            trainer = self._trainer(preparation)
-            preparation.initialise(trainer.model, self.tokenizers)
-            self.tell(dry_run_report(self.recipe, trainer))
 
-    # Before
+def train_one(run: Run) -> Results | None:
+    """One training from its recipe to its scores; the results, on the main process."""
+    preparation = Preparation(run.recipe, run.data, run.output, run.tell)
+    start = check(run, preparation)
+    if start.finished:
+        run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
+        return read_results(run.output / RESULTS)
+    data = make_data(run, preparation)
+    training = make_model(run, preparation, data)
+    checkpoint = last_checkpoint(run, training)
+    if run.is_main:
+        folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(start.changes))
+    train(run, preparation, data, training, checkpoint)
+    trained = end_of_training(run, training)
+    if not run.is_main:
+        return None
+    models = average(run, training, trained)
+    return score(run, preparation, data, training, trained, models)
 
-    def _is_finished(self, preparation: Preparation) -> bool:
-        """Whether nothing is to be done in this folder; the same on every process. Checks everything if something is.
 
-        `amended` are then the keys of the recipe that are other than in an earlier start.
-        """
-        finished = False
-        if self.processes.is_main_process:
-            self.amended = folder.compare(self.output, self.recipe)
-            if self.amended:
-                self.tell(f"{self.output}: changed since the last start: {', '.join(self.amended)}")
-            done = (self.output / RESULTS).is_file() and not self.amended
-            finished = done and not self._tests_changed(preparation)
-            if not finished:
-                self._check(preparation)
-                folder.clean(self.output)
-                folder.keep_recipe(self.output, self.recipe, self.command)
-        return broadcast_object_list([finished])[0] if self.processes.num_processes > 1 else finished
+def dry_run_of_one(run: Run) -> None:
+    """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
+    if run.is_main:
+        folder.compare(run.output, run.recipe)
+    with folder.temporary() as output:
+        run = dataclasses.replace(run, output=output)
+        preparation = Preparation(run.recipe, run.data, run.output, run.tell)
+        _warn_before(run, preparation)
+        data = make_data(run, preparation)
+        training = make_model(run, preparation, data)
+        preparation.initialise(training.trainer.model, data.tokenizers)
+        run.tell(dry_run_report(run.recipe, training.trainer))
 
-    def _tests_changed(self, preparation: Preparation) -> bool:
-        now = digest_of_tests(preparation.test_sets())
-        return made_from(self.output).digests.get("tests", now) != now
 
-    def _check(self, preparation: Preparation) -> None:
-        """Everything that can be known beforehand."""
-        if self.processes.is_main_process:
-            for warning in check_before(preparation, self.processes.num_processes):
-                self.warn(warning)
+# Check
 
-    def _prepare(self, preparation: Preparation) -> None:
-        """Tokenizers and data are made by one process while the others wait, then read by all."""
-        with self.processes.main_process_first():
-            self.tokenizers = preparation.tokenizers()
-            self.training_sets = preparation.training_sets(self.tokenizers)
-            self.dev_sets = preparation.dev_sets(self.tokenizers)
-        self.reports = preparation.reports(self.training_sets)
-        if self.processes.is_main_process:
-            folder.check_data(self.output, preparation.fingerprints(self.training_sets))
 
-    def _trainer(self, preparation: Preparation) -> TranslationTrainer:
-        recipe, batch = self.recipe, self.recipe.batch
-        arguments = training_arguments(recipe, self.output)
-        if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
-            self.warn(
-                "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
-                "Set precision.dtype to float32, or to auto, which chooses."
-            )
-        if line := remark(recipe, arguments.use_cpu):
-            self.warn(line)
-        model = preparation.model(self.tokenizers)
-        tasks = preparation.tasks(model, self.tokenizers, self.training_sets)
-        preparation.name_losses(self.dev_sets, tasks)
-        trainer = TranslationTrainer(
-            model,
-            arguments,
-            tasks,
-            Batches(batch.tokens, batch.side, batch.max_sentences),
-            schedule(recipe),
-            self.dev_sets,
-            save_extras=self.tokenizers.save,
-            callbacks=self._callbacks(),
+@dataclass(frozen=True)
+class Start:
+    """What a run's folder says of it: whether nothing is to be done, and which keys changed since the last start.
+
+    The other processes know only the first.
+    """
+
+    finished: bool
+    changes: Changes
+
+
+def check(run: Run, preparation: Preparation) -> Start:
+    """Compare with the last start; if there is something to do, check everything that can be known beforehand."""
+    finished, changes = False, {}
+    if run.is_main:
+        changes = folder.compare(run.output, run.recipe)
+        if changes:
+            run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
+        finished = folder.is_finished(run.output, changes, preparation.test_sets)
+        if not finished:
+            _warn_before(run, preparation)
+            folder.clean(run.output)
+            folder.keep_recipe(run.output, run.recipe, run.command)
+    if run.processes.num_processes > 1:
+        (finished,) = broadcast_object_list([finished])
+    return Start(finished, changes)
+
+
+def _warn_before(run: Run, preparation: Preparation) -> None:
+    if run.is_main:
+        for warning in check_before(preparation, run.processes.num_processes):
+            run.warn(warning)
+
+
+# Data
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on and scored while training; `training_sets` by the names of their tasks."""
+
+    tokenizers: Tokenizers
+    training_sets: Mapping[str, EncodedSet]
+    dev_sets: Sequence[DevSet]
+
+
+def make_data(run: Run, preparation: Preparation) -> Data:
+    """Tokenizers and data are made by one process while the others wait, then read by all."""
+    with run.processes.main_process_first():
+        tokenizers = preparation.tokenizers()
+        data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
+    if run.is_main:
+        folder.check_data(run.output, preparation.fingerprints(data.training_sets))
+    return data
+
+
+# Model
+
+
+@dataclass(frozen=True)
+class Training:
+    """The trainer, which holds the model and its tasks, and the callbacks that are asked something afterwards."""
+
+    trainer: TranslationTrainer
+    progress: ShowProgress
+    stop: StopOnSignal
+    early: EarlyStopping | None
+
+
+def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
+    """The model with new weights, its tasks, and the trainer around them."""
+    recipe, batch = run.recipe, run.recipe.batch
+    arguments = training_arguments(recipe, run.output)
+    if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
+        run.warn(
+            "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
+            "Set precision.dtype to float32, or to auto, which chooses."
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
-        self.curves.paused = trainer.meter.paused
-        for warning in [*check_budget(recipe, trainer.steps()[0]), *doubts_about_rows(model.config, tasks)]:
-            self.warn(warning)
-        return trainer
+    if line := remark(recipe, arguments.use_cpu):
+        run.warn(line)
+    model = preparation.model(data.tokenizers)
+    tasks = preparation.tasks(model, data.tokenizers, data.training_sets)
+    dev_sets = measured_by(tasks, data.dev_sets)
+    trainer = TranslationTrainer(
+        model,
+        arguments,
+        tasks,
+        Batches(batch.tokens, batch.side, batch.max_sentences),
+        schedule(recipe),
+        dev_sets,
+        save_extras=data.tokenizers.save,
+    )
+    trainer.remove_callback(PrinterCallback)
+    progress, stop, patience = ShowProgress(run.console), StopOnSignal(), recipe.evaluation.patience
+    early = EarlyStopping(recipe.evaluation.best, higher_is_better(recipe), patience) if patience else None
+    shown = next((each for each in dev_sets if each.references), dev_sets[0])
+    metrics = WriteMetrics(run.output, shown, recipe.seed, run.tell)
+    curves = DrawCurves(run.output, run.warn, trainer.meter.paused)
+    for callback in (progress, stop, metrics, curves, *filter(None, [early])):
+        trainer.add_callback(callback)
+    trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
+    for warning in [*check_budget(recipe, trainer.steps()[0]), *doubts_about_rows(model.config, tasks)]:
+        run.warn(warning)
+    return Training(trainer, progress, stop, early)
 
-    def _shown(self) -> DevSet:
-        """The development set whose translations are shown: the first that is translated, if any is."""
-        return next((one for one in self.dev_sets if one.references), self.dev_sets[0])
 
-    def _callbacks(self) -> list[Any]:
-        settings = self.recipe.evaluation
-        self.progress, self.stop, self.early = ShowProgress(self.console), StopOnSignal(), None
-        self.curves = DrawCurves(self.output, self.warn)
-        metrics = WriteMetrics(self.output, self._shown(), self.recipe.seed, self.tell)
-        found: list[Any] = [self.progress, self.stop, metrics, self.curves]
-        if settings.patience:
-            self.early = EarlyStopping(settings.best, higher_is_better(self.recipe), settings.patience)
-            found.append(self.early)
-        return found
+# Train
 
-    # Training
 
-    def _last_checkpoint(self, trainer: TranslationTrainer) -> Path | None:
-        """Where training goes on; the same on every process."""
-        saved = self.output / "checkpoints"
-        if self.processes.is_main_process:
-            checkpoints.remove_leftovers(saved)
-        checkpoint = checkpoints.last_good(saved, self.warn)
-        self.processes.wait_for_everyone()
-        if checkpoint is not None:
-            check(checkpoint, trainer, self.recipe, self.early)
-        return checkpoint
+def last_checkpoint(run: Run, training: Training) -> Path | None:
+    """Where training goes on; the same on every process.
 
-    def _train(self, trainer: TranslationTrainer, checkpoint: Path | None, preparation: Preparation) -> None:
-        """Train from the last good checkpoint, or from the start, to the end."""
-        saved = self.output / "checkpoints"
-        if checkpoint is not None:
-            if is_done(checkpoint, trainer, self.early):
-                return
-            self.tell(f"going on from {checkpoint}")
-        else:
-            preparation.initialise(trainer.model, self.tokenizers)
-        parameters = lasting_parameters(trainer.model)
-        self.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        finally:
-            self.progress.close()
-            self.stop.release()
-        if self.stop.signum is not None:
-            name = signal.Signals(self.stop.signum).name
-            raise Interrupted(
-                self.stop.signum,
-                f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {saved}. The same "
-                "command goes on from there.",
-            )
+    Raises: UserError for a checkpoint that this training could not have made, or could not end with.
+    """
+    if run.is_main:
+        checkpoints.remove_leftovers(run.saved)
+    checkpoint = checkpoints.last_good(run.saved, run.warn)
+    run.processes.wait_for_everyone()
+    if checkpoint is not None:
+        _check_checkpoint(checkpoint, run, training)
+    return checkpoint
 
-    def _finished(self, trainer: TranslationTrainer) -> tuple[list[int], int | None]:
-        """The steps to average and the best step, of a training that is at its end."""
-        saved = self.output / "checkpoints"
-        self.state = checkpoints.read_state(checkpoints.checkpoints(saved)[-1])
-        steps = kept_steps(saved, trainer, self.recipe)
-        return steps[-self.recipe.checkpoints.average :], self.state["best_global_step"]
 
-    # After
-
-    def _score(
-        self,
-        folders: dict[str, Path],
-        steps: list[int],
-        best: int | None,
-        preparation: Preparation,
-        trainer: TranslationTrainer,
-    ) -> Results:
-        """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-        tests = preparation.test_sets()
-        facts = facts_of(self.recipe, self.state, trainer, self.reports, self.command) | self.account
-        made = made_from(self.output)
-        made_of = {"best": [best or steps[-1]], "average": steps}
-        scoring = Scoring(self.output, made, self.tell)
-        pairs, texts = [one for one in tests if one.references], [one for one in tests if not one.references]
-        results = {
-            name: scoring.score(model, pairs, self.recipe.stem, {**facts, "checkpoints": made_of[name]})
-            for name, model in folders.items()
-        }
-        if texts:
-            objective = trainer.tasks[0].objective
-            self.console.print(
-                score_texts(folders, results, objective, self.tokenizers, texts, preparation.encoded_test)
-            )
-        made.note("tests", digest_of_tests(tests))
-        results["average"].write(self.output / RESULTS)
-        if pairs:
-            self.console.print(table_of(results))
-        self.tell(
-            f"models: {folders['average']} and {folders['best']}; results, curves and translations lie beside them"
+def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
+    """Refuse another number of processes, a budget that is spent, and too few checkpoints to average."""
+    now = training.trainer.args.world_size
+    before = checkpoints.read_state(checkpoint)["meter"].get("processes", 1)
+    if before != now:
+        raise UserError(
+            f"{checkpoint}: made by {before} process(es), now there are {now}. Steps would "
+            f"mean other batches: start with {before} again, or choose another --output."
         )
-        return results["average"]
+    done, steps = checkpoints.step_of(checkpoint), training.trainer.steps()[0]
+    if done > steps:
+        raise UserError(
+            f"{checkpoint}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be shortened. "
+            "Raise the budget, or choose another --output."
+        )
+    if is_done(checkpoint, training):
+        kept, wanted = _kept_steps(run, training), run.recipe.checkpoints.average
+        if len(kept) < min(wanted, len([step for step in saved_steps(run.recipe, steps) if step <= done])):
+            raise UserError(
+                f"{checkpoint.parent}: checkpoints.average is {wanted}, but this run has kept {len(kept)}: "
+                f"{', '.join(map(str, kept))}. Lower it; checkpoints.keep says beforehand how many are kept."
+            )
+
+
+def is_done(checkpoint: Path, training: Training) -> bool:
+    """Whether a training that has come to this checkpoint is at its end."""
+    state = checkpoints.read_state(checkpoint)
+    stopped = training.early is not None and training.early.should_stop(state["log_history"])
+    return stopped or state["global_step"] >= training.trainer.steps()[0]
+
+
+def train(run: Run, preparation: Preparation, data: Data, training: Training, checkpoint: Path | None) -> None:
+    """Train from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
+    trainer, stop = training.trainer, training.stop
+    if checkpoint is not None:
+        if is_done(checkpoint, training):
+            return
+        run.tell(f"going on from {checkpoint}")
+    else:
+        preparation.initialise(trainer.model, data.tokenizers)
+    parameters = lasting_parameters(trainer.model)
+    run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        training.progress.close()
+        stop.release()
+    if stop.signum is not None:
+        name = signal.Signals(stop.signum).name
+        raise Interrupted(
+            stop.signum,
+            f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
+            "command goes on from there.",
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training has come to: its last state, the steps to average, and the step with the best dev score."""
+
+    state: Mapping[str, Any]
+    steps: Sequence[int]
+    best: int
+
+
+def end_of_training(run: Run, training: Training) -> Trained:
+    """What is in the checkpoints of a training that is at its end."""
+    state = checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
+    steps = _kept_steps(run, training)[-run.recipe.checkpoints.average :]
+    return Trained(state, steps, state["best_global_step"] or steps[-1])
+
+
+def _kept_steps(run: Run, training: Training) -> list[int]:
+    """Steps of the saved checkpoints that count for the average."""
+    trainer = training.trainer
+    trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], run.recipe.evaluation.every
+    return trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(run.saved)])
+
+
+# Average, score
+
+
+def average(run: Run, training: Training, trained: Trained) -> dict[str, Path]:
+    """The best and the average model as complete folders, by their names."""
+    generation = getattr(training.trainer.model, "generation_config", None)
+    return best_and_average(run.saved, trained.steps, trained.best, run.output, generation)
+
+
+def score(
+    run: Run, preparation: Preparation, data: Data, training: Training, trained: Trained, models: Mapping[str, Path]
+) -> Results:
+    """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
+    tests = preparation.test_sets()
+    reports = preparation.reports(data.training_sets)
+    facts = facts_of(run.recipe, trained.state, training.trainer, reports, run.command)
+    if account := preparation.account():
+        facts["init_from"] = account
+    made = folder.made_from(run.output)
+    steps = {"best": [trained.best], "average": list(trained.steps)}
+    scoring = Scoring(run.output, made, run.tell)
+    pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
+    results = {
+        name: scoring.score(model, pairs, run.recipe.stem, {**facts, "checkpoints": steps[name]})
+        for name, model in models.items()
+    }
+    if texts:
+        objective, tokenizers = training.trainer.tasks[0].objective, data.tokenizers
+        encode = functools.partial(preparation.encoded_test, tokenizers=tokenizers)
+        run.console.print(score_texts(models, results, objective, tokenizers, texts, encode))
+    made.note("tests", folder.digest_of_tests(tests))
+    results["average"].write(run.output / RESULTS)
+    if pairs:
+        run.console.print(table_of(results))
+    run.tell(f"models: {models['average']} and {models['best']}; results, curves and translations lie beside them")
+    return results["average"]
+
+
+# Rounds
+
+
+def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | None) -> dict[str, Results] | None:
+    """Every round in its turn; what is finished is passed over, what was interrupted goes on.
+
+    A dry run checks every round and prints what it would cost; of what is not translated yet, without it.
+    """
+    watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
+    for warning in rounds.doubts(run.data):
+        run.warn(warning)
+    results = {}
+    for stage in rounds.stages.values():
+        run.tell(f"round {stage.name}: {'-'.join(stage.languages)}", "bold")
+        recipe, synthetic = stage.recipe, rounds.synthetic(run.output, stage)
+        if stage.translation is not None:
+            if not dry_run:
+                if run.is_main:
+                    rounds.translate(run.data, run.output, stage, watcher)
+                _wait_for(run, synthetic / MANIFEST)
+            if (synthetic / MANIFEST).is_file():
+                recipe = stage.with_synthetic(synthetic)
+            else:
+                run.tell(f"{synthetic} is still to be made: what follows is without it.")
+        one = dataclasses.replace(run, recipe=recipe, output=run.output / stage.name)
+        results[stage.name] = train_in_folder(one, dry_run)
+    return {name: each for name, each in results.items() if each is not None} or None
+
+
+def _wait_for(run: Run, file: Path) -> None:
+    """Until the main process has written it, however long that takes: a barrier alone gives up after some minutes."""
+    while not file.is_file():
+        time.sleep(1)
+    run.processes.wait_for_everyone()

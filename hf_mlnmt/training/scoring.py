@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(
-    recipe: Recipe, state: dict[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
+    recipe: Recipe, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
 ) -> dict[str, Any]:
     """The fields of `Results` that say how a model was trained, and further ones for the file.
 
@@ -74,25 +74,26 @@ def facts_of(
 
 
 def best_and_average(
-    run: Path, steps: list[int], best_step: int | None, output: Path, generation: GenerationConfig | None
+    saved: Path, steps: Sequence[int], best: int, output: Path, generation: GenerationConfig | None
 ) -> dict[str, Path]:
-    """Write output/best and output/average, unless they are there as they would be. `steps`: what to average.
+    """Write output/best and output/average, unless they are there as they would be; from the checkpoints in `saved`.
+
+    steps: what to average. best: the step with the best dev score.
 
     Raises: UserError for a checkpoint that is not whole.
     """
-    folder = {step: run / f"checkpoint-{step}" for step in [*steps, best_step or steps[-1]]}
+    folder = {step: saved / f"checkpoint-{step}" for step in [*steps, best]}
     for path in folder.values():
         if problem := checkpoints.what_is_wrong(path):
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
-    best, last = folder[best_step or steps[-1]], folder[steps[-1]]
-    made, found = made_from(output), {}
-    for name, first, weights_of in (("best", best, [best]), ("average", last, [folder[step] for step in steps])):
+    made = made_from(output)
+    for name, averaged in (("best", [best]), ("average", steps)):
+        weights_of = [folder[step] for step in averaged]
         product, made_of = f"model/{name}", digest_of_model(weights_of, generation)
         if not (output / name / WEIGHTS).is_file() or not made.same(product, made_of):
-            checkpoints.write_model(output / name, first, weights_of, generation)
+            checkpoints.write_model(output / name, weights_of[-1], weights_of, generation)
             made.note(product, made_of)
-        found[name] = output / name
-    return found
+    return {name: output / name for name in ("best", "average")}
 
 
 class Scoring:

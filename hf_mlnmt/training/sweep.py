@@ -96,7 +96,10 @@ def plan(
 def _job(path: Path, point: dict[str, Any], seed: int | None, settings: Sequence[str], keys: list[str]) -> Job:
     own = [f"{key}={as_yaml(value)}" for key, value in point.items()]
     everything = (*settings, *own)
-    number = read_recipe(path, everything, seed).seed
+    recipe = read_recipe(path, everything, seed)
+    if recipe.rounds is not None:
+        raise UserError(f"{path}: has rounds, which a sweep does not train. Train this recipe by itself.")
+    number = recipe.seed
     name = ".".join([path.stem, *(f"{_short(key, keys)}-{_in_a_name(point[key])}" for key in keys), f"seed{number}"])
     return Job(name, path, path.stem, number, point, everything)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.processes import launch
 from helpers.synthetic_corpora import write_synthetic
 from helpers.tiny_run import same_weights, write_recipe
 from rich.console import Console
@@ -17,7 +19,8 @@ from hf_mlnmt.generation.back_translation import Journal
 from hf_mlnmt.training import read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 from hf_mlnmt.training.preparation import RecipeCorpora
-from hf_mlnmt.training.rounds import Rounds
+from hf_mlnmt.training.rounds import read_rounds
+from hf_mlnmt.training.sweep import plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROUNDS = {
@@ -47,9 +50,10 @@ def write(path, **changes):
     return write_recipe(path, **{"rounds": ROUNDS, **changes})
 
 
-def rounds(recipe, data, output):
+def train(recipe, data, output, dry_run=False):
+    """The results of each round, and what was printed."""
     text = io.StringIO()
-    return Rounds(recipe, data, output, console=Console(file=text, width=200)), text
+    return run_recipe(recipe, data, output, dry_run=dry_run, console=Console(file=text, width=200)), text.getvalue()
 
 
 def changed(name: str, **keys):
@@ -58,8 +62,9 @@ def changed(name: str, **keys):
 
 def test_rounds_build_on_one_another_and_go_on_where_they_were_interrupted(data, tmp_path, monkeypatch):
     recipe = write(tmp_path / "recipe.yaml")
-    results = rounds(recipe, data, tmp_path / "whole")[0].run()
+    results, text = train(recipe, data, tmp_path / "whole")
     assert list(results) == list(ROUNDS)
+    assert "reading" in text, "the console is told what is translated"
     first = yaml.safe_load((tmp_path / "whole" / "first" / "recipe.yaml").read_text())
     again = yaml.safe_load((tmp_path / "whole" / "back-again" / "recipe.yaml").read_text())
     assert (first["languages"]["source"], again["languages"]["source"]) == ("en", "de")
@@ -91,22 +96,22 @@ def test_rounds_build_on_one_another_and_go_on_where_they_were_interrupted(data,
         with monkeypatch.context() as patch:
             patch.setattr(kind, name, replacement)
             with pytest.raises(RuntimeError, match="power cut"):
-                rounds(recipe, data, tmp_path / "cut")[0].run()
-    rounds(recipe, data, tmp_path / "cut")[0].run()
+                train(recipe, data, tmp_path / "cut")
+    train(recipe, data, tmp_path / "cut")
     for name in ROUNDS:
         assert same_weights(tmp_path / "whole" / name, tmp_path / "cut" / name)
-    plan, text = rounds(recipe, data, tmp_path / "cut")
-    plan.run()
-    assert text.getvalue().count("is finished, and nothing changed since") == 3
+    _, text = train(recipe, data, tmp_path / "cut")
+    assert text.count("is finished, and nothing changed since. Choose another --output") == 3
+    assert text.count("synthetic is finished, and nothing changed since") == 2
 
 
 def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
     settings = {"text": "train.de", "model": "back", "settings": {"limit": 100}}
-    plan, text = rounds(write(tmp_path / "recipe.yaml", rounds=changed("first", translate=settings, ratio=2)), data,
-                        tmp_path / "run")  # fmt: skip
-    plan.dry()
-    assert "rounds.first.ratio is 2, for 120 parallel pairs, and the text has 100 lines" in text.getvalue()
-    assert text.getvalue().count("steps/s") == 3
+    recipe = write(tmp_path / "recipe.yaml", rounds=changed("first", translate=settings, ratio=2))
+    results, text = train(recipe, data, tmp_path / "run", dry_run=True)
+    assert results is None
+    assert "rounds.first.ratio is 2, for 120 parallel pairs, and the text has 100 lines" in text
+    assert text.count("steps/s") == 3
     assert not (tmp_path / "run").exists()
 
 
@@ -126,20 +131,38 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
 )
 def test_rounds_that_cannot_be(data, tmp_path, described, message):
     with pytest.raises(UserError, match=message):
-        rounds(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
+        train(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_text_is_found_before_the_first_round(data, tmp_path):
     described = changed("first", translate={"model": "back", "text": "nothing.de"})
-    plan, _ = rounds(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
+    recipe = write(tmp_path / "recipe.yaml", rounds=described)
     with pytest.raises(UserError, match=r"nothing\.de: no such file"):
-        plan.run()
+        train(recipe, data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_train_names_the_verb_for_rounds(data, tmp_path):
-    with pytest.raises(UserError, match="has rounds, which are trained one after the other: hf-mlnmt train"):
-        run_recipe(write(tmp_path / "recipe.yaml"), data, tmp_path / "run")
+def test_a_recipe_with_rounds_is_given_as_its_path_and_not_to_a_sweep(tmp_path):
+    path = write(tmp_path / "recipe.yaml")
+    with pytest.raises(TypeError, match="given as its path"):
+        run_recipe(read_recipe(path), tmp_path, tmp_path / "run")
+    with pytest.raises(UserError, match="has rounds, which a sweep does not train"):
+        plan([path])
+
+
+def test_two_processes_train_in_rounds(data, tmp_path):
+    """One of them translates, and the other waits for it."""
+    settings = {"drop": [], "limit": 20, "max_new_tokens": 8}
+    asked = {"model": "back", "text": "train.de", "method": {"name": "sampling", "seed": 3}, "settings": settings}
+    rounds = {"back": {"reverse": True}, "first": {"translate": asked}}
+    recipe = write(tmp_path / "recipe.yaml", rounds=rounds, budget={"steps": 4})
+    script = tmp_path / "train.py"
+    script.write_text("import typer; from hf_mlnmt.cli.train import train; typer.run(train)")
+    launch(str(script), str(recipe), "--data", str(data), "--output", str(tmp_path / "run"))
+    assert read_manifest(tmp_path / "run" / "first.synthetic").pairs == 20
+    for name in rounds:
+        assert json.loads((tmp_path / "run" / name / "results.json").read_text())["budget"]["processes"] == 2
 
 
 def test_the_recipes_of_the_docs_are_recipes(tmp_path):
@@ -151,7 +174,7 @@ def test_the_recipes_of_the_docs_are_recipes(tmp_path):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block, encoding="utf-8")
         if "rounds:" in block:
-            assert list(Rounds(path, tmp_path).stages) == ["backward", "first", "backward-2", "second"]
+            assert list(read_rounds(path).stages) == ["backward", "first", "backward-2", "second"]
         else:
             RecipeCorpora(read_recipe(path), tmp_path, tmp_path / "run", print)
     assert len(blocks) == 3
