@@ -1,7 +1,17 @@
 """A run's folder, and what "changed since the last start" means in it.
 
-One process at a time, one recipe (but for what may be amended), one training set from the first start to the last. A
-change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
+One process at a time, one recipe (but for what may be amended), one training set from the first start to the last.
+
+| compared with the last start | if it changed |
+| --- | --- |
+| the recipe (`compare`): `FREE` keys; a longer budget, more patience | what they change is done again (`MadeFrom`) |
+| the recipe: other keys, and a longer budget where the schedule ends with it | refused, key by key: old -> new |
+| training data and tokenizers (`check_data`) | refused |
+| text of the test sets (`is_finished`) | translated and scored again |
+| checkpoints and decoding (`digest_of_model`), versions (scoring.py) | models, translations, scores are made again |
+| number of processes, too few checkpoints left (run.py) | refused |
+
+A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
 what is done with the checkpoints, or only what comes after them.
 """
 
@@ -36,7 +46,6 @@ WITHOUT_EFFECT = ("logging", "checkpoints.keep")
 ENDING = ("cosine", "linear")
 # Keys that together say how many short cycles such a schedule ends with.
 CYCLES = ("budget.steps", "schedule.restarts", "schedule.restart_steps", "schedule.restart_factor")
-
 # Corpora are compared as a whole.
 WHOLE = ("data.train", "data.dev", "data.test.*")
 
@@ -55,13 +64,13 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
     Raises: UserError that shows the conflicting keys, old -> new.
     """
-    found = changes(before, now)
+    changed = changes(before, now)
     cycles = CYCLES if _differ_in_cycles_alone(before, now) else ()
     conflicts = {
-        key: values for key, values in found.items() if key not in cycles and not _is_allowed(key, values, before)
+        key: values for key, values in changed.items() if key not in cycles and not _is_allowed(key, values, before)
     }
     if not conflicts:
-        return found
+        return changed
     listed = "\n".join(f"  {key}: {_short(old)} -> {_short(new)}" for key, (old, new) in conflicts.items())
     reason = ""
     if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
@@ -189,14 +198,14 @@ def compare(output: Path, recipe: Recipe) -> Changes:
     before = kept_recipe(output)
     if before is None:
         return {}
-    found = allowed_changes(before, recipe, str(output))
-    found = {key: values for key, values in found.items() if not is_below(key, WITHOUT_EFFECT)}
-    if found and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
+    allowed = allowed_changes(before, recipe, str(output))
+    changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
+    if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
         raise UserError(
-            f"{output}: {', '.join(found)} cannot be changed: this run is finished and its checkpoints are gone. Score "
-            f"{output / 'average'} with `hf-mlnmt evaluate`, or choose another --output."
+            f"{output}: {', '.join(changed)} cannot be changed: this run is finished and its checkpoints are gone. "
+            f"Score {output / 'average'} with `hf-mlnmt evaluate`, or choose another --output."
         )
-    return found
+    return changed
 
 
 def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[RawPairs]]) -> bool:

@@ -108,9 +108,9 @@ class Preflight:
         """Key of the recipe -> development or test set."""
         sets: dict[str, Spec] = {
             "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec
-            for name, spec in self.preparation.dev_specs.items()
+            for name, spec in self.preparation.corpora.dev.items()
         }
-        return sets | {f"data.test.{name}": spec for name, spec in self.preparation.test_specs.items()}
+        return sets | {f"data.test.{name}": spec for name, spec in self.preparation.corpora.test.items()}
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:

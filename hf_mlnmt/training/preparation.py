@@ -47,7 +47,7 @@ EncodedSet = Corpora | Resegmented
 Spec = TypeVar("Spec", CorpusSpec, TextSpec)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TaskCorpora:
     """A task of a recipe: what its keys say, read and checked."""
 
@@ -56,26 +56,31 @@ class TaskCorpora:
     languages: dict[str, str]
     objective: NamedObjective
     seed: int
-    pairs: list[CorpusSpec] = dataclasses.field(default_factory=list)  # one of the two is empty
-    texts: list[TextSpec] = dataclasses.field(default_factory=list)
+    pairs: Sequence[CorpusSpec] = ()  # one of the two is empty
+    texts: Sequence[TextSpec] = ()
 
     @property
-    def specs(self) -> list[CorpusSpec] | list[TextSpec]:
+    def specs(self) -> Sequence[CorpusSpec] | Sequence[TextSpec]:
         """The task's corpora: pairs, or text of one language."""
         return self.pairs or self.texts
 
 
 class RecipeCorpora:
-    """The training corpora of all tasks of a recipe.
+    """What the keys of a recipe say of its corpora, read and checked: those of its tasks, `dev` and `test` by name.
 
     Raises: UserError naming the field, when it is made.
     """
 
-    def __init__(self, recipe: Recipe, root: Path, output: Path, tell: Callable[[str], None]) -> None:
-        self.recipe, self.root, self.output, self.tell = recipe, root, output, tell
+    def __init__(self, recipe: Recipe, root: Path) -> None:
+        self.recipe, self.root = recipe, root
         self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
         self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
+        self.dev = self._dev()
+        languages = dataclasses.asdict(recipe.languages)
+        self.test = {
+            name: self._reader()(fields, ("data", "test", name), languages) for name, fields in recipe.data.test.items()
+        }
 
     def _task(self, number: int, name: str, section: TaskSection) -> TaskCorpora:
         recipe = self.recipe
@@ -84,17 +89,40 @@ class RecipeCorpora:
         said = ("objective",) if recipe.tasks is None else ("tasks", name, "objective")
         objective = read_objective(section.objective, str(recipe.path), said)
         many = section.data if isinstance(section.data, list) else [section.data]
-        task = TaskCorpora(name, section, languages, objective, seed_of(recipe.seed, number))
+        seed = seed_of(recipe.seed, number)
         if objective.key.reads == "text":
-            task.texts = [self.text_spec(fields, at, languages, objective.key.side) for fields in many]
-            task.languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in task.texts))}
-        else:
-            task.pairs = [self.pair_spec(fields, at, languages) for fields in many]
-            try:
-                check_ratios(task.pairs, recipe.data.temperature)
-            except UserError as error:
-                raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
-        return task
+            texts = [self.text_spec(fields, at, languages, objective.key.side) for fields in many]
+            languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in texts))}
+            return TaskCorpora(name, section, languages, objective, seed, texts=texts)
+        pairs = [self.pair_spec(fields, at, languages) for fields in many]
+        try:
+            check_ratios(pairs, recipe.data.temperature)
+        except UserError as error:
+            raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
+        return TaskCorpora(name, section, languages, objective, seed, pairs)
+
+    def _reader(self) -> Callable[..., CorpusSpec | TextSpec]:
+        """What data.dev and data.test hold: pairs, or text where data.train is text."""
+        task = self.tasks[0]
+        alone = self.recipe.tasks is None and task.texts
+        return self._text_reader(task) if alone else self.pair_spec
+
+    def _text_reader(self, task: TaskCorpora) -> Callable[..., TextSpec]:
+        return functools.partial(self.text_spec, usual=task.objective.key.side)
+
+    def _dev(self) -> dict[str, CorpusSpec | TextSpec]:
+        """Name -> development set, the most important first."""
+        specs: dict[str, CorpusSpec | TextSpec] = {}
+        if self.recipe.data.dev is not None:
+            languages = dataclasses.asdict(self.recipe.languages)
+            specs[MAIN_DEV] = self._reader()(self.recipe.data.dev, ("data", "dev"), languages)
+        for task in self.tasks:
+            if task.section.dev is not None:
+                read: Callable[..., CorpusSpec | TextSpec]
+                read = self._text_reader(task) if task.texts else self.pair_spec
+                languages = dataclasses.asdict(task.section.languages or self.recipe.languages)
+                specs[task.name] = read(task.section.dev, ("tasks", task.name, "dev"), languages)
+        return specs
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
         """A corpus of pairs; one that names no languages is of these."""
@@ -166,8 +194,8 @@ class RecipeCorpora:
                     if (pairs.languages or {}).get(side) == language and name not in read:
                         read.add(name)
                         report = FilterReport()
-                        found = filtered_pairs(pairs, self.root, self.filter, report)
-                        yield from (pair[column] for pair in found)
+                        passed = filtered_pairs(pairs, self.root, self.filter, report)
+                        yield from (pair[column] for pair in passed)
                         self._check_something_left(pairs, report)
             for text in task.texts:
                 if text.language == language:
@@ -177,51 +205,6 @@ class RecipeCorpora:
         if not report.kept:
             what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
-
-    def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
-        """Each task's filtered and encoded corpora, with a report of what was dropped; ready for their epochs."""
-        return {task.name: self._training_set(task, tokenizers) for task in self.tasks}
-
-    def _training_set(self, task: TaskCorpora, tokenizers: Tokenizers) -> EncodedSet:
-        parts, data = [], self.recipe.data
-        specs: Sequence[CorpusSpec | TextSpec] = task.specs
-        for number, spec in enumerate(specs):
-            name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
-            part = self.encode(name, spec, tokenizers, self.filter, data.max_length)
-            self.tell(f"{spec}\n{part.report.table(part.unit)}")
-            parts.append(part)
-        if task.texts:
-            return Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
-        chosen, weights = at_ratios(parts, task.pairs, task.seed)
-        return self._changed(
-            Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed, task.languages
-        )
-
-    def encode(
-        self,
-        name: str,
-        spec: CorpusSpec | TextSpec,
-        tokenizers: Tokenizers,
-        pair_filter: PairFilter | None = None,
-        max_length: int | None = None,
-    ) -> Any:
-        """A corpus on disk, under data/<name> of the run's folder."""
-        folder = self.output / "data" / name
-        if isinstance(spec, TextSpec):
-            text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
-        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
-
-    def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int, languages: dict[str, str]) -> EncodedSet:
-        """The pairs, cut anew by BPE-dropout where `data` says so."""
-        data = self.recipe.data
-        if not data.bpe_dropout:
-            return corpora
-        tokenizers = tokenizers.between(languages["source"], languages["target"])
-        source = BPEDropout(tokenizers.source, data.bpe_dropout)
-        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
-        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
-        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)
 
 
 Tell = Callable[[str], None]
@@ -241,39 +224,14 @@ class RawPairs:
 
 
 class Preparation:
-    """The parts of a run, made from a recipe and kept in the run's folder `output`."""
+    """Makes the parts of a run from a recipe. Files are kept in the run's folder `output`, and used again.
+
+    Raises: UserError naming the field, when it is made.
+    """
 
     def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Tell) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
-        self.corpora = RecipeCorpora(recipe, data, output, tell)
-        self.dev_specs = self._dev_specs()
-        languages = dataclasses.asdict(recipe.languages)
-        self.test_specs = {
-            name: self._reader()(fields, ("data", "test", name), languages) for name, fields in recipe.data.test.items()
-        }
-
-    def _reader(self) -> Callable[..., CorpusSpec | TextSpec]:
-        """What data.dev and data.test hold: pairs, or text where data.train is text."""
-        task = self.corpora.tasks[0]
-        alone = self.recipe.tasks is None and task.texts
-        return self._text_reader(task) if alone else self.corpora.pair_spec
-
-    def _text_reader(self, task: TaskCorpora) -> Callable[..., TextSpec]:
-        return functools.partial(self.corpora.text_spec, usual=task.objective.key.side)
-
-    def _dev_specs(self) -> dict[str, CorpusSpec | TextSpec]:
-        """Name -> development set, the most important first."""
-        specs: dict[str, CorpusSpec | TextSpec] = {}
-        if self.recipe.data.dev is not None:
-            languages = dataclasses.asdict(self.recipe.languages)
-            specs[MAIN_DEV] = self._reader()(self.recipe.data.dev, ("data", "dev"), languages)
-        for task in self.corpora.tasks:
-            if task.section.dev is not None:
-                read: Callable[..., CorpusSpec | TextSpec]
-                read = self._text_reader(task) if task.texts else self.corpora.pair_spec
-                languages = dataclasses.asdict(task.section.languages or self.recipe.languages)
-                specs[task.name] = read(task.section.dev, ("tasks", task.name, "dev"), languages)
-        return specs
+        self.corpora = RecipeCorpora(recipe, data)
 
     # Tokenizers
 
@@ -340,8 +298,49 @@ class Preparation:
     # Data
 
     def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
-        """The training set of each task, by the task's name."""
-        return self.corpora.training_sets(tokenizers)
+        """Each task's filtered and encoded corpora, with a report of what was dropped; ready for their epochs."""
+        return {task.name: self._training_set(task, tokenizers) for task in self.corpora.tasks}
+
+    def _training_set(self, task: TaskCorpora, tokenizers: Tokenizers) -> EncodedSet:
+        parts, data = [], self.recipe.data
+        specs: Sequence[CorpusSpec | TextSpec] = task.specs
+        for number, spec in enumerate(specs):
+            name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
+            part = self.encode(name, spec, tokenizers, self.corpora.filter, data.max_length)
+            self.tell(f"{spec}\n{part.report.table(part.unit)}")
+            parts.append(part)
+        if task.texts:
+            return Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
+        chosen, weights = at_ratios(parts, task.pairs, task.seed)
+        return self._changed(
+            Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed, task.languages
+        )
+
+    def encode(
+        self,
+        name: str,
+        spec: CorpusSpec | TextSpec,
+        tokenizers: Tokenizers,
+        pair_filter: PairFilter | None = None,
+        max_length: int | None = None,
+    ) -> Any:
+        """A corpus on disk, under data/<name> of the run's folder."""
+        folder = self.output / "data" / name
+        if isinstance(spec, TextSpec):
+            text_filter = pair_filter.of_text() if pair_filter else None
+            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
+        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
+
+    def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int, languages: dict[str, str]) -> EncodedSet:
+        """The pairs, cut anew by BPE-dropout where `data` says so."""
+        data = self.recipe.data
+        if not data.bpe_dropout:
+            return corpora
+        tokenizers = tokenizers.between(languages["source"], languages["target"])
+        source = BPEDropout(tokenizers.source, data.bpe_dropout)
+        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
+        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
+        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)
 
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
         """Of all encoded training corpora in order; of several tasks with the tasks' names."""
@@ -350,23 +349,28 @@ class Preparation:
 
     def reports(self, sets: Mapping[str, EncodedSet]) -> list[dict[str, Any]]:
         """Of each training corpus what the recipe says, what was read, kept and dropped; and whose of several tasks."""
-        found = []
+        reports = []
         for task in self.corpora.tasks:
             fields = task.section.data if isinstance(task.section.data, list) else [task.section.data]
             named = {} if self.recipe.tasks is None else {"task": task.name}
             for corpus, part in zip(fields, sets[task.name].parts):
                 of_manifest = self.corpora.manifests.get(str(corpus.get("synthetic")))
                 more = {"used": len(part), "synthetic": of_manifest.summary()} if of_manifest else {}
-                found.append({**named, "corpus": corpus, **part.report.to_dict(), **more})
-        return found
+                reports.append({**named, "corpus": corpus, **part.report.to_dict(), **more})
+        return reports
 
     def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:
         """The tasks, their objectives made for this model."""
-        found = []
-        for task in self.corpora.tasks:
-            objective = self.objective(task, model, tokenizers)
-            found.append(Task(sets[task.name], objective, task.section.share, task.name, task.languages))
-        return found
+        return [
+            Task(
+                sets[task.name],
+                self.objective(task, model, tokenizers),
+                task.section.share,
+                task.name,
+                task.languages,
+            )
+            for task in self.corpora.tasks
+        ]
 
     def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
         """A task's objective, made for a model. Raises: UserError naming the task."""
@@ -383,12 +387,12 @@ class Preparation:
         """The development sets, whole, with the recipe's metrics where they are translated."""
         lowercase = tokenizers.processing["target"].lowercase
         metrics = [dev.metric(name, lowercase) for name in self.recipe.evaluation.metrics]
-        return [self._dev_set(name, spec, tokenizers, metrics) for name, spec in self.dev_specs.items()]
+        return [self._dev_set(name, spec, tokenizers, metrics) for name, spec in self.corpora.dev.items()]
 
     def _dev_set(
         self, name: str, spec: CorpusSpec | TextSpec, tokenizers: Tokenizers, metrics: list[dev.Metric]
     ) -> dev.DevSet:
-        encoded = self.corpora.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
+        encoded = self.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
         if isinstance(spec, TextSpec) or not translates(self.recipe, name):
             return dev.DevSet(encoded, name=name)
         raw, named = self.raw(name, spec), spec.languages or {}
@@ -424,7 +428,7 @@ class Preparation:
         """All test sets; of text of one language the sentences are the sources, and there are no references."""
         return [
             self.raw(name, spec) if isinstance(spec, CorpusSpec) else self.raw_text(name, spec)
-            for name, spec in self.test_specs.items()
+            for name, spec in self.corpora.test.items()
         ]
 
     def raw_text(self, name: str, spec: TextSpec) -> RawPairs:
@@ -436,7 +440,7 @@ class Preparation:
 
     def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
         """A test set, encoded."""
-        return self.corpora.encode(f"test.{name}", self.test_specs[name], tokenizers)
+        return self.encode(f"test.{name}", self.corpora.test[name], tokenizers)
 
     # Model
 
@@ -462,7 +466,9 @@ class Preparation:
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
         """The Auto class of the model that the tasks train (model_making.py)."""
-        translated = any(isinstance(spec, CorpusSpec) for spec in [*self.dev_specs.values(), *self.test_specs.values()])
+        translated = any(
+            isinstance(spec, CorpusSpec) for spec in [*self.corpora.dev.values(), *self.corpora.test.values()]
+        )
         return auto_class(self.recipe, [task.objective for task in self.corpora.tasks], config, translated)
 
     def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:

@@ -176,5 +176,5 @@ def test_the_recipes_of_the_docs_are_recipes(tmp_path):
         if "rounds:" in block:
             assert list(read_rounds(path).stages) == ["backward", "first", "backward-2", "second"]
         else:
-            RecipeCorpora(read_recipe(path), tmp_path, tmp_path / "run", print)
+            RecipeCorpora(read_recipe(path), tmp_path)
     assert len(blocks) == 3

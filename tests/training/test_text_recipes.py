@@ -224,5 +224,5 @@ def test_whose_vocabulary_a_text_gets(tmp_path, objective, side, language):
     data = {"train": None, "dev": PAIRS}
     keys = {"evaluation": {"every": 4, "best": "loss"}, "tasks": tasks, "languages": languages}
     recipe = read_recipe(recipe_of(tmp_path, data=data, **keys))
-    (text,) = RecipeCorpora(recipe, tmp_path, tmp_path / "run", print).tasks[-1].texts
+    (text,) = RecipeCorpora(recipe, tmp_path).tasks[-1].texts
     assert (text.side, text.language) == (side, language)
