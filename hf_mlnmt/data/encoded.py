@@ -101,8 +101,8 @@ class Encoded:
         progress: Callable[[int], Any] | None,
     ) -> Self:
         """Write chunks of encoded sentences, one list a side; `report` is complete after the last of them."""
-        if fingerprint is not None and (found := cls._reuse(folder, fingerprint)):
-            return found
+        if fingerprint is not None and (earlier := cls._reuse(folder, fingerprint)):
+            return earlier
         with atomic_folder(folder) as temporary:
             _write(chunks, cls.sides, temporary, progress)
             files = sorted(path.name for path in temporary.iterdir())

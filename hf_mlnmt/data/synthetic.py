@@ -102,5 +102,5 @@ def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
         return "is missing"
     if (size := path.stat().st_size) != told["bytes"]:
         return f"has {size:,} bytes, {told['bytes']:,} expected"
-    found = sha256(path)
-    return None if found == told["sha256"] else f"its SHA-256 is {found[:12]}..., {told['sha256'][:12]}... expected"
+    now = sha256(path)
+    return None if now == told["sha256"] else f"its SHA-256 is {now[:12]}..., {told['sha256'][:12]}... expected"

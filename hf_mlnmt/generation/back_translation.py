@@ -60,13 +60,13 @@ def identity_of_text(
 
     Raises: UserError naming file and line.
     """
-    found = []
+    texts = []
     for path in paths:
         if tell:
             tell(f"reading {path}")
         lines = sum(1 for _ in text_lines([path], bad))
-        found.append({"name": str(path), "lines": lines, "sha256": sha256(path)})
-    return found
+        texts.append({"name": str(path), "lines": lines, "sha256": sha256(path)})
+    return texts
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
@@ -170,12 +170,12 @@ class Journal:
     def finish(self, manifest: dict[str, Any], pairs: int) -> None:
         """Give the files their names and write the manifest, with their sizes and hashes."""
         self.close()
-        found: dict[str, Any] = {"lines": pairs}
+        files: dict[str, Any] = {"lines": pairs}
         for side, name in FILES.items():
             os.replace(self._part(side), self.folder / name)
             path = self.folder / name
-            found[side] = {"file": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_json(self.folder / MANIFEST, {**manifest, "pairs": found})
+            files[side] = {"file": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+        write_json(self.folder / MANIFEST, {**manifest, "pairs": files})
         (self.folder / STATE).unlink()
 
     def close(self) -> None:
@@ -287,9 +287,9 @@ def back_translate(
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        if found := _finished(folder, about):
-            watcher.tell(f"{folder} is finished, and nothing changed since: {found.pairs:,} pairs.")
-            return found
+        if finished := _finished(folder, about):
+            watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+            return finished
         loaded = loaded or _load(model, settings, device, revision)
         job = _Job(loaded, texts, Journal(folder, about), method, settings, forward, watcher)
         return job.run()
@@ -422,7 +422,7 @@ class _Job:
             done += count
             self.watcher.progress(done, self.total, self.judge.counts)
 
-        found = self.pipeline.translate_lines(
+        translations = self.pipeline.translate_lines(
             lines,
             first,
             update,
@@ -432,7 +432,7 @@ class _Job:
             batch_tokens=settings.batch_tokens,
             **self.method.decoding(),
         )
-        return [(" ".join(each.text.splitlines()), each.finished) for each in found]
+        return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:
         """The pairs that are written already."""

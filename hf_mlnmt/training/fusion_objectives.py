@@ -96,11 +96,11 @@ def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tens
     size = max(1, ELEMENTS // (ids.shape[1] * (model.config.decoder_vocab_size or 1)))
     steps = [(first, min(first + size, len(ids))) for first in range(0, len(ids), size)]
     if len(steps) == 1:
-        found = scores(*steps[0])
+        values = scores(*steps[0])
     else:
-        found = torch.cat([checkpoint(scores, *step, use_reentrant=False) for step in steps])
+        values = torch.cat([checkpoint(scores, *step, use_reentrant=False) for step in steps])
     order = torch.cat([((asked.rows >= first) & (asked.rows < last)).nonzero()[:, 0] for first, last in steps])
-    return model.config.alpha * torch.empty_like(found).index_put((order,), found)
+    return model.config.alpha * torch.empty_like(values).index_put((order,), values)
 
 
 def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
@@ -203,22 +203,22 @@ def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tupl
     """The arcs by step, their nodes numbered over all sentences; what they ask is added to `asked`."""
     levels = []
     for level in range(max(len(trellis.arcs) for trellis in trellises)):
-        found = _Level([], [], [], sum(_count(trellis, level + 1) for trellis in trellises), [], [], [])
+        arcs = _Level([], [], [], sum(_count(trellis, level + 1) for trellis in trellises), [], [], [])
         first = following = 0
         for sentence, trellis in enumerate(trellises):
             for parent, token, child in trellis.arcs[level] if level < len(trellis.arcs) else []:
                 row = histories.row(sentence, trellis.nodes[level][parent])
                 if child == END:
-                    found.ended_parents.append(first + parent)
-                    found.ended_asked.append(len(asked))
-                    found.ended_sentences.append(sentence)
+                    arcs.ended_parents.append(first + parent)
+                    arcs.ended_asked.append(len(asked))
+                    arcs.ended_sentences.append(sentence)
                 else:
-                    found.parents.append(first + parent)
-                    found.asked.append(len(asked))
-                    found.children.append(following + child)
+                    arcs.parents.append(first + parent)
+                    arcs.asked.append(len(asked))
+                    arcs.children.append(following + child)
                 asked.append((row, level, token))
             first, following = first + _count(trellis, level), following + _count(trellis, level + 1)
-        levels.append(found)
+        levels.append(arcs)
     return levels
 
 
@@ -324,8 +324,8 @@ class FusionNBest(FusionSequence):
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
         rows, counted, place = with_references(self.lists(model, batch), labels, ends_of(model))
         encoded = model.get_encoder()(source, mask)
-        found = n_best_sums(model, encoded, mask, rows, counted)
-        return found[:, 0], found[:, 1:].gather(1, place.unsqueeze(1))[:, 0]
+        sums = n_best_sums(model, encoded, mask, rows, counted)
+        return sums[:, 0], sums[:, 1:].gather(1, place.unsqueeze(1))[:, 0]
 
     def lists(self, model: Any, batch: Batch) -> Tensor:
         """The hypotheses of every sentence (sentences, n, longest), those that are kept from earlier steps too."""
@@ -334,8 +334,8 @@ class FusionNBest(FusionSequence):
         keys = [_key(*row) for row in zip(batch["input_ids"], batch["labels"])]
         missing = [i for i, key in enumerate(keys) if self.kept.get(key, (None, self.reuse))[1] >= self.reuse]
         if missing:
-            found = self.search(model, {name: one[missing] for name, one in batch.items()})
-            self.kept |= {keys[i]: (row.cpu(), 0) for i, row in zip(missing, found)}
+            hypotheses = self.search(model, {name: one[missing] for name, one in batch.items()})
+            self.kept |= {keys[i]: (row.cpu(), 0) for i, row in zip(missing, hypotheses)}
         rows = []
         for key in keys:
             row, uses = self.kept[key]
@@ -352,9 +352,9 @@ class FusionNBest(FusionSequence):
         if self.found_by == "translation":
             options["beta"] = 0.0
         with evaluating(model):
-            found = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **options)
-        found = getattr(found, "sequences", found)[:, 1:]
-        return found.view(len(batch["labels"]), self.n, -1)
+            hypotheses = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **options)
+        hypotheses = getattr(hypotheses, "sequences", hypotheses)[:, 1:]
+        return hypotheses.view(len(batch["labels"]), self.n, -1)
 
 
 @dataclass

@@ -225,11 +225,11 @@ def _sources_of_tensors(model: PreTrainedModel, sources: Mapping[str, str], file
     for part in sources:
         if not any(part in of for of in parts.values()):
             raise UserError(f"{file}: init_from.{part}: {type(model).__name__} has no {part} of its own to begin with.")
-    found = {}
+    source_of = {}
     for key, of in parts.items():
         if named := [part for part in NARROWEST_FIRST if part in of and part in sources]:
-            found[key] = named[0]
-    return found
+            source_of[key] = named[0]
+    return source_of
 
 
 def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
@@ -238,17 +238,17 @@ def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
     sides = {side: _prefix(model, side) for side in ("encoder", "decoder")}
     output = model.get_output_embeddings()
     embeddings = [getattr(module, "weight", None) for module in (output, *_embeddings(model))]
-    found = {}
+    parts_of = {}
     for key in _own_names(model):
         tensor = tensors[key]
         names = [name for name, other in tensors.items() if other is tensor]
         inside = {side for side, prefix in sides.items() if prefix and any(name.startswith(prefix) for name in names)}
         if output is not None and tensor is output.weight:
             inside.add("decoder")
-        found[key] = {"all"} | (inside if len(inside) == 1 else set())
+        parts_of[key] = {"all"} | (inside if len(inside) == 1 else set())
         if any(tensor is weight for weight in embeddings):
-            found[key].add("embeddings")
-    return found
+            parts_of[key].add("embeddings")
+    return parts_of
 
 
 def _prefix(model: PreTrainedModel, side: str) -> str | None:

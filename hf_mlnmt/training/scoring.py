@@ -206,9 +206,9 @@ def score_texts(
     """
     rows = []
     for name, folder in folders.items():
-        results[name].extra["perplexity"] = found = _score(folder, objective, tokenizers, tests, encode)
+        results[name].extra["perplexity"] = measured = _score(folder, objective, tokenizers, tests, encode)
         results[name].write(folder / RESULTS)
-        rows += [(test, name, numbers) for test, numbers in found.items()]
+        rows += [(test, name, numbers) for test, numbers in measured.items()]
     shown = [number for number in SHOWN if any(number in numbers for _, _, numbers in rows)]
     cells = [
         [test, name, *(f"{numbers[one]:.3f}" if one in numbers else "" for one in shown)]
@@ -225,8 +225,8 @@ def _score(
     model = load_model(folder, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":
         return {test.name: perplexity(model, tokenizers, test.sources).to_dict() for test in tests}
-    found = {}
+    measured = {}
     for test in tests:
         scores = DevSet(encode(test.name), objective=objective.measured()).evaluate(model, Accelerator(cpu=True))
-        found[test.name] = {"loss": scores["loss"], "per_predicted_token": math.exp(scores["loss"])}
-    return found
+        measured[test.name] = {"loss": scores["loss"], "per_predicted_token": math.exp(scores["loss"])}
+    return measured

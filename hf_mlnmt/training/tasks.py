@@ -62,13 +62,13 @@ def active(tasks: Task | Sequence[Task]) -> list[Task]:
 
     Raises: UserError when there is none, or two have the same name.
     """
-    found = [task for task in ([tasks] if isinstance(tasks, Task) else tasks) if task.share]
-    if not found:
+    with_share = [task for task in ([tasks] if isinstance(tasks, Task) else tasks) if task.share]
+    if not with_share:
         raise UserError("no task has a share above 0: there is nothing to train.")
-    names = [task.name for task in found]
+    names = [task.name for task in with_share]
     if len(set(names)) < len(names):
         raise UserError(f"tasks: {', '.join(names)}: every task needs a name of its own.")
-    return found
+    return with_share
 
 
 def check_needs(tasks: Sequence[Task], model: nn.Module) -> None:
