@@ -55,6 +55,10 @@ class Stage:
         text = self.translation.text
         return [data / name for name in ([text] if isinstance(text, str) else text)]
 
+    def synthetic(self, output: Path) -> Path:
+        """The folder of its synthetic corpus, in the folder of all rounds."""
+        return output / f"{self.name}.synthetic"
+
     def with_synthetic(self, folder: Path) -> Recipe:
         """The recipe with the synthetic corpus of this folder among the training corpora."""
         recipe = copy.deepcopy(self.recipe)
@@ -92,11 +96,6 @@ class Rounds:
                         "be refused. Lower ratio, or give more text."
                     )
 
-    @staticmethod
-    def synthetic(output: Path, stage: Stage) -> Path:
-        """The folder of a round's synthetic corpus."""
-        return output / f"{stage.name}.synthetic"
-
     def translate(self, data: Path, output: Path, stage: Stage, watcher: Watcher) -> Manifest:
         """Make the synthetic corpus of a round; what was interrupted goes on."""
         section, model = stage.translation, None
@@ -106,7 +105,7 @@ class Rounds:
         return back_translate(
             model,
             stage.files(data),
-            self.synthetic(output, stage),
+            stage.synthetic(output),
             stage.method,
             stage.settings,
             forward=section.forward,

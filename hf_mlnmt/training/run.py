@@ -467,7 +467,7 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
     results = {}
     for stage in rounds.stages.values():
         run.tell(f"round {stage.name}: {'-'.join(stage.languages)}", "bold")
-        recipe, synthetic = stage.recipe, rounds.synthetic(run.output, stage)
+        recipe, synthetic = stage.recipe, stage.synthetic(run.output)
         if stage.translation is not None:
             if not dry_run:
                 if run.is_main:
