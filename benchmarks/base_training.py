@@ -2,7 +2,7 @@
 
     python benchmarks/base_training.py --data DIR --marian PYTHON --output benchmarks/results/base-training-cpu.json
 
-DIR as for training/transformer.multi30k-ende.yaml; PYTHON: of an environment with pymarian (pip install pymarian).
+DIR as for training/multi30k-ende/base.yaml; PYTHON: of an environment with pymarian (pip install pymarian).
 Shapes: "small", and "opus", what an imported OPUS-MT model is: 6+6 layers of 512 with biases, swish, sines in halves.
 
 | contestant | model | loop | batches |

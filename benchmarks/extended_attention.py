@@ -29,9 +29,9 @@ from hf_mlnmt.modeling.attention import split_heads
 from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
 from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.entries.extended_cross_attention import SYSTEMS
+from hf_mlnmt.zoo.systems import EXTENDED_CROSS_ATTENTION, SYSTEMS
 
-MEMBERS = [entry.name for entry in SYSTEMS]
+MEMBERS = [name for name, entry in SYSTEMS.items() if entry.architecture is EXTENDED_CROSS_ATTENTION]
 FEW = ["accumulated-weight", "previous-context-head", "key-value-full"]  # for --quick: one of each kind
 BASELINE = "transformer (pre-norm)"
 

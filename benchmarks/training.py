@@ -3,7 +3,7 @@
     python benchmarks/training.py --data DIR
     python benchmarks/training.py --data DIR --bf16
 
-DIR as for training/transformer.multi30k-ende.yaml.
+DIR as for training/multi30k-ende/base.yaml.
 
 | contestant | model | loop | batches |
 | --- | --- | --- | --- |

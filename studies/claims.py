@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers import BASELINE, known_system, reported_of
+from papers import BASELINE, reported_of
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import TESTED, Comparison, comparisons, read_comparison
@@ -38,9 +38,8 @@ from hf_mlnmt.reports.comparison import PAGE, add_runs
 from hf_mlnmt.reports.comparison_page import comparison_page, own_budget
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.entries.extended_cross_attention import EXTENDED_CROSS_ATTENTION
 from hf_mlnmt.zoo.records import records_root
-from hf_mlnmt.zoo.systems import VARIANTS
+from hf_mlnmt.zoo.systems import EXTENDED_CROSS_ATTENTION, find_system
 
 SECTION = (
     "Differences of BLEU: what the papers print on their own tasks, and ours (classic, means over seeds). Confirmed is "
@@ -100,9 +99,9 @@ def claims(systems: Collection[str]) -> list[Claim]:
     """
     found = []
     for system in systems:
-        known = known_system(system)
-        if system != BASELINE and known and (differences := Claim(system).published):
-            proposed = system not in VARIANTS and known.architecture != EXTENDED_CROSS_ATTENTION
+        if system != BASELINE and (differences := Claim(system).published):
+            larger_baseline = system.startswith(f"{BASELINE}-")
+            proposed = not larger_baseline and find_system(system).architecture != EXTENDED_CROSS_ATTENTION
             found.append(Claim(system, gain=proposed and statistics.fmean(differences) > 0))
     return found + [claim for claim in BETWEEN if {claim.system, claim.against} <= set(systems)]
 

@@ -7,7 +7,7 @@ DIR holds train, val and test_2016_flickr (en, de) and monolingual/train.en.gz, 
 by other writers. Everything is done by verbs of hf-mlnmt, each of which goes on where it was stopped: so does this, and
 what is done is not looked at again. monolingual_rows.py says what the rows are.
 
-All trainings have the settings of training/transformer.multi30k-ende-short.yaml and --steps steps, pre-trainings and
+All trainings have the settings of training/multi30k-ende-short/base.yaml and --steps steps, pre-trainings and
 language models too; multi-task has as many of translation, so the double of all. Fused models are searched with the
 scales that were best on val. Other seeds than the first are of the headline rows with the fewest pairs; what these need
 beside the baseline (pre-training, language models, scales, synthetic text) is of the first.

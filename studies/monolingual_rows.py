@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-BASE = "transformer.multi30k-ende-short"
+BASE = "multi30k-ende-short"
 TAG, TEST, DEV, DEV_LINES = "<bt>", "test_2016_flickr", "val", 1014
 RATIOS = (0.5, 1, 2, 4)
 BT_METHODS = {"beam": "beam", "sampled": "sampling", "tagged": "beam"}  # row -> method of the text
@@ -182,7 +182,6 @@ class Rows:
         content: dict[str, Any] = {
             "languages": {"source": setting.source, "target": setting.target},
             "data": self._corpora(setting),
-            "model": {"record": BASE},
             **change,
         }
         if name == "parallel":
@@ -210,7 +209,7 @@ class Rows:
                 "dev": {"path": f"{DEV}.{language}.gz"},
                 "test": {name: {"path": f"{name}.{language}.gz"} for name in (DEV, TEST)},
             },
-            "model": small if objective == "decoder-lm" else {"record": BASE},
+            **({"model": small} if objective == "decoder-lm" else {}),
             "tokenizer": {"path": self._tokenizer(setting)},
             "evaluation": {"metrics": [], "best": "loss"},
         }
@@ -234,7 +233,6 @@ class Rows:
             "languages": {"source": setting.source, "target": setting.target},
             "data": {"train": None, "dev": None, "test": {}},
             "tasks": {objective: self._task(setting, objective) for objective in objectives},
-            "model": {"record": BASE},
             "tokenizer": {"path": self._tokenizer(setting)},
             "label_smoothing": 0.0,
             "evaluation": {"metrics": [], "best": "pseudo-encoder_loss"},

@@ -9,7 +9,7 @@ which goes on where it was stopped: so does this. Several can run side by side w
 1. `hf-mlnmt tokenizer`: one vocabulary of the four languages, which every row uses.
 2. `hf-mlnmt train`: one row after the other, each direction with the same number of updates (--updates): a model of
    twelve directions has twelve times the steps of a bilingual one; bilingual ones marked x4 have as many updates as
-   each encoder and decoder of the model of sixteen directions has. Recipes differ from training/*.multi30k-many.yaml
+   each encoder and decoder of the model of sixteen directions has. Recipes differ from training/multi30k-many
    in directions and steps, and in the learning rate of the LSTMs, which was chosen on val; the tagged Transformer has
    the settings of the zoo's short recipe.
 3. `hf-mlnmt evaluate --matrix` and `hf-mlnmt analyse retrieve` for each model of many languages.
@@ -41,17 +41,17 @@ LEFT_OUT = ("de-fr", "fr-de")
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the study: its record, the directions it is trained in, and other keys of its recipe."""
+    """A model of the study: what of training/multi30k-many it extends, its directions, other keys of its recipe."""
 
     name: str
     what: str
-    record: str = "bridge-rnn"
+    recipe: str = "bridge-rnn"
     directions: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
     """Other keys of the recipe."""
     system: str | None = None
-    """In the place of the record's model, at its shape."""
+    """In the place of the recipe's, at its shape."""
     times: int = 1
     """Updates, in units of --updates."""
 
@@ -67,11 +67,11 @@ def _pair(name: str, what: str, pair: str, **more: Any) -> Row:
     return Row(f"{name}.{pair}", f"{what}, {pair}", directions={"pairs": [pair], "copies": False}, **more)
 
 
-# Those of training/transformer.multi30k-ende-short.yaml, found best on val for short runs of the Transformer.
+# Those of training/multi30k-ende-short/base.yaml, found best on val for short runs of the Transformer.
 PRE_NORM, POST_NORM = {"norm_position": "pre"}, {"norm_position": "post"}
 SHORT = {"optimizer": {"name": "adamw", "learning_rate": 5e-3, "weight_decay": 0.2}, "schedule": {"warmup": 300}}
 ADAM = {"optimizer": {"name": "adam", "learning_rate": 2e-3, "weight_decay": 0.0}}
-PRINTED, FREE = ({"penalty_weight": weight} for weight in (1.0, 0.0))  # the paper's lambda; the record has none
+PRINTED, FREE = ({"penalty_weight": weight} for weight in (1.0, 0.0))  # the paper's lambda; the recipe has none
 FROM_AND_TO_ENGLISH = {"pairs": "with-en", "copies": False}
 HEADLINE = [
     Row("copies", "bridge, many-to-many with A -> A"),
@@ -80,14 +80,14 @@ HEADLINE = [
     *(_pair("rnn", "no bridge", pair, system="rnn") for pair in ("de-en", "en-de")),
     *(_pair("bridge", "bridge", pair) for pair in ("de-en", "en-de")),
     Row("left-out-copies", "bridge, without de-fr, with A -> A", directions={"leave_out": ["de-fr"]}),
-    Row("tagged", "tagged Transformer, many-to-many", "transformer", {"copies": False}, PRE_NORM, SHORT),
+    Row("tagged", "tagged Transformer, many-to-many", "base", {"copies": False}, PRE_NORM, SHORT),
     Row("many", "bridge, many-to-many", directions={"copies": False}),
     Row("left-out", "bridge, without de-fr", directions={"leave_out": ["de-fr"], "copies": False}),
     _pair("rnn-x4", "no bridge, x4", "en-de", system="rnn", times=4),
     _pair("bridge-x4", "bridge, x4", "en-de", times=4),
 ]
 MORE = [
-    Row("tagged-post", "tagged Transformer, post-norm, Adam, 2e-3", "transformer", {"copies": False}, POST_NORM, ADAM),
+    Row("tagged-post", "tagged Transformer, post-norm, Adam, 2e-3", "base", {"copies": False}, POST_NORM, ADAM),
     Row("with-english", "bridge, six directions", directions=FROM_AND_TO_ENGLISH),
     Row("with-english-copies", "bridge, six directions, with A -> A", directions={"pairs": "with-en"}),
     Row("transformer-copies", "bridge of Transformers, with A -> A", "bridge-transformer"),
@@ -138,13 +138,13 @@ class Study:
     def recipe(self, row: Row) -> dict[str, Any]:
         """The keys of a row's recipe."""
         steps = self.options.updates * row.trained * row.times
-        content: dict[str, Any] = {"extends": f"{row.record}.multi30k-many", "directions": row.directions}
+        content: dict[str, Any] = {"extends": f"multi30k-many/{row.recipe}", "directions": row.directions}
         if row.system:
-            content["model"] = {"system": row.system, "shape": "tiny"}
+            content["model"] = {"system": row.system, "settings": None}
         else:
-            printed = PRINTED if row.record.startswith("bridge") else {}
-            content["model"] = {"record": f"{row.record}.multi30k-many", "settings": {**printed, **row.settings}}
-        if row.record == "bridge-rnn":
+            printed = PRINTED if row.recipe.startswith("bridge") else {}
+            content["model"] = {"settings": {**printed, **row.settings}}
+        if row.recipe == "bridge-rnn":
             content["optimizer"] = {"learning_rate": self.options.learning_rate}
         content |= {"tokenizer": {"path": str(self.output / "tokenizer")}, "budget": {"steps": steps}}
         content["batch"] = {"tokens": 1024}
@@ -174,7 +174,7 @@ class Study:
                 yield ["evaluate", str(run), "--matrix", "--data", str(data)]
             if not (run / "retrieval.json").is_file():
                 files = [f"{language}={data / f'{TEST}.{language}.gz'}" for language in LANGUAGES]
-                tagged = ["--to", "en"] if row.record == "transformer" else []
+                tagged = ["--to", "en"] if row.recipe == "base" else []
                 yield ["analyse", "retrieve", str(run / "average"), *files, *tagged, "-o", str(run / "retrieval.json")]
 
     def keep(self) -> None:

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.errors import UserError
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.entries import layers_read
-from hf_mlnmt.zoo.entry import System
-from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, find_system
+from hf_mlnmt.zoo.records import BASELINE
+from hf_mlnmt.zoo.systems import SYSTEMS
 
-BASELINE = "transformer"
-LAYERS_READ = (*layers_read.LAYERS, 6)
+# Table 3.4 of the thesis on joint attention: systems that read the top n encoder layers, <system>-top-<n>.
+READERS = ("s-agg", "iter-s-agg", "c-agg", "iter-c-agg", "m-00", "m-01", "m-10", "m-11")
+LAYERS_READ = (2, 3, 4, 5, 6)
 # Where speeds are printed; the first that has a system's is taken.
 _TIMED = ("iwslt-envi", "wmt14-ende")
 
@@ -81,25 +80,12 @@ def printed_tables() -> dict[str, Printed]:
 def _layers_read() -> Printed:
     """The numbers of systems that read their top n layers, beside one another."""
     rows = [["system", *(f"n = {layers}" for layers in LAYERS_READ)]]
-    for name in layers_read.READERS:
+    for name in READERS:
         printed = [scores()["wmt14-ende"][f"{name}-top-{layers}"] for layers in LAYERS_READ]
         cells = [f"{one.parameters:.1f} {one.steps_per_second:.2f} {one.bleu:.2f}" for one in printed]
         rows.append([SYSTEMS[name].title, *cells])
     title = "Layers that are read: parameters (million), training steps a second, BLEU on newstest2014"
     return Printed(title, "T1, table 3.4", "\n".join("  ".join(row) for row in rows))
-
-
-def known_system(name: str) -> System | None:
-    """The zoo's entry, a variant's too; None for anything else, such as a method."""
-    try:
-        return VARIANTS.get(name) or find_system(name)
-    except UserError:
-        return None
-
-
-def systems_scored(setup: str) -> tuple[str, ...]:
-    """The systems, and variants of the baseline, whose BLEU on a setup a paper prints."""
-    return tuple(name for name, row in scores().get(setup, {}).items() if row.is_scored and known_system(name))
 
 
 def reported_of(system: str) -> dict[str, Reported]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from methods import METHODS
-from papers import papers_numbers, reported, systems_scored
-from setups import SETUPS
+from papers import papers_numbers, reported, scores
 
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.entries import layers_read
 
 SCORES = {"BLEU": "bleu", "TER": "ter", "dev BLEU": "dev_bleu", "dev TER": "dev_ter"}
 COLUMNS = {**SCORES, "parameters (million)": "parameters", "training steps a second": "steps_per_second"}
@@ -23,12 +20,9 @@ def setup_tables(ours: Mapping[str, str]) -> dict[str, Table]:
     ours: {record: our score as text}; a column of its own, so that nobody takes the one for the other. What a paper
     prints of no system of a setup has no column; how many layers are read has a table of its own.
     """
-    elsewhere = {entry.name for entry in layers_read.VARIANTS}
     tables = {}
-    for setup in SETUPS:
-        names = [name for name in systems_scored(setup) if name not in elsewhere]
-        names += [name for name in METHODS.get(setup, {}) if reported(f"{name}.{setup}")]
-        if names:
+    for setup, rows in scores().items():
+        if names := [name for name, row in rows.items() if row.is_scored and "-top-" not in name]:
             tables[setup] = _setup_table(setup, names, ours)
     return tables
 

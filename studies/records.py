@@ -1,153 +1,148 @@
-"""`make records`: makes the records modeling/<stem>.json and training/<stem>.yaml of the setups, and all cards.
+"""`make records`: the configs modeling/<setup>/<system>.json and the cards model_cards/<setup>/<system>.md.
 
     python studies/records.py
     python studies/records.py --check
 
-The records are made from the zoo's entries. The recipes of each setup's baseline and of methods are written by hand;
-those of the other systems extend the first. The cards model_cards/<stem>.md are made from the records and results/,
-with what the papers report.
+Of every model that was trained here as its recipe says: those with results/<system>.<setup>.json, or, from a sweep over
+the systems of a setup, results/<setup>/<system>.<setup>.seed<n>.json. The recipes, training/, are written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import json
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from methods import METHODS, Method
-from papers import BASELINE
-from published import papers_table
-from setups import SETUPS
-
-from hf_mlnmt.files import write_json, write_text
-from hf_mlnmt.reports import card_for_record
-from hf_mlnmt.zoo.entries.bridge import BRIDGE
-from hf_mlnmt.zoo.entries.fusion import FUSION
-from hf_mlnmt.zoo.entry import System
-from hf_mlnmt.zoo.records import records_root, stems
-from hf_mlnmt.zoo.systems import VARIANTS, config_of_entry, find_system
+from hf_mlnmt.evaluation.comparison import comparisons_of_record
+from hf_mlnmt.files import write_text
+from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.reports import Facts, build_card, parameters_by_part
+from hf_mlnmt.reports.facts import languages_of_results, load_results
+from hf_mlnmt.reports.parameters import model_of_config
+from hf_mlnmt.training.model_making import config_of_recipe
+from hf_mlnmt.training.preflight import expected_tokenizers
+from hf_mlnmt.zoo.records import BASELINE, find_recipe, records_root, renamed
 
 
-def _entry(system: str) -> System:
-    return VARIANTS.get(system) or find_system(system)
+def recipe_of(setup: str, system: str) -> Recipe:
+    """What `hf-mlnmt train <setup> --system <system>` trains."""
+    return read_recipe(*find_recipe(setup, system))
 
 
-def record_config_of(system: str, setup: str, **more: Any) -> Any:
-    """The config of modeling/<system>.<setup>.json; more: fields beyond the setup's and the system's."""
-    entry, about = _entry(system), SETUPS[setup]
-    fields = {**about.fields, **entry.fields, **entry.setup_fields.get(setup, {}), **more}
-    if entry.architecture.kind == "language-model":  # it has the target's vocabulary and no other
-        fields["vocab_size"] = fields.pop("decoder_vocab_size", fields["vocab_size"])
-        fields.pop("share_encoder_decoder_embeddings", None)
-    return config_of_entry(entry, about.shape, **fields)
+def config_of(recipe: Recipe, **fields: Any) -> Any:
+    """The config of its model, with vocabularies of the recipe's size. fields: that replace the recipe's.
+
+    Vocabularies of a tokenizer that is taken from elsewhere are not known.
+    """
+    recipe.model.settings |= fields
+    return config_of_recipe(recipe, expected_tokenizers(recipe), records_root(), lambda text: None)  # type: ignore[arg-type]
 
 
-def record_json(name: str, setup: str) -> dict[str, Any]:
-    """The content of modeling/<name>.<setup>.json, of a system or a method: every field of our configs, its class."""
-    method = METHODS.get(setup, {}).get(name, Method(name))
-    config, architecture = record_config_of(method.system, setup, **method.fields), _entry(method.system).architecture
-    if method.fused:
-        config, architecture = _fused_config(config, setup), FUSION
-    elif method.auto_class is not None:
-        config.is_encoder_decoder = False
-    model_class = architecture.heads[method.auto_class or architecture.auto_class]
-    return {**_own_fields(config), "architectures": [model_class.__name__]}
+def results_of(setup: str, system: str, root: Path) -> list[Path]:
+    """The results files of a model, by seed."""
+    name = f"{system}.{setup}"
+    for folder in (root / "results", root / "results" / setup):
+        files = [
+            path for path in folder.glob(f"{name}*.json") if re.fullmatch(rf"{re.escape(name)}(\.seed\d+)?", path.stem)
+        ]
+        if files:
+            return sorted(files, key=lambda path: (len(path.name), path.name))
+    return []
 
 
-def _own_fields(config: Any) -> dict[str, Any]:
-    """The fields of our configs, sorted, those of members too."""
+def trained_here(root: Path) -> Iterator[tuple[str, str]]:
+    """(setup, system) of every model with results."""
+    names = {re.sub(r"\.seed\d+$", "", path.stem) for path in (root / "results").rglob("*.json")}
+    for setup, system in sorted(filter(None, map(renamed, names))):
+        if results_of(setup, system, root):
+            yield setup, system
+
+
+def config_text(config: Any) -> str:
+    """The fields of our config classes, sorted, and the model's class."""
     from hf_mlnmt.modeling.configuration import StackConfig
-    from hf_mlnmt.modeling.fusion import FusionConfig
 
-    ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig | FusionConfig)]
+    ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig)]
     names = {name for kind in ours for name in inspect.get_annotations(kind)} | {"model_type"}
-    content = {name: value for name, value in config.to_dict().items() if name in names}
-    for kind in ("translation_models", "language_models"):
-        if kind in content:
-            content[kind] = [_own_fields(member) for member in getattr(config, kind)]
-    return {name: content[name] for name in sorted(content)}
+    content = {name: value for name, value in sorted(config.to_dict().items()) if name in names}
+    content["architectures"] = [type(model_of_config(config)).__name__]
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def _fused_config(translation: Any, setup: str) -> Any:
-    """A translation model and the setup's language model, with the thesis's scales."""
-    from hf_mlnmt.modeling.fusion import FusionConfig
+def command_of_now(setup: str, system: str) -> str:
+    """What trains it."""
+    return f"hf-mlnmt train {setup}" + ("" if system == BASELINE else f" --system {system}")
 
-    method = METHODS[setup].get("lm", Method("lm"))
-    language_model = record_config_of(method.system, setup, **method.fields)
-    same = ("vocab_size", "decoder_vocab_size", "max_position_embeddings", "decoder_start_token_id")
-    ids = ("pad_token_id", "eos_token_id", "bos_token_id")
-    return FusionConfig(
-        translation_models=[translation],
-        language_models=[language_model],
-        start_token_ids=[translation.decoder_start_token_id, language_model.bos_token_id],
-        **{name: getattr(translation, name) for name in (*same, *ids)},
+
+def _in_words_of_now(results: dict[str, Any]) -> dict[str, Any]:
+    """Results whose command calls its recipe as it is called now, not <system>.<setup>.yaml."""
+
+    def now(match: re.Match[str]) -> str:
+        known = renamed(match[1])
+        return command_of_now(*known).removeprefix("hf-mlnmt ") if known else match[0]
+
+    return {**results, "command": re.sub(r"train training/(\S+)", now, results.get("command") or "") or None}
+
+
+def card(setup: str, system: str, root: Path) -> str:
+    """The card of a model that was trained here and is not published."""
+    recipe, paths = recipe_of(setup, system), results_of(setup, system, root)
+    results, config = [_in_words_of_now(load_results(path)) for path in paths], config_of(recipe)
+    model = model_of_config(config)
+    return build_card(
+        Facts(
+            name=recipe.stem,
+            config=config,
+            model_class=type(model),
+            results=results,
+            languages=languages_of_results(results[0]),
+            codes=tuple(recipe.tokenizer.languages),
+            own_budget=recipe.to_dict()["budget"],
+            parameters=parameters_by_part(model),
+            comparisons=comparisons_of_record(recipe.stem, root),
+            train=command_of_now(setup, system),
+        )
     )
 
 
-def recipe_text(system: str, setup: str) -> str:
-    """The content of training/<system>.<setup>.yaml for a system that is trained like the baseline."""
-    entry, about, stem = _entry(system), SETUPS[setup], f"{system}.{setup}"
-    return (
-        f"# {entry.title} for {about.direction}: {entry.clause}.\n"
-        f"# Trained on {about.corpus} like the baseline; the model itself is modeling/{stem}.json.\n"
-        f"extends: {BASELINE}.{setup}.yaml\n" + (_bridge_text(entry) if entry.architecture is BRIDGE else "")
-    )
+def records(root: str | Path | None = None) -> dict[Path, str]:
+    """The files as they should be."""
+    folder, found = Path(root) if root is not None else records_root(), {}
+    for setup, system in trained_here(folder):
+        found[folder / "modeling" / setup / f"{system}.json"] = config_text(config_of(recipe_of(setup, system)))
+        found[folder / "model_cards" / setup / f"{system}.md"] = card(setup, system, folder)
+    return found
 
 
-def _bridge_text(entry: System) -> str:
-    """What a model of many encoders and decoders is trained with: modules are chosen by the languages' names, so that
-    no token before the source says them; A -> A ties the languages together; LSTMs have a learning rate of their own.
-    """
-    text = "tokenizer: {languages: []}\ndirections: {copies: true}\n"
-    recurrent = entry.fields["coders"] == "rnn"
-    return text + ("optimizer: {name: adam, learning_rate: 4.0e-3, weight_decay: 0.0}\n" if recurrent else "")
-
-
-def write_records(setups: list[str] | None = None, root: str | Path | None = None) -> list[Path]:
-    """Write modeling/ and training/ of all records of the setups (default: all), but recipes written by hand.
-
-    Returns the files.
-    """
-    root, written = Path(root) if root is not None else records_root(), []
-    for setup in setups or SETUPS:
-        for method in METHODS.get(setup, ()):
-            written.append(write_json(root / "modeling" / f"{method}.{setup}.json", record_json(method, setup)))
-        for system in SETUPS[setup].systems:
-            stem = f"{system}.{setup}"
-            written.append(write_json(root / "modeling" / f"{stem}.json", record_json(system, setup)))
-            if system != BASELINE:
-                written.append(write_text(root / "training" / f"{stem}.yaml", recipe_text(system, setup)))
-    return written
-
-
-def stale_cards(root: str | Path | None = None) -> list[str]:
-    """Names of the records whose card is missing or is not what it should be."""
-    root = Path(root) if root is not None else records_root()
-    cards = {stem: root / "model_cards" / f"{stem}.md" for stem in stems(root)}
-    return [stem for stem, path in cards.items() if not path.is_file() or path.read_text("utf-8") != _card(stem, root)]
-
-
-def write_cards(root: str | Path | None = None) -> list[Path]:
-    """Write the card of every record; returns the files."""
-    root = Path(root) if root is not None else records_root()
-    return [write_text(root / "model_cards" / f"{stem}.md", _card(stem, root)) for stem in stems(root)]
-
-
-def _card(stem: str, root: Path) -> str:
-    return card_for_record(stem, root, papers_table(stem))
+def stale(root: str | Path | None = None) -> dict[Path, str | None]:
+    """Those that are missing or otherwise, with what they should hold; and what should not be there, with None."""
+    folder, wanted = Path(root) if root is not None else records_root(), records(root)
+    there = {*folder.glob("modeling/*/*.json"), *folder.glob("model_cards/*/*.md")}
+    wrong = {path: text for path, text in wanted.items() if path not in there or path.read_text("utf-8") != text}
+    return {**wrong, **dict.fromkeys(there - wanted.keys())}
 
 
 def main(words: list[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 and name stale cards")
-    if parser.parse_args(words).check:
-        if stale := stale_cards():
-            print(f"stale: {', '.join(stale)}. Make them anew with `make records`.", file=sys.stderr)
-        return int(bool(stale))
-    print(f"{len(write_records())} files of records, {len(write_cards())} cards")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 and name stale records")
+    check, wrong = parser.parse_args(words).check, stale()
+    names = ", ".join(sorted(path.relative_to(records_root()).as_posix() for path in wrong))
+    if check:
+        if wrong:
+            print(f"stale: {names}. Make them anew with `make records`.", file=sys.stderr)
+        return int(bool(wrong))
+    for path, text in wrong.items():
+        if text is None:
+            path.unlink()
+        else:
+            write_text(path, text)
+    print(f"made anew: {names or 'nothing'}")
     return 0
 
 

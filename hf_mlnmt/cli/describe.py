@@ -12,17 +12,9 @@ PANEL = "Look into a model"
 def describe(
     model: Annotated[
         str,
-        typer.Argument(
-            help="Model folder, Hub name, or record: a name as transformer.multi30k-ende, or modeling/<name>.json."
-        ),
+        typer.Argument(help="Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    card: Annotated[
-        bool,
-        typer.Option(
-            "--card", help="Print the model card of a record (Markdown), without what papers report of the system."
-        ),
-    ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub name.")] = None,
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
@@ -32,28 +24,13 @@ def describe(
     Examples:
 
         hf-mlnmt describe runs/demo/average
-        hf-mlnmt describe modeling/transformer.multi30k-ende.json --card
+        hf-mlnmt describe multi30k-ende-short/m-10
     """
     import json
-    import sys
-    from pathlib import Path
 
     from transformers.utils import logging
 
-    from hf_mlnmt.errors import UserError
-
     logging.set_verbosity_error()
-    if card:
-        from hf_mlnmt.reports.record_cards import card_for_record
-        from hf_mlnmt.zoo.records import record_path, stems
-
-        path = record_path("modeling", model) if model in stems() else Path(model)
-        if path.suffix != ".json" or path.parent.name != "modeling":
-            raise UserError(
-                f"--card {model}: give a record, modeling/<stem>.json; a model folder's card is its README.md."
-            )
-        sys.stdout.write(card_for_record(path.name.removesuffix(".json"), path.parent.parent))
-        return
     from rich.console import Console
 
     from hf_mlnmt.reports.description import describe as describe_model

@@ -119,6 +119,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."),
 ]
+System = Annotated[
+    str | None,
+    typer.Option(help="What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
+]
 RecipeSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Replace the recipe's seed.")]
 
 # Analyses

@@ -20,7 +20,11 @@ PANEL = "Train"
 
 
 def sweep(
-    recipes: Annotated[list[str], typer.Argument(help="Recipes, YAML files or names of records.")],
+    recipes: Annotated[list[str], typer.Argument(help="Setups of this project, folders like them, or YAML files.")],
+    system: Annotated[
+        str | None,
+        typer.Option(help="What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."),
+    ] = None,
     over: Annotated[
         list[str] | None,
         typer.Option(
@@ -59,15 +63,17 @@ def sweep(
 
     Examples:
 
-        hf-mlnmt sweep training/enc-dc.multi30k-ende-short.yaml --over model.settings.kernel_size=2..8 --seeds 1,2,3
-        hf-mlnmt sweep training/*.multi30k-ende-short.yaml --seeds 1,2,3 --order seeds -o sweeps/zoo --low-priority
+        hf-mlnmt sweep multi30k-ende-short --system enc-dc --over model.settings.kernel_size=2..8 --seeds 1,2,3
+        hf-mlnmt sweep multi30k-ende-short --system transformer,m-10,ms-1 --seeds 1,2,3 --order seeds --low-priority
     """
     from rich.console import Console
 
     from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 
-    planned = plan(recipes, over or [], _seeds(read_values(seeds, "--seeds")) if seeds else None, set_ or [], order)
+    systems = [name.strip() for name in system.split(",")] if system else []
+    numbers = _seeds(read_values(seeds, "--seeds")) if seeds else None
+    planned = plan(recipes, over or [], numbers, set_ or [], order, systems)
     stems = list(dict.fromkeys(job.stem for job in planned))
     root = output or Path("sweeps") / (stems[0] if len(stems) == 1 else "zoo")
     if (root / "recipe.yaml").is_file():
@@ -81,7 +87,14 @@ def sweep(
     check_models([job for job in planned if states[job.name].kind != "finished"], data)
     if low_priority:
         os.nice(10)
-    how = {"recipes": recipes, "over": over or [], "seeds": seeds, "set": set_ or [], "order": order}
+    how = {
+        "recipes": recipes,
+        "systems": systems,
+        "over": over or [],
+        "seeds": seeds,
+        "set": set_ or [],
+        "order": order,
+    }
     _run(planned, root, data, console, how, jobs=jobs, processes=processes, retry=retry)
 
 

@@ -16,8 +16,9 @@ PANEL = "Train"
 
 def train(
     recipe: Annotated[
-        Path, typer.Argument(help="The recipe, a YAML file, or the name of a record such as transformer.multi30k-ende.")
+        Path, typer.Argument(help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.")
     ],
+    system: options.System = None,
     data: options.DataFolder = Path(),
     output: Annotated[
         Path | None,
@@ -61,7 +62,8 @@ def train(
 
     Examples:
 
-        hf-mlnmt train my-recipe.yaml --data DIR --dry-run
+        hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
+        hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
     from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others, run_in_processes, without_processes
@@ -80,7 +82,8 @@ def train(
     code = 0
     try:
         with LinesProgress(console := Console(stderr=True)) as progress:
-            run_recipe(recipe, data, output, set_ or [], seed, dry_run, console, watcher=progress.watcher())
+            watcher = progress.watcher()
+            run_recipe(recipe, data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum

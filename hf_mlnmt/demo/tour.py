@@ -14,7 +14,7 @@ from hf_mlnmt.files import check_folder_name
 if TYPE_CHECKING:
     from rich.console import Console
 
-STEM = "transformer.demo-ende"
+SETUP = "demo-ende"
 TEST_SENTENCES = 5
 BATCH_TOKENS = 1024  # of all processes together
 
@@ -34,7 +34,7 @@ def tour(
         write_demo_corpus(data, seed=seed)
     console.print(f"{data}: train, val and test, English and German")
 
-    arguments = ["train", STEM, "--data", str(data), "--output", str(run), "--seed", str(seed)]
+    arguments = ["train", SETUP, "--data", str(data), "--output", str(run), "--seed", str(seed)]
     arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
     console.rule(f"2. hf-mlnmt {' '.join(arguments)} --processes {processes}")
     if code := run_in_processes(processes, arguments):

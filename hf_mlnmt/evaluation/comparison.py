@@ -358,22 +358,31 @@ def in_order(
     given: the order of systems that the zoo does not know, which stand last; by name where it lacks them.
     """
     places = {name: place for place, name in enumerate(given)}
-    names = sorted(
-        runs, key=lambda name: (name != baseline, _place(name.split(".")[0]), places.get(name, len(places)), name)
-    )
+
+    def place(name: str) -> tuple[Any, ...]:
+        return name != baseline, _place(name.split(".")[0], runs[name]), places.get(name, len(places)), name
+
+    names = sorted(runs, key=place)
     return {name: dict(sorted(runs[name].items())) for name in names}
 
 
-def _place(system: str) -> tuple[int, int]:
-    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know."""
-    from hf_mlnmt.zoo.systems import SYSTEMS, VARIANTS, architectures, find_system
+def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
+    """Where a system stands in the zoo's order: that of its classes, then its own; last what the zoo does not know.
 
-    known, classes = [*SYSTEMS, *VARIANTS], list(architectures())
+    A variant, such as transformer-wide, is named after the system that it is made of, and stands behind all of its
+    classes, by its number of parameters.
+    """
+    from hf_mlnmt.zoo.systems import SYSTEMS, architectures, find_system
+
+    known, classes = list(SYSTEMS), list(architectures())
     try:
-        entry = VARIANTS[system] if system in VARIANTS else find_system(system)
+        entry, size = find_system(system), 0
     except UserError:
-        return len(classes), 0
-    return classes.index(entry.architecture), known.index(system) if system in known else len(known)
+        family = max((name for name in known if system.startswith(f"{name}-")), key=len, default=None)
+        if family is None:
+            return len(classes), 0, 0
+        entry, size = SYSTEMS[family], next((run.get("parameters") or 0 for run in seeds.values()), 0)
+    return classes.index(entry.architecture), known.index(system) if system in known else len(known), size
 
 
 def comparisons_of_record(stem: str, root: str | Path) -> dict[str, Comparison]:

@@ -172,7 +172,7 @@ def _facts(
         model_class=type(model),
         results=[found] if found else [],
         generation=model.generation_config.to_diff_dict() if model.can_generate() else {},
-        languages=languages or languages_of_results(found, {}),
+        languages=languages or languages_of_results(found),
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,
         separate_tokenizers=not tokenizers.joint,

@@ -1,8 +1,10 @@
 """From a recipe's YAML to a checked `Recipe`: `extends`, `--set`, `reverse`, types, `directions`, values, in order.
 
-`extends: transformer.multi30k-ende.yaml` names a recipe beside this one, or a record; this one then says only what is
-different. Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes
-its place. A value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`.
+`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different.
+Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes its place. A
+value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`. A model that is fused, added to
+or of a record takes the place of the other recipe's as a whole; `model: null` takes it away, `settings: null` its
+settings.
 
 `reverse: true` makes of a training from en to de the one from de to en.
 
@@ -30,7 +32,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.recipe.building import Lines, build, load_yaml
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
-from hf_mlnmt.zoo.records import record_path, stems
+from hf_mlnmt.zoo.records import project_recipe, renamed, setups
 
 EXTENDS, REVERSE = "extends", "reverse"
 PLACE = "<language>"
@@ -105,6 +107,8 @@ def _set(content: dict[str, Any], setting: str) -> None:
 # Laid over one another these would be neither corpus: files of the one, data set of the other.
 CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
 OF_TASKS = ("data", "dev", "objective")  # the same holds for these of a task
+OTHER_MODELS = {"fuse", "add_to", "record"}  # and for a model that one of these names
+CLEARED = {("model",), ("model", "settings")}  # by null
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
@@ -131,17 +135,20 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
 
 
 def _extended(named: Any, path: Path, where: str) -> Path:
-    """The file beside `path`, else the record of that name."""
+    """The file beside `path`, else the project's recipe of that name."""
     if not isinstance(named, str):
-        raise UserError(f"{where}: expected the name of a recipe beside this one, or of a record; not {named!r}.")
+        raise UserError(f"{where}: expected the name of a recipe beside this one, or of a setup; not {named!r}.")
     if (beside := path.parent / named).is_file():
         return beside
-    if named.removesuffix(".yaml") in stems():
-        return record_path("training", named)
-    known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *stems()]
+    if (recipe := project_recipe(named)) is not None:
+        return recipe
+    known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *setups()]
+    now = (
+        f"; it is {now[0]} now, with model: {{system: {now[1]}}}" if (now := renamed(named)) else suggest(named, known)
+    )
     raise UserError(
-        f"{where}: there is no {beside}, and no record of that name{suggest(named, known)}. "
-        "Give the name of a recipe beside this one, or of a record."
+        f"{where}: there is no {beside}, and no setup of that name{now}. "
+        "Give the name of a recipe beside this one, or of a setup."
     )
 
 
@@ -151,7 +158,10 @@ def lay_over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...]
     for key, value in content.items():
         inner, here = merged.get(key), (*at, key)
         whole = here in CORPORA or (here[0] == "tasks" and len(here) == 3 and key in OF_TASKS)
-        if isinstance(inner, dict) and isinstance(value, dict) and not whole:
+        whole = whole or (here == ("model",) and value is not None and bool(OTHER_MODELS & value.keys()))
+        if here in CLEARED and value is None:
+            merged.pop(key, None)
+        elif isinstance(inner, dict) and isinstance(value, dict) and not whole:
             merged[key] = lay_over(inner, value, here)
         else:
             merged[key] = value

@@ -22,6 +22,7 @@ import yaml
 
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import REQUIRED, Range, key, keys_of
+from hf_mlnmt.zoo.records import run_name
 
 Side = Literal["source", "target", "both"]
 TextSide = Literal["source", "target"]
@@ -245,10 +246,10 @@ class Fuse:
 
 @dataclass
 class Model:
-    """What is trained. With nothing said it is `modeling/<name of the recipe>.json`."""
+    """What is trained: a system. With nothing said it is `modeling/<name of the recipe>.json`."""
 
-    record: str | None = key(None, "The model is `modeling/<record>.json`, beside the folder of the recipe.")
-    system: str | None = key(None, "Instead: the name of a system of the zoo, with shape.")
+    record: str | None = key(None, "Instead of system and shape: `modeling/<record>.json`, beside the recipe's folder.")
+    system: str | None = key(None, "The name of a system of the zoo, with shape.")
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
     settings: dict[str, Any] = key(
         {},
@@ -467,8 +468,8 @@ class Recipe:
 
     @property
     def stem(self) -> str:
-        """The name that recipe, model record and model card share."""
-        return self.path.stem if self.path else "recipe"
+        """What its runs are called: as the file; in training/<setup>/ <system>.<setup>."""
+        return run_name(self.path, self.model.system) if self.path else "recipe"
 
     def sections(self) -> dict[str, TaskSection]:
         """The tasks that have a share; data.train is one task, with the name of its objective."""

@@ -4,6 +4,5 @@ from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.description import describe
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.parameters import parameters_by_part
-from hf_mlnmt.reports.record_cards import card_for_record
 
-__all__ = ["Facts", "build_card", "card_for_record", "describe", "parameters_by_part"]
+__all__ = ["Facts", "build_card", "describe", "parameters_by_part"]

@@ -111,7 +111,7 @@ def side_by_side(facts: Facts) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "role": "the baseline" if baseline == stem else f"compared with `{baseline}`",
-                "what_is_the_same": same_for_all(comparison, facts.recipe.get("budget")),
+                "what_is_the_same": same_for_all(comparison, facts.own_budget),
                 "table": _rows(comparison, stem),
                 "tested": stem in comparison.tests,
                 "systems": len(comparison.tests),
@@ -323,15 +323,13 @@ def build_card(facts: Facts) -> str:
         metadata=metadata(facts).to_yaml(),
         direction=_direction(facts),
         shape=_shape(facts.config),
-        use=how_to_use(facts) if facts.published else None,
+        use=how_to_use(facts),
         data_table=_data(facts),
         training_tables=[_training(result) for result in facts.results],
-        plan_table=_plan(facts),
         score_tables=score_tables(facts.results),
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
         legend=LEGEND,
-        papers_table=facts.papers,
         decoding=_decoding(facts),
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
     )
@@ -347,8 +345,7 @@ def _card_of_text(facts: Facts) -> str:
         what=what,
         part=part,
         shape=_shape(facts.config),
-        use=how_to_use_text(facts) if facts.published else None,
-        plan_table=_plan(facts),
+        use=how_to_use_text(facts),
         data_table=_data(facts),
         training_tables=[_training(result) for result in facts.results],
         perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
@@ -428,14 +425,8 @@ def _data(facts: Facts) -> Table | None:
             "licence of the data": data.get("licence") or data.get("license"),
             **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
             **_corpora(data.get("train")),
-            **_corpora_of_tasks({} if facts.results else facts.recipe.get("tasks") or {}),
         }
     )
-
-
-def _corpora_of_tasks(tasks: Mapping[str, Any]) -> dict[str, str]:
-    """The same of each task of a recipe; what was trained has them all in its results."""
-    return {f"{name}, {key}": text for name, task in tasks.items() for key, text in _corpora(task["data"]).items()}
 
 
 def _corpora(corpora: Any) -> dict[str, str]:
@@ -485,32 +476,12 @@ def _training(result: Mapping[str, Any]) -> Table:
     return facts_table(rows)
 
 
-def _plan(facts: Facts) -> Table | None:
-    """How the recipe means it to be trained."""
-    from hf_mlnmt.training.schedules import in_use
-
-    if not facts.recipe:
-        return None
-    plan = {key: facts.recipe.get(key) for key in ("seed", "budget", "batch", "optimizer")}
-    method = {key: value for key in ("objective", "init_from") if (value := facts.recipe.get(key))}
-    if facts.recipe.get("tasks") or method.get("objective") == "translation":
-        method.pop("objective")
-    tasks = facts.recipe.get("tasks") or {}
-    for name, task in tasks.items() if any(task["objective"] != "translation" for task in tasks.values()) else ():
-        method[f"task {name}"] = {key: task[key] for key in ("objective", "share")}
-    if fuse := facts.recipe.get("model", {}).get("fuse"):
-        method["fused of"] = {key: fuse[key] for key in ("translation", "language_model")}
-    return facts_table({**method, **plan, "schedule": in_use(facts.recipe.get("schedule") or {}) or None})
-
-
 def _decoding(facts: Facts) -> list[str]:
     """A paragraph for each thing that is known of it."""
     scored = facts.recorded("decoding")
     blocks = []
     if facts.results:
         blocks.append(f"The scores above were made with: {show(scored)}.")
-    elif facts.recipe.get("decoding"):
-        blocks.append(f"Planned by the recipe: {show(facts.recipe['decoding'])}.")
     if facts.generation:
         settings = {key: value for key, value in facts.generation.items() if key not in ("transformers_version",)}
         blocks.append("`generation_config.json`, what `generate()` does unless told otherwise: " + _settings(settings))

@@ -31,7 +31,7 @@ from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, title
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.zoo.records import records_root
+from hf_mlnmt.zoo.records import BASE, records_root
 
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
@@ -63,11 +63,13 @@ def page_of(folder: str | Path, root: str | Path | None = None) -> str:
 
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The budget of a record's recipe; None if there is no such record."""
+    """The budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
     from hf_mlnmt.recipe.reading import read_recipe
 
-    path = (Path(root) if root is not None else records_root()) / "training" / f"{stem}.yaml"
-    return read_recipe(path).to_dict()["budget"] if path.is_file() else None
+    system, _, setup = stem.partition(".")
+    folder = (Path(root) if root is not None else records_root()) / "training" / setup
+    path = next((one for one in (folder / f"{system}.yaml", folder / BASE) if one.is_file()), None)
+    return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 
 def _trained(comparison: Comparison) -> bool:

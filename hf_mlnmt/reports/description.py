@@ -1,6 +1,6 @@
 """What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores.
 
-Of a model folder, a Hub name or a record modeling/<stem>.json; the weights are not read, the parameters are counted
+Of a model folder, a Hub name, or a config as those in modeling/; the weights are not read, the parameters are counted
 on a model without memory.
 """
 
@@ -23,9 +23,8 @@ from hf_mlnmt.model_folder import (
     needs_code,
 )
 from hf_mlnmt.reports.facts import load_results
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
-from hf_mlnmt.reports.record_cards import facts_of_record, record_config
-from hf_mlnmt.zoo.records import record_path, stems
+from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part, read_config
+from hf_mlnmt.zoo.records import records_root, trained
 
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
 
@@ -34,38 +33,33 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """The description as JSON: name, architecture, parameters, config, tokenizers, generation, training, scores.
 
     Args:
-        target: a model folder, a Hub name, a record's stem or the path of its JSON.
+        target: a model folder, a Hub name, a record's name <setup>/<system>, or the path of a config.
         revision: of a Hub name.
 
     Raises: UserError when it is none of these, or is broken.
     """
     path = Path(target)
-    if not path.exists() and path.name.removesuffix(".json") in stems():
-        path = record_path("modeling", target)
+    if not path.exists():
+        if str(target) in trained():
+            path = records_root() / "modeling" / f"{target}.json"
+        elif near := suggest(str(target), trained()):
+            raise UserError(f"{target}: no such folder or record{near}.")
     if path.is_file() and path.suffix == ".json":
-        return _describe_record(path)
-    if path.name == str(target) and not path.exists() and (near := suggest(str(target), stems())):
-        raise UserError(f"{target}: no such folder or record{near}.")
+        return {"name": str(target), **_architecture(read_config(path)), **_training([])}
     folder = fetch_small_files(target, revision=revision)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{target}: no config.json there. Give a model folder, a Hub name, or modeling/<stem>.json.")
+        raise UserError(
+            f"{target}: no config.json there. Give a model folder, a Hub name, or a record, <setup>/<system>."
+        )
     results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
     return {
         "name": str(target),
-        **_architecture(record_config(folder / CONFIG)),
+        **_architecture(read_config(folder / CONFIG)),
         "tokenizers": _tokenizers(folder),
         "processing": read_json(folder / TEXT_PROCESSING),
         "generation": _without(read_json(folder / GENERATION_CONFIG)),
         **_training([results] if results else []),
     }
-
-
-def _describe_record(path: Path) -> dict[str, Any]:
-    if path.parent.name != "modeling":  # any other config file
-        return {"name": path.stem, **_architecture(record_config(path)), **_training([])}
-    facts = facts_of_record(path.name.removesuffix(".json"), path.parent.parent)
-    recipe = {key: facts.recipe[key] for key in ("languages", "data", "tokenizer", "budget") if key in facts.recipe}
-    return {"name": facts.name, **_architecture(facts.config), "recipe": recipe, **_training(facts.results)}
 
 
 def _architecture(config: Any) -> dict[str, Any]:

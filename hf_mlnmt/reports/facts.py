@@ -1,4 +1,4 @@
-"""What a card or a description is made of: gathered from a model folder or a record, and nothing made up.
+"""What a card or a description is made of: gathered from a model folder or results files, and nothing made up.
 
 `results` are results files (evaluation/results.py) as they were written: a key that is not there was not recorded.
 """
@@ -14,7 +14,6 @@ from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
-from hf_mlnmt.table import Table
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.comparison import Comparison
@@ -25,7 +24,7 @@ class Facts:
     """One model, as far as it is known."""
 
     name: str
-    """What a reader loads it by: a Hub name, a folder's name; or a record's stem."""
+    """What a reader loads it by: a Hub name, a folder's name; of what is not published, its run's name."""
     config: Any
     """Its PreTrainedConfig."""
     model_class: type
@@ -39,7 +38,8 @@ class Facts:
     """Target language codes of a multilingual tokenizer."""
     licence: str | None = None
     """Of the weights, as the Hub spells it."""
-    recipe: Mapping[str, Any] = field(default_factory=dict)
+    own_budget: Mapping[str, Any] | None = None
+    """Of its recipe; a comparison may have had another."""
     separate_tokenizers: bool = False
     language_tokenizers: bool = False
     """Whether every language has one of its own, in tokenizers/."""
@@ -49,12 +49,10 @@ class Facts:
     """By part, see parameters.py."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """Comparisons with other systems, by their names under results/."""
-    papers: Table | None = None
-    """What papers report of a system; only for records, and only from those who keep such numbers."""
     curves: Path | None = None
     """The picture of its training, which goes beside the card."""
-    published: bool = True
-    """False for a record: there is nothing to load by its name yet."""
+    train: str | None = None
+    """Of what is not published, the command that trains it: there is nothing to load by its name yet."""
 
     @property
     def carries_code(self) -> bool:
@@ -79,8 +77,8 @@ class Facts:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The training data: the results' word, before training the recipe's plan."""
-        data = self.recorded("data") if self.results else self.recipe.get("data")
+        """The training data, as the results say it."""
+        data = self.recorded("data")
         return data if isinstance(data, Mapping) else {"name": data} if data else {}
 
 
@@ -93,7 +91,7 @@ def load_results(path: Path) -> dict[str, Any]:
     return hide_paths(read_json(path))
 
 
-def languages_of_results(results: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """(source, target) as the results or the recipe say."""
-    pair = results.get("languages") or recipe.get("languages") or {}
+def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(source, target) as the results say."""
+    pair = results.get("languages") or {}
     return (pair.get("source"), pair.get("target")) if isinstance(pair, Mapping) else (None, None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import auto_class_of_config
 
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
@@ -61,6 +63,19 @@ def beyond_baseline(config: Any) -> int | None:
     names = [field.name for field in fields(TransformerConfig) if field.init]
     baseline = TransformerConfig(**{name: getattr(config, name) for name in names if hasattr(config, name)})
     return parameters_of_config(config)["total"] - parameters_of_config(baseline)["total"]
+
+
+def read_config(path: Path) -> Any:
+    """The config of a JSON file. UserError when it is missing or broken."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    if not path.is_file():
+        raise UserError(f"{path}: no such file.")
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (StrictDataclassError, ValueError, TypeError, OSError) as error:
+        raise UserError(f"{path}: not the config of a model: {error}") from error
 
 
 def model_of_config(config: Any) -> Any:

@@ -22,7 +22,7 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.recipe.schema import NamedObjective, Recipe
+from hf_mlnmt.recipe.schema import Model, NamedObjective, Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
 from hf_mlnmt.training.objective_making import class_of
 from hf_mlnmt.zoo.records import records_root
@@ -234,11 +234,36 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     return config
 
 
+# What a config has of the tokenizers and of the tasks, or of the release that wrote it.
+_OF_OTHERS = {"vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings", "vocab_sizes", "language_codes"}
+_OF_OTHERS |= {"source_languages", "target_languages", "tie_projection", "is_encoder_decoder", "architectures"}
+_OF_OTHERS |= {
+    "pad_token_id",
+    "eos_token_id",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "transformers_version",
+    "dtype",
+}
+
+
+def is_model_of(run: Path, model: Model) -> bool:
+    """Whether the models in a run's folder are those of a system with its settings: their configs say the same."""
+    files = [*run.glob("*/config.json"), *run.glob("checkpoints/*/config.json")]
+    if not files or model.system is None:
+        return False
+    wanted = config_for(model.system, model.shape, **model.settings).to_dict()
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    return all(
+        wanted[key] == value for one in stored for key, value in one.items() if key in wanted.keys() - _OF_OTHERS
+    )
+
+
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
     """Where the model's config is, and whether it is a record, which any tokenizer goes with.
 
-    modeling/<record>.json beside the recipe's folder, or one of the project's own; without either, that of the model
-    whose weights are all taken (init_from).
+    modeling/<record>.json, or unless told modeling/<recipe>.json, beside the recipe's folder, or one of the project's
+    own; without either, that of the model whose weights are all taken (init_from).
     """
     name = f"{recipe.model.record or recipe.stem}.json"
     beside = (recipe.path.parent.parent if recipe.path else Path()) / "modeling" / name

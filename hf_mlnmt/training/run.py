@@ -62,7 +62,7 @@ from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.scoring import Scoring, best_and_average, facts_of, score_texts, table_of
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
-from hf_mlnmt.zoo.records import record_path
+from hf_mlnmt.zoo.records import find_recipe
 
 
 def run_recipe(
@@ -75,6 +75,7 @@ def run_recipe(
     console: Console | None = None,
     command: str | None = None,
     watcher: Watcher | None = None,
+    system: str | None = None,
 ) -> Results | dict[str, Results] | None:
     """Train a model as a recipe says, score it, and leave complete model folders.
 
@@ -85,7 +86,8 @@ def run_recipe(
     `output` has such a folder for each round, and what was translated for it in <round>.synthetic/.
 
     Args:
-        recipe: a Recipe, the path of its YAML, or the name of a record.
+        recipe: a Recipe, the path of its YAML, or the name of a setup.
+        system: what is trained in a setup (zoo/records.py); unless given, its baseline.
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
@@ -99,10 +101,13 @@ def run_recipe(
     """
     path = None
     if not isinstance(recipe, Recipe):
-        path = record_path("training", recipe)
+        path, own = find_recipe(recipe, system)
+        settings = [*own, *settings]
         recipe = read_recipe(path, settings, seed)
-    elif settings or seed is not None:
-        raise TypeError("settings and seed are for recipes given as a path; a Recipe is changed by dataclasses.replace")
+    elif settings or seed is not None or system is not None:
+        raise TypeError(
+            "settings, seed and system are for recipes given as a path; a Recipe is changed by dataclasses.replace"
+        )
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     processes = PartialState(cpu=not torch.accelerator.is_available())
     run = Run(

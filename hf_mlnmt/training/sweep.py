@@ -31,7 +31,7 @@ from hf_mlnmt.files import write_json
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.training import checkpoints, folder
-from hf_mlnmt.zoo.records import record_path
+from hf_mlnmt.zoo.records import find_recipe
 
 Order = Literal["values", "seeds"]
 MOST = 10_000  # values of a range; more is a slip of the pen
@@ -62,14 +62,16 @@ def plan(
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
     order: str = "values",
+    systems: Sequence[str] = (),
 ) -> list[Job]:
     """All runs, in the order in which they are started.
 
     Args:
-        recipes: paths of recipes, or names of records.
+        recipes: paths of recipes, or names of setups.
         over: "key.sub=values" of read_values; several are combined, all with all.
         seeds: of each point; None: the recipe's own.
         settings: "key.sub=value" for all runs.
+        systems: what is trained in each recipe (zoo/records.py); none: the recipe's own.
         order: "values" does every seed of a point before the next point, "seeds" every point with the first seed first.
 
     Raises: UserError for bad values, one key or recipe twice, and for recipes that are wrong at any of the points.
@@ -77,13 +79,14 @@ def plan(
     if order not in ("values", "seeds"):
         raise UserError(f"--order {order}: expected values or seeds.")
     axes = _axes(over)
-    paths = [record_path("training", recipe) for recipe in recipes]
-    _check_once([path.stem for path in paths], "recipe")
+    found = [find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)]
+    stems = [read_recipe(path, [*own, *settings]).stem for path, own in found]
+    _check_once(stems, "recipe")
     _check_once([str(seed) for seed in seeds or ()], "seed")
     points = [dict(zip(axes, values)) for values in product(*axes.values())]
     jobs = [
-        _job(path, point, seed, settings, list(axes))
-        for path in paths
+        _job(path, stem, point, seed, [*own, *settings], list(axes))
+        for (path, own), stem in zip(found, stems, strict=True)
         for point in points
         for seed in seeds or [None]  # type: ignore[list-item]
     ]
@@ -93,15 +96,17 @@ def plan(
     return jobs
 
 
-def _job(path: Path, point: dict[str, Any], seed: int | None, settings: Sequence[str], keys: list[str]) -> Job:
+def _job(
+    path: Path, stem: str, point: dict[str, Any], seed: int | None, settings: Sequence[str], keys: list[str]
+) -> Job:
     own = [f"{key}={as_yaml(value)}" for key, value in point.items()]
     everything = (*settings, *own)
     recipe = read_recipe(path, everything, seed)
     if recipe.rounds is not None:
         raise UserError(f"{path}: has rounds, which a sweep does not train. Train this recipe by itself.")
     number = recipe.seed
-    name = ".".join([path.stem, *(f"{_short(key, keys)}-{_in_a_name(point[key])}" for key in keys), f"seed{number}"])
-    return Job(name, path, path.stem, number, point, everything)
+    name = ".".join([stem, *(f"{_short(key, keys)}-{_in_a_name(point[key])}" for key in keys), f"seed{number}"])
+    return Job(name, path, stem, number, point, everything)
 
 
 def _axes(over: Sequence[str]) -> dict[str, list[Any]]:

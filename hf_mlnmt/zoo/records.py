@@ -1,14 +1,24 @@
-"""Where the records modeling/<stem>.json, training/<stem>.yaml and model_cards/<stem>.md are: checkout or wheel."""
+"""Where this project's recipes and records are, in a checkout or a wheel, and which recipe a setup and a system name.
+
+| file | what |
+| --- | --- |
+| training/<setup>/base.yaml | a setup: how every system is trained on one corpus; by itself, the baseline's recipe |
+| training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more than its name |
+| modeling/<setup>/<system>.json | the config of a model that was trained here |
+| model_cards/<setup>/<system>.md | its card, with the scores of its seeds |
+
+A folder training/<setup>/ with a base.yaml of a user's own is a setup too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.zoo.systems import find_system, list_systems
 
-Kind = Literal["modeling", "training", "model_cards"]
-SUFFIXES: dict[Kind, str] = {"modeling": ".json", "training": ".yaml", "model_cards": ".md"}
+BASE = "base.yaml"
+BASELINE = "transformer"
 
 
 def records_root() -> Path:
@@ -18,21 +28,71 @@ def records_root() -> Path:
     return installed if installed.is_dir() else package.parent
 
 
-def stems(root: Path | None = None) -> list[str]:
-    """The names of all records below `root`, by default this project's own."""
-    return sorted(path.name.removesuffix(".json") for path in ((root or records_root()) / "modeling").glob("*.json"))
+def setups() -> list[str]:
+    """The names of this project's setups."""
+    return sorted(path.parent.name for path in (records_root() / "training").glob(f"*/{BASE}"))
 
 
-def record_path(kind: Kind, name: str | Path) -> Path:
-    """`name` itself if it is a file, else the record of that stem.
+def trained(root: Path | None = None) -> list[str]:
+    """The names <setup>/<system> of all records below `root`, by default this project's own."""
+    folder = (root or records_root()) / "modeling"
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
 
-    Raises: UserError naming the nearest stem.
+
+def project_recipe(name: str | Path) -> Path | None:
+    """The file of <setup> or <setup>/<system>, with or without .yaml, of this project; None for any other name."""
+    path = records_root() / "training" / name
+    return next((one for one in (path / BASE, path, path.parent / f"{path.name}.yaml") if one.is_file()), None)
+
+
+def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
+    """The recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
+
+    Args:
+        name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
+        system: what is trained in it: the setup's own recipe of that name where there is one, else a system of the
+            zoo, by the settings, in the place of the recipe's own.
+
+    Raises: UserError naming the nearest setup or system; of a name that recipes had before there were setups, the
+    command of now.
     """
-    if Path(name).is_file():
-        return Path(name)
-    path = records_root() / kind / f"{Path(name).name.removesuffix(SUFFIXES[kind])}{SUFFIXES[kind]}"
-    if path.is_file() and Path(name).parent in (Path(), Path(kind)):
-        return path
-    raise UserError(
-        f"{name}: no such file, and no record of that name{suggest(str(name), stems())}. Records: {', '.join(stems())}."
-    )
+    path = next((one for one in (Path(name), Path(name) / BASE) if one.is_file()), None) or project_recipe(name)
+    if path is None:
+        if now := renamed(name):
+            words = ["hf-mlnmt train", now[0], *([] if now[1] == BASELINE else ["--system", now[1]])]
+            raise UserError(f"{name}: recipes are called by setup and system now: {' '.join(words)}")
+        known = setups()
+        raise UserError(
+            f"{name}: no such file, and no setup of that name{suggest(str(name), known)}. Setups: {', '.join(known)}."
+        )
+    if system is None:
+        return path, []
+    if path.name == BASE and (own := path.with_name(f"{system}.yaml")) != path and own.is_file():
+        return own, []
+    try:
+        find_system(system)
+    except UserError as error:
+        beside = sorted(one.stem for one in path.parent.glob("*.yaml") if path.name == BASE and one != path)
+        there = f" recipes of the setup: {', '.join(beside)};" if beside else ""
+        raise UserError(
+            f"{name}: system '{system}' is unknown{suggest(system, [*beside, *list_systems()])};{there} systems of the "
+            f"zoo: {', '.join(list_systems())}, ms-<layers>"
+        ) from error
+    return path, [f"model.system={system}"]
+
+
+def renamed(name: str | Path) -> tuple[str, str] | None:
+    """(setup, system) of what was called <system>.<setup> before there were setups; None for any other name."""
+    system, _, setup = Path(name).name.removesuffix(".yaml").removesuffix(".json").partition(".")
+    return (setup, system) if setup in setups() else None
+
+
+def run_name(path: Path, system: str | None) -> str:
+    """What the runs of a recipe are called: in training/<setup>/ <system>.<setup>, anywhere else as its file.
+
+    system: of the recipe's model; the name of base.yaml, which may be any system's.
+    """
+    path = path.resolve()
+    if path.parent.parent.name != "training" or not path.with_name(BASE).is_file():
+        return path.stem
+    return f"{system if system and path.name == BASE else path.stem}.{path.parent.name}"

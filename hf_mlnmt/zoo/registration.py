@@ -18,8 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from hf_mlnmt.zoo.entry import Architecture
-from hf_mlnmt.zoo.systems import architectures
+from hf_mlnmt.zoo.systems import Architecture, architectures
 
 _CONFIG_TABLE = "transformers.models.auto.configuration_auto"
 _MODELING = "hf_mlnmt.modeling"

@@ -1,49 +1,253 @@
-"""The zoo's table of contents: every system's entry by its name, and the config that a name stands for at a shape."""
+"""The zoo: a table of all systems, each one entry, and the config that a system's name stands for at a shape.
+
+Classes are named, not imported: reading the table needs neither torch nor models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import re
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.zoo.entries import (
-    aggregation,
-    bridge,
-    dual_context,
-    extended_cross_attention,
-    fusion,
-    language_model,
-    layers_read,
-    multi_layer_attention,
-    multi_level_supervision,
-    transformer,
-)
-from hf_mlnmt.zoo.entry import Architecture, Kind, System
 
 if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
 
+Kind = Literal["translation", "language-model"]
+# Of a translation system, the encoder with a projection of its own (encoder-cloze, encoder-lm).
+ENCODER_HEADS = {"AutoModelForMaskedLM": "ForMaskedLM", "AutoModelForCausalLM": "ForCausalLM"}
+# The Auto class that loads a model of each kind, and what its class is called behind the architecture's prefix.
+HEADS: dict[Kind, tuple[str, str]] = {
+    "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
+    "language-model": ("AutoModelForCausalLM", "ForCausalLM"),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The classes of a file of hf_mlnmt/modeling: <prefix>Config, <prefix>Model, and the one that its kind says:
+    <prefix>ForConditionalGeneration, <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
+    <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
+
+    `beyond`: what they have that the baseline lacks, as a noun. `over_dual_context`: the same with an encoder of the
+    dual contextual module, what `<system>+enc-dc` stands for; None where the two cannot be combined.
+    """
+
+    model_type: str
+    module: str
+    prefix: str
+    beyond: str = ""
+    over_dual_context: Architecture | None = None
+    kind: Kind = "translation"
+    encoder_heads: bool = False
+
+    @property
+    def config_class(self) -> Any:
+        """Its config; imports the models."""
+        return self._class("Config")
+
+    @property
+    def base_class(self) -> Any:
+        """The model without output projection, for AutoModel; the whole model, of what has none."""
+        try:
+            return self._class("Model")
+        except AttributeError:
+            return self.head_class
+
+    @property
+    def head_class(self) -> Any:
+        """The model with output projection, for `auto_class`."""
+        return self._class(HEADS[self.kind][1])
+
+    @property
+    def auto_class(self) -> str:
+        """The name of the Auto class that loads the whole model."""
+        return HEADS[self.kind][0]
+
+    @property
+    def heads(self) -> dict[str, Any]:
+        """The models that it has, by the names of their Auto classes, the whole one first; imports them."""
+        suffixes = {self.auto_class: HEADS[self.kind][1], **(ENCODER_HEADS if self.encoder_heads else {})}
+        return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
+
+    def classes_of(self, model_class: Any) -> dict[str, Any]:
+        """What a folder of a model of that class needs, by the names of the Auto classes; imports the models."""
+        name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
+        found = {"AutoConfig": self.config_class, name: self.heads[name]}
+        return found if name != self.auto_class else {**found, "AutoModel": self.base_class}
+
+    def _class(self, suffix: str) -> Any:
+        of_encoder = self.encoder_heads and suffix in ENCODER_HEADS.values() and self.module == "transformer"
+        module = "encoder_models" if of_encoder else self.module
+        return getattr(importlib.import_module(f"hf_mlnmt.modeling.{module}"), self.prefix + suffix)
+
+
+@dataclass(frozen=True)
+class System:
+    """One entry of the zoo. The citation is its class's."""
+
+    name: str
+    architecture: Architecture
+    fields: Mapping[str, Any]
+    """Config fields that make it what it is."""
+    title: str
+    """What the paper calls it."""
+    clause: str
+    """What it is."""
+
+
+TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer", encoder_heads=True)
+AGGREGATION = Architecture(
+    "mlnmt-aggregation",
+    "aggregation",
+    "Aggregation",
+    beyond="a decoder that reads several of the encoder's layers (it hands over the last one only)",
+    encoder_heads=True,
+    over_dual_context=Architecture(
+        "mlnmt-dual-context-aggregation",
+        "combinations",
+        "DualContextAggregation",
+        beyond="a decoder that reads several of the encoder's layers, and the dual contextual module",
+        encoder_heads=True,
+    ),
+)
+MULTI_LAYER_ATTENTION = Architecture(
+    "mlnmt-multi-layer-attention",
+    "multi_layer_attention",
+    "MultiLayerAttention",
+    beyond="attention over several of the encoder's layers",
+    encoder_heads=True,
+    over_dual_context=Architecture(
+        "mlnmt-dual-context-multi-layer",
+        "combinations",
+        "DualContextMultiLayer",
+        beyond="attention over several of the encoder's layers, and the dual contextual module",
+        encoder_heads=True,
+    ),
+)
+MULTI_LEVEL_SUPERVISION = Architecture(
+    "mlnmt-multi-level-supervision",
+    "multi_level_supervision",
+    "MultiLevelSupervision",
+    beyond="auxiliary decoders that the main decoder reads (information_fusion)",
+    encoder_heads=True,
+    over_dual_context=Architecture(
+        "mlnmt-dual-context-supervision",
+        "combinations",
+        "DualContextSupervision",
+        beyond="the dual contextual module (a convolution and a second attention in each layer)",
+        encoder_heads=True,
+    ),
+)
+DUAL_CONTEXT = Architecture(
+    "mlnmt-dual-context",
+    "dual_context",
+    "DualContext",
+    beyond="the dual contextual module (a convolution and a second attention in each layer)",
+    encoder_heads=True,
+)
+EXTENDED_CROSS_ATTENTION = Architecture(
+    "mlnmt-extended-cross-attention",
+    "extended_cross_attention",
+    "ExtendedCrossAttention",
+    beyond="attention over the source that reads embeddings or its own earlier decisions",
+    encoder_heads=True,
+)
+RNN = Architecture("mlnmt-rnn", "rnn", "RNN", beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention")
+BRIDGE = Architecture(
+    "mlnmt-bridge", "bridge", "Bridge", beyond="an encoder or decoder for each language, and an attention bridge"
+)
+LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model")
+# Made of the folders of other models (`hf_mlnmt.fuse`), so there is no system to give `config_for`.
+FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models")
+
+
+def _supervised(name: str) -> System | None:
+    """The entry of `ms-<layers>` or `ms-<layers>-aif`; None for any other name."""
+    match = re.fullmatch(r"ms-([1-9]+)(-aif)?", name)
+    if match is None:
+        return None
+    layers, fusion = [int(digit) for digit in match[1]], match[2] is not None
+    where = " and ".join(filter(None, [", ".join(match[1][:-1]), match[1][-1]]))
+    decoders = "an auxiliary decoder on encoder layer" if len(layers) == 1 else "auxiliary decoders on encoder layers"
+    return System(
+        name,
+        MULTI_LEVEL_SUPERVISION,
+        {"auxiliary_layers": layers, "information_fusion": fusion},
+        f"MS-{match[1]}{' + AIF' if fusion else ''}",
+        f"{decoders} {where}, {'read by the main decoder' if fusion else 'in training only'}",
+    )
+
+
+# In the order of the documentation: name, architecture, the config fields that make it what it is, title, clause.
+# fmt: off
+_ENTRIES = (
+    System("transformer", TRANSFORMER, {}, "The Transformer", "the baseline of all"),
+    System("s-agg", AGGREGATION, {"aggregation": "S-Agg"}, "S-Agg",
+           "the decoder reads a learnt sum of all encoder layers"),
+    System("iter-s-agg", AGGREGATION, {"aggregation": "Iter-S-Agg"}, "Iter-S-Agg",
+           "the decoder reads encoder layers that were summed one after the other"),
+    System("c-agg", AGGREGATION, {"aggregation": "C-Agg"}, "C-Agg",
+           "the decoder reads all encoder layers merged by one feed-forward network"),
+    System("iter-c-agg", AGGREGATION, {"aggregation": "Iter-C-Agg"}, "Iter-C-Agg",
+           "the decoder reads encoder layers merged two by two by feed-forward networks"),
+    System("transparent", AGGREGATION, {"aggregation": "Transparent"}, "Transparent attention",
+           "each decoder layer reads its own weighted sum of the encoder layers"),
+    System("m-00", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-00"}, "M-00",
+           "each decoder layer attends to all encoder layers, weights shared, contexts concatenated"),
+    System("m-01", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-01"}, "M-01",
+           "each decoder layer attends to all encoder layers, weights shared, contexts summed"),
+    System("m-10", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-10"}, "M-10",
+           "each decoder layer attends to every encoder layer, contexts concatenated"),
+    System("m-11", MULTI_LAYER_ATTENTION, {"multi_layer_attention": "M-11"}, "M-11",
+           "each decoder layer attends to every encoder layer, contexts summed"),
+    # Of the many ms-<layers> there are, those that stand for all in tests and comparisons.
+    *filter(None, map(_supervised, ("ms-1", "ms-123", "ms-1-aif", "ms-123-aif"))),
+    System("enc-dc", DUAL_CONTEXT, {"dual_context": "Enc-DC"}, "Enc-DC",
+           "the encoder attends to the sentence and to its local context"),
+    System("dec-dc", DUAL_CONTEXT, {"dual_context": "Dec-DC"}, "Dec-DC",
+           "the decoder attends to the target prefix and to its local context"),
+    System("full-dc", DUAL_CONTEXT, {"dual_context": "Full-DC"}, "Full-DC",
+           "encoder and decoder attend to their sentence and to its local context"),
+    System("source-embedding", EXTENDED_CROSS_ATTENTION, {"cross_attention": "source-embedding"}, "Source embedding",
+           "attention over the source also sees the source words' embeddings"),
+    System("target-embedding", EXTENDED_CROSS_ATTENTION, {"cross_attention": "target-embedding"}, "Target embedding",
+           "attention over the source also sees the last target word's embedding"),
+    System("both-embeddings", EXTENDED_CROSS_ATTENTION, {"cross_attention": "both-embeddings"}, "Both embeddings",
+           "attention over the source also sees embeddings of source and target words"),
+    System("previous-context-head", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-context-head"},
+           "Previous context, by head", "source attention sees each head's last context vector"),
+    System("previous-context-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-context-full"},
+           "Previous context, of all heads", "source attention sees its last context vector"),
+    System("previous-weight", EXTENDED_CROSS_ATTENTION, {"cross_attention": "previous-weight"}, "Previous weight",
+           "attention over the source sees its last weights"),
+    System("accumulated-weight", EXTENDED_CROSS_ATTENTION, {"cross_attention": "accumulated-weight"},
+           "Accumulated weight", "attention over the source sees the sum of its weights so far"),
+    System("fertility", EXTENDED_CROSS_ATTENTION, {"cross_attention": "fertility"}, "Fertility",
+           "attention over the source sees how much of each word it has used up"),
+    System("key-value-head", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-head"},
+           "Key-value context, by head", "source attention may choose each head's last context vector"),
+    System("key-value-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-full"},
+           "Key-value context, of all heads", "source attention may choose its last context vector"),
+    System("rnn", RNN, {"encoder_layers": 2, "decoder_layers": 2}, "The attentive LSTM",
+           "a BiLSTM encoder and an LSTM decoder with Luong's attention"),
+    System("bridge-rnn", BRIDGE, {"encoder_layers": 2, "decoder_layers": 2, "coders": "rnn"}, "The attention bridge",
+           "LSTMs of many languages around one matrix of fixed size"),
+    System("bridge-transformer", BRIDGE, {"coders": "transformer"}, "The attention bridge between Transformers",
+           "Transformers of many languages around one matrix"),
+    System("lm", LANGUAGE_MODEL, {}, "The language model", "the baseline's decoder alone"),
+)
+# fmt: on
+SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"layers": 4, "d_model": 128, "attention_heads": 4, "ffn_dim": 256},
     "small": {"layers": 4, "d_model": 256, "attention_heads": 4, "ffn_dim": 1024},
     "base": {"layers": 6, "d_model": 512, "attention_heads": 8, "ffn_dim": 2048},
 }
-# In the order of the documentation.
-_ENTRIES = (
-    *transformer.SYSTEMS,
-    *aggregation.SYSTEMS,
-    *multi_layer_attention.SYSTEMS,
-    *multi_level_supervision.SYSTEMS,
-    *dual_context.SYSTEMS,
-    *extended_cross_attention.SYSTEMS,
-    *bridge.SYSTEMS,
-    *language_model.SYSTEMS,
-)
-SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
-VARIANTS: dict[str, System] = {entry.name: entry for entry in (*transformer.VARIANTS, *layers_read.VARIANTS)}
-"""Entries that only records have: no names for `config_for`."""
 
 
 def list_systems(kind: Kind | None = None) -> list[str]:
@@ -66,7 +270,7 @@ def find_system(name: str) -> System:
         joint = find_system(name.removesuffix("+enc-dc"))
         if joint.architecture.over_dual_context:
             return _over_dual_context(joint, name)
-    if supervised := multi_level_supervision.system(name):
+    if supervised := _supervised(name):
         return supervised
     known = list_systems()
     raise UserError(f"system '{name}' is unknown{suggest(name, known)}; known: {', '.join(known)}, ms-<layers>")
@@ -77,8 +281,7 @@ def _over_dual_context(joint: System, name: str) -> System:
     architecture = joint.architecture.over_dual_context
     assert architecture is not None
     title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
-    fields = dual_context.SETUP_FIELDS
-    return replace(joint, name=name, architecture=architecture, title=title, clause=clause, setup_fields=fields)
+    return replace(joint, name=name, architecture=architecture, title=title, clause=clause)
 
 
 def architectures() -> Iterator[Architecture]:
@@ -87,7 +290,7 @@ def architectures() -> Iterator[Architecture]:
         yield architecture
         if architecture.over_dual_context:
             yield architecture.over_dual_context
-    yield fusion.FUSION
+    yield FUSION
 
 
 def architecture_of(config: Any) -> Architecture | None:
@@ -107,11 +310,7 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
 
     Raises: UserError for an unknown system, shape or field.
     """
-    return config_of_entry(find_system(system), shape, **overrides)
-
-
-def config_of_entry(entry: System, shape: str, **overrides: Any) -> StackConfig:
-    """The same of an entry, which may be a variant. Raises: UserError for an unknown shape or field."""
+    entry = find_system(system)
     if shape not in SHAPES:
         raise UserError(f"shape '{shape}' is unknown{suggest(shape, SHAPES)}; known: {', '.join(SHAPES)}")
     config_class = entry.architecture.config_class

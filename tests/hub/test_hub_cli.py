@@ -82,11 +82,3 @@ def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
 def test_describe_prints_tables_and_json(published):
     assert "parameters" in run("describe", published)
     assert json.loads(run("describe", published, "--json"))["model_type"] == "mlnmt-transformer"
-
-
-def test_describe_prints_the_card_of_a_record():
-    record = next((ROOT / "modeling").glob("*.json"))
-    card = run("describe", record, "--card")
-    assert card.startswith("---\n")
-    assert run("describe", record.name.removesuffix(".json"), "--card") == card
-    assert "its README.md" in refused("describe", ROOT, "--card")

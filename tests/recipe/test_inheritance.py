@@ -8,7 +8,6 @@ import pytest
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
-from hf_mlnmt.zoo.records import stems
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = """\
@@ -83,10 +82,22 @@ def test_steps_give_way_to_epochs(tmp_path):
     assert read_recipe(child).budget.epochs == 3
 
 
-def test_a_record_can_be_extended_from_anywhere(tmp_path):
-    for name in ("transformer.demo-ende", "transformer.demo-ende.yaml"):
+def test_a_setup_can_be_extended_from_anywhere(tmp_path):
+    for name in ("wmt16-roen", "wmt16-roen/base", "wmt16-roen/base.yaml", "wmt16-roen/lm"):
         child = read_recipe(write(tmp_path, mine=f"extends: {name}\nseed: 9\n"))
-        assert changed(child, read_recipe(ROOT / "training" / "transformer.demo-ende.yaml")) == {"seed": 9}
+        path = ROOT / "training" / "wmt16-roen" / ("lm.yaml" if name.endswith("lm") else "base.yaml")
+        assert changed(child, read_recipe(path)) == {"seed": 9}
+
+
+def test_another_kind_of_model_takes_the_place_of_the_bases(tmp_path):
+    base = BASE + "model: {system: m-10, shape: tiny, settings: {dropout: 0.3}}\n"
+    for model in ("{record: x}", "{add_to: runs/x}"):
+        child = read_recipe(write(tmp_path, base=base, child=f"extends: base.yaml\nmodel: {model}\n"))
+        assert (child.model.system, child.model.shape, child.model.settings) == (None, "base", {})
+    child = read_recipe(write(tmp_path, base=base, child="extends: base.yaml\nmodel: null\n"))
+    assert child.model == type(child.model)()
+    child = read_recipe(write(tmp_path, base=base, child="extends: base.yaml\nmodel: {system: rnn, settings: null}\n"))
+    assert (child.model.system, child.model.shape, child.model.settings) == ("rnn", "tiny", {})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +105,8 @@ def test_a_record_can_be_extended_from_anywhere(tmp_path):
     [
         ({"base": BASE, "child": "seed: 1\nextends: bsae.yaml\n"},
          r"child.yaml, line 2: extends: there is no .*bsae.yaml.*did you mean 'base.yaml'"),
-        ({"child": "extends: transformer.demo-end\n"}, "did you mean 'transformer.demo-ende'"),
+        ({"child": "extends: demo-end\n"}, "did you mean 'demo-ende'"),
+        ({"child": "extends: m-10.multi30k-ende.yaml\n"}, "it is multi30k-ende now, with model: {system: m-10}"),
         ({"child": "extends: [base.yaml]\n"}, r"child.yaml, line 1: extends: expected the name of a recipe"),
         ({"child": "extends: child.yaml\n"}, "child.yaml, line 1: extends: child.yaml extends this recipe in turn"),
         ({"a": "extends: b.yaml\n", "b": "seed: 1\nextends: a.yaml\n", "child": "extends: a.yaml\n"},
@@ -110,10 +122,3 @@ def test_a_record_can_be_extended_from_anywhere(tmp_path):
 def test_mistakes_are_named(tmp_path, recipes, message):
     with pytest.raises(UserError, match=message):
         read_recipe(write(tmp_path, **recipes))
-
-
-@pytest.mark.parametrize("stem", [stem for stem in stems() if stem.endswith("multi30k-ende")])
-def test_every_system_is_trained_like_the_baseline(stem):
-    """Side by side they differ in the model alone."""
-    base = read_recipe(ROOT / "training" / "transformer.multi30k-ende.yaml")
-    assert changed(read_recipe(ROOT / "training" / f"{stem}.yaml"), base) == {}

@@ -138,9 +138,3 @@ def test_missing_file(tmp_path):
 def test_bad_settings(tmp_path, setting):
     with pytest.raises(UserError):
         read(tmp_path, GOOD, setting)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "training").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_records_are_right(path):
-    recipe = read_recipe(path)
-    assert (ROOT / "modeling" / f"{recipe.model.record or recipe.stem}.json").is_file() or recipe.model.system

@@ -24,12 +24,9 @@ from hf_mlnmt.evaluation.significance import (
     holm,
     significance_tests,
 )
-from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.comparison import add_runs
 from hf_mlnmt.reports.comparison_page import page_of
-from hf_mlnmt.reports.record_cards import facts_of_record
 from hf_mlnmt.reports.tables import significance_tables
-from hf_mlnmt.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -248,40 +245,6 @@ def test_a_run_beside_a_file_of_translations(runs, tmp_path):
     arguments[4] = f"test={tmp_path / 'wrong.de'}"
     with pytest.raises(UserError, match="the references of test"):
         CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def test_a_records_card_shows_it_and_says_what_it_is(compared, tmp_path):
-    root = tmp_path / "root"
-    for kind in ("modeling", "training"):
-        (root / kind).mkdir(parents=True)
-        for path in (ROOT / kind).glob("*.multi30k-ende.*"):
-            shutil.copyfile(path, root / kind / path.name)
-    shutil.copytree(compared, root / "results" / "toy")
-    facts = facts_of_record(NAMES["a"], root)
-    card = build_card(facts)
-    assert "Not trained yet" in card
-    assert "No results yet" in card
-    section = card.split("## Side by side with other systems")[1].split("\n## ")[0]
-    (entry,) = read_comparison(compared).scores(NAMES["a"], "test", "cased", "BLEU")
-    assert f"| test | cased | BLEU ↑ | {entry:.2f} |" in section
-    assert "small budget" in section
-    assert f"compared with `{NAMES['base']}`" in section
-    assert "model-index" not in card
-    base = build_card(facts_of_record(NAMES["base"], root))
-    assert "the baseline" in base.split("## Side by side")[1]
-
-
-def test_numbers_of_papers_stand_apart_in_a_card():
-    papers = Table(
-        ["in the paper", "this system", "its baseline"], [["BLEU", "28.81", "28.37"], ["size", "77.0", "61.2"]]
-    )
-    card = build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT, papers))
-    section = card.split("## What the paper reports")[1].split("\n## ")[0]
-    assert "28.81 | 28.37" in section
-    assert "77.0 | 61.2" in section
-    assert "not of this project" in " ".join(section.split())
-    assert "28.81" not in card.replace(section, "")
-    assert "What the paper reports" not in build_card(facts_of_record("iter-c-agg.wmt14-ende", ROOT))
 
 
 def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp_path):

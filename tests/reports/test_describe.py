@@ -1,4 +1,4 @@
-"""describe: parameters by part against a hand count, folders and records, both outputs, bad input."""
+"""describe: parameters by part against a hand count, folders and configs, both outputs, bad input."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.model_folders import small_model, some_results
+from helpers.model_folders import small_model
 from rich.console import Console
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.reports import describe, parameters_by_part
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
-from hf_mlnmt.reports.record_cards import card_for_record, record_config
 from hf_mlnmt.reports.rendering import render
+from hf_mlnmt.training import read_recipe
+from hf_mlnmt.training.model_making import config_of_recipe
+from hf_mlnmt.training.preflight import expected_tokenizers
+from hf_mlnmt.zoo.records import find_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 D, FFN, V = 16, 16, 50
@@ -61,25 +64,29 @@ def test_what_a_family_adds_to_the_baseline():
     assert beyond_baseline(config_for("s-agg")) == 6 * 512 * 512
 
 
-def test_what_a_pair_of_languages_uses():
+def test_what_a_pair_of_languages_uses(tmp_path):
     """docs/multilingual.md's table is what is counted; one encoder, one decoder, one bridge: by hand for the bridge."""
     page = (ROOT / "docs" / "multilingual.md").read_text(encoding="utf-8")
-    tagged = record_config(ROOT / "modeling" / "transformer.multi30k-many.json")
-    configs = {}
+    recipes = {one: read_recipe(*find_recipe("multi30k-many", one)) for one in ("bridge-rnn", "bridge-transformer")}
+    recipes["transformer"] = read_recipe(*find_recipe("multi30k-many"))
+    made = {
+        name: config_of_recipe(recipe, expected_tokenizers(recipe), ROOT, lambda text: None)
+        for name, recipe in recipes.items()
+    }
+    tagged, configs = made["transformer"], {}
     for layers in (6, 8):
         deeper = {**tagged.to_dict(), "encoder_layers": layers, "decoder_layers": layers}
         configs[f"the same of {layers} + {layers} layers"] = type(tagged)(**deeper)
-    for stem in ("transformer", "bridge-rnn", "bridge-transformer"):
-        name = f"{stem}.multi30k-many"
-        shown = f"`{name}`" + " (tagged)" * (stem == "transformer")
-        configs[shown] = record_config(ROOT / "modeling" / f"{name}.json")
+    for name in ("transformer", "bridge-rnn", "bridge-transformer"):
+        configs[f"`{name}`" + " (tagged)" * (name == "transformer")] = made[name]
     for shown, config in configs.items():
         model = model_of_config(config)
         total = parameters_by_part(model)["total"]
         assert f"| {shown} | {total:,} | {of_a_pair(model):,} |" in page
     parts = parameters_by_part(model)
     assert of_a_pair(model) == (total - parts["bridge"]) // 4 + parts["bridge"], "four of each are there, one is used"
-    found = describe("bridge-transformer.multi30k-many")
+    (tmp_path / "bridge.json").write_text(json.dumps(config.to_dict()))
+    found = describe(tmp_path / "bridge.json")
     assert found["parameters_of_a_pair"] == of_a_pair(model)
     console = Console(record=True, width=120)
     console.print(render(found)[1])
@@ -112,57 +119,27 @@ def test_rendered_folder_keeps_protocols_apart(published):
     assert text.index("31.23") < text.index("scores, classic") < text.index("37.68")
 
 
-@pytest.fixture
-def root(tmp_path):
-    """A root folder with one record."""
-    stem = "toy.toy-ende"
-    config = small_model(V).config.to_dict()
-    (tmp_path / "modeling").mkdir()
-    (tmp_path / "training").mkdir()
-    (tmp_path / "modeling" / f"{stem}.json").write_text(json.dumps(config))
-    corpus = "{files: {source: train.en.gz, target: train.de.gz}}"
-    (tmp_path / "training" / f"{stem}.yaml").write_text(
-        "languages: {source: en, target: de}\n"
-        f"data: {{name: Toy, licence: CC0-1.0, train: {corpus}, dev: {corpus}}}\n"
-        f"model: {{record: {stem}}}\nbudget: {{steps: 77}}\n"
-    )
-    return tmp_path
+def test_a_model_that_was_trained_here():
+    found = describe("multi30k-ende-short/m-10")
+    assert found == {**describe(ROOT / "modeling" / "multi30k-ende-short" / "m-10.json"), "name": found["name"]}
+    assert found["architecture"] == "MultiLayerAttentionForConditionalGeneration"
+    assert found["parameters"]["total"] == 3385856
+    assert found["results"] == []
 
 
-def test_record_before_and_after_training(root):
-    path = root / "modeling" / "toy.toy-ende.json"
-    assert describe(path)["results"] == []
-    before = card_for_record("toy.toy-ende", root)
-    for expected in ("No results yet.", "Not trained yet.", "steps 77", "CC0-1.0", "`train.en.gz`", "- en\n- de"):
-        assert expected in before
-    assert "model-index" not in before
-    (root / "results").mkdir()
-    (root / "results" / "toy.toy-ende.json").write_text(json.dumps(some_results()))
-    (root / "results" / "toy.toy-ende.seed8.json").write_text(json.dumps(some_results(seed=8)))
-    after = card_for_record("toy.toy-ende", root)
-    assert "No results yet." not in after
-    assert "31.23" in after
-    assert "| seed | 8 |" in after
-    assert "77" not in after.split("## Training\n")[1].split("## Scores")[0], "the plan gives way to what was done"
-    assert [result["seed"] for result in describe(path)["results"]] == [7, 8]
-    assert "not recorded" not in text_of(describe(path)).split("scores")[1]
-
-
-def test_bad_targets(root, tmp_path):
-    with pytest.raises(UserError, match=r"did you mean 'toy\.toy-ende'"):
-        card_for_record("toy.toy-end", root)
+def test_bad_targets(tmp_path):
     with pytest.raises(UserError, match="not in the cache"):
         describe("nobody/nothing-of-this-name")
     with pytest.raises(UserError, match="not a Hub name"):
         describe("no such thing")
-    with pytest.raises(UserError, match=r"did you mean 'transformer\.multi30k-ende'"):
-        describe("transfomer.multi30k-ende")
-    (root / "empty").mkdir()
+    with pytest.raises(UserError, match=r"did you mean 'multi30k-ende/transformer'"):
+        describe("multi30k-ende/transfomer")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no config\.json"):
-        describe(root / "empty")
-    (root / "modeling" / "broken.json").write_text('{"model_type": "mlnmt-transformer", "d_model": "wide"}')
+        describe(tmp_path / "empty")
+    (tmp_path / "broken.json").write_text('{"model_type": "mlnmt-transformer", "d_model": "wide"}')
     with pytest.raises(UserError, match="not the config of a model"):
-        describe(root / "modeling" / "broken.json")
-    (root / "modeling" / "broken.json").write_text("{")
+        describe(tmp_path / "broken.json")
+    (tmp_path / "broken.json").write_text("{")
     with pytest.raises(UserError, match="not the config"):
-        describe(root / "modeling" / "broken.json")
+        describe(tmp_path / "broken.json")

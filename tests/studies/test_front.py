@@ -11,13 +11,7 @@ from helpers.finished_runs import NAMES, compare, write_runs
 from regions import region
 
 from hf_mlnmt.evaluation.comparison import read_comparison
-from hf_mlnmt.zoo.entries import (
-    aggregation,
-    dual_context,
-    extended_cross_attention,
-    multi_layer_attention,
-    multi_level_supervision,
-)
+from hf_mlnmt.zoo import systems as zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,10 +52,12 @@ def test_the_zoos_rows_are_each_familys_best_on_val():
     for record, runs in read_comparison(ROOT / "results" / part).runs.items():
         scores = [run["scores"]["val"]["cased"]["BLEU"]["score"] for run in runs.values()]
         means[record.partition(".")[0]] = sum(scores) / len(scores)
-    joint_attention = (*aggregation.SYSTEMS, *multi_layer_attention.SYSTEMS)
-    families = (
-        joint_attention,
-        *(of.SYSTEMS for of in (multi_level_supervision, dual_context, extended_cross_attention)),
-    )
-    best = [max((entry.name for entry in family if entry.name in means), key=means.__getitem__) for family in families]
+    joint_attention = (zoo.AGGREGATION, zoo.MULTI_LAYER_ATTENTION)
+    others = (zoo.MULTI_LEVEL_SUPERVISION, zoo.DUAL_CONTEXT, zoo.EXTENDED_CROSS_ATTENTION)
+    families = [joint_attention, *((other,) for other in others)]
+    compared = [(name, entry) for name, entry in zoo.SYSTEMS.items() if name in means]
+    best = [
+        max((name for name, entry in compared if entry.architecture in family), key=means.__getitem__)
+        for family in families
+    ]
     assert [*front.PARTS[part]] == ["transformer", "transformer-wide", *best]

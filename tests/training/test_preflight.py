@@ -69,7 +69,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("model.shape=tinny", "tinny.*did you mean 'tiny'"),
         ("model={record: nonesuch}", "there is no .*nonesuch.json"),
         (
-            "model={record: enc-dc.multi30k-ende-short, settings: {kernel_size: 9}}",
+            "model={record: multi30k-ende-short/enc-dc, settings: {kernel_size: 9}}",
             "model.settings.kernel_size=9: must be from 2 to 8",
         ),
         ("model.settings.max_position_embeddings=30", "max_position_embeddings is 30"),

@@ -92,6 +92,24 @@ def test_the_runs_of_a_plan(recipe, tmp_path):
     assert same[0].name == "tiny.tokens-60.max_length-30.seed1"
 
 
+def test_systems_of_a_setup():
+    """Each by the recipe of that name in the setup, or as its base says; a job reads it again."""
+    jobs = plan(["multi30k-ende", "wmt14-ende"], ["batch.tokens=50"], [3], systems=["m-10", "transformer-wide"])
+    assert [job.name for job in jobs] == [
+        f"{system}.{setup}.tokens-50.seed3"
+        for setup in ("multi30k-ende", "wmt14-ende")
+        for system in ("m-10", "transformer-wide")
+    ]
+    assert [job.stem for job in jobs][:2] == ["m-10.multi30k-ende", "transformer-wide.multi30k-ende"]
+    recipes = [job.recipe() for job in jobs]
+    assert [recipe.model.system for recipe in recipes] == ["m-10", "transformer"] * 2
+    assert [recipe.model.settings.get("encoder_ffn_dim") for recipe in recipes] == [None, 512, None, 4096]
+    with pytest.raises(UserError, match=r"recipe m-10\.multi30k-ende: is there twice"):
+        plan(["multi30k-ende"], systems=["m-10", "m-10"])
+    with pytest.raises(UserError, match="did you mean 'enc-dc'"):
+        plan(["multi30k-ende"], systems=["m-10", "encdc"])
+
+
 def test_mistakes_are_found_before_anything_begins(recipe):
     for over, message in [
         (["dropout"], "expected KEY=VALUES"),
@@ -105,7 +123,7 @@ def test_mistakes_are_found_before_anything_begins(recipe):
         plan([recipe, recipe])
     with pytest.raises(UserError, match="expected values or seeds"):
         plan([recipe], order="random")
-    with pytest.raises(UserError, match="no such file, and no record"):
+    with pytest.raises(UserError, match="no such file, and no setup"):
         plan(["nothing.yaml"])
 
 
