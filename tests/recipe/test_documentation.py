@@ -104,7 +104,7 @@ def test_what_is_said_of_an_objective_holds_for_its_class():
 def test_reading_a_recipe_needs_no_torch():
     program = (
         "import sys, hf_mlnmt.recipe.schema; from hf_mlnmt.recipe import read_recipe; "
-        f"read_recipe({str(ROOT / 'training' / 'transformer.demo-ende.yaml')!r}); "
+        f"read_recipe({str(ROOT / 'training' / 'demo-ende' / 'base.yaml')!r}); "
         "print({'torch', 'transformers'} & sys.modules.keys())"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
