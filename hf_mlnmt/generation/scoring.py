@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.generation.batches import pad
-
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 
@@ -66,17 +64,6 @@ def log_probabilities(
             counted &= positions < forced_last - 1
         sums.append(logs.where(counted, 0.0).sum(dim=1))
     return torch.cat(sums)
-
-
-def sums_of(
-    model: Any, pad_id: int, sources: list[list[int]], targets: list[list[int]], forced_first: bool = False
-) -> list[float]:
-    """ln P of each target (generated ids, the end of sentence included) behind the source beside it."""
-    input_ids, mask = pad(sources, pad_id, model.device)
-    start = model.config.decoder_start_token_id
-    sequences, _ = pad([[start, *ids] for ids in targets], pad_id, model.device)
-    lengths = torch.tensor([len(ids) for ids in targets], device=model.device)
-    return log_probabilities(model, input_ids, mask, sequences, lengths, forced_first).tolist()
 
 
 def _vocabulary(model: Any) -> int:

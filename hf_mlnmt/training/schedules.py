@@ -16,7 +16,6 @@ and Better Generalization"): see docs/training.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -28,16 +27,6 @@ from hf_mlnmt.recipe.schema import ScheduleName, check_restarts, cycle_ends
 
 SEEN = ("scale", "best", "waited")
 """The fields of a `Schedule` that change while it trains: what newbob has seen."""
-
-
-def in_use(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a recipe's settings that its schedule reads, for people to look at."""
-    unread: set[str] = set()
-    if settings.get("name") != "newbob":
-        unread |= {"factor", "patience", "threshold"}
-    if not settings.get("restarts"):
-        unread |= {"restarts", "restart_steps", "restart_factor"}
-    return {key: value for key, value in settings.items() if key not in unread}
 
 
 @dataclass
