@@ -256,6 +256,11 @@ class BridgePreTrainedModel(RNNPreTrainedModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer", "RNNEncoderLayer", "RNNDecoderLayers"]
     _supports_flash_attn = True
 
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """Transformers guesses it from the text of the file, and takes AttentionBridge for an attention of its own."""
+        return True
+
 
 def module_name(language: str) -> str:
     """The name of a language's module: "to" alone is a method of every module, and a language."""
