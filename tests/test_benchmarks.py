@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers import script_server
+from helpers.fresh import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
@@ -23,23 +21,19 @@ SECONDS = 300  # at most, of one script
 
 @pytest.fixture(scope="module")
 def server():
-    pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, script_server.__file__]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environment) as process:
-        yield process
+    server = Server("transformers.trainer", "hf_mlnmt.training", PYTHONPATH=str(ROOT))
+    yield server
+    server.close()
 
 
-def run(server: subprocess.Popen, folder: Path, script: str, *options: str) -> str:
+def run(server: Server, script: str, *options: str) -> str:
     """What the script prints. It fails the test by its status, and skips it where a package is not installed."""
-    job = {"script": str(FILES[script]), "options": options, "folder": str(folder), "seconds": SECONDS}
-    print(json.dumps(job), file=server.stdin, flush=True)
-    status = server.stdout.readline().strip()
-    printed, errors = ((folder / stream).read_text("utf-8") for stream in "12")
-    missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)'", errors, re.MULTILINE)
+    done = server.python(str(FILES[script]), *options, cwd=ROOT, seconds=SECONDS)
+    missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)'", done.stderr, re.MULTILINE)
     if missing and missing[1] in OPTIONAL:
         pytest.skip(f"{missing[1]} is not installed")
-    assert status == "0", f"{script}.py: status {status}\n{errors[-3000:]}"
-    return printed
+    assert not done.returncode, f"{script}.py: status {done.returncode}\n{done.stderr[-3000:]}"
+    return done.stdout
 
 
 def times_of_files() -> dict[Path, int]:
@@ -55,23 +49,23 @@ def test_it_runs(script, server, tmp_path):
     options = ["--output", str(output)] if '"--output"' in text else []
     if '"--marian"' in text and importlib.util.find_spec("pymarian"):
         options += ["--marian", sys.executable]
-    assert run(server, tmp_path, script, "--quick", *options).strip()
+    assert run(server, script, "--quick", *options).strip()
     assert not options or json.loads(output.read_text("utf-8"))
     assert times_of_files() == before
 
 
-def test_quick_writes_no_file_by_itself(server, tmp_path):
+def test_quick_writes_no_file_by_itself(server):
     """Of the script that has a file and a page by default."""
     before = times_of_files()
-    run(server, tmp_path, "base_shape", "--quick", "--lengths", "forced", "--engines", "ours")
+    run(server, "base_shape", "--quick", "--lengths", "forced", "--engines", "ours")
     assert times_of_files() == before
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_written_commands_have_options_that_exist(script, server, tmp_path):
+def test_written_commands_have_options_that_exist(script, server):
     commands = [one for path in WRITTEN for one in re.findall(rf"\b{script}\.py( [^`\n]*)", path.read_text("utf-8"))]
     wanted = {option for command in commands for option in re.findall(r"--[a-z][\w-]*", command)}
-    known = run(server, tmp_path, script, "--help").partition("\noptions:\n")[2]
+    known = run(server, script, "--help").partition("\noptions:\n")[2]
     assert wanted <= set(re.findall(r"--[a-z][\w-]*", known))
 
 

@@ -172,7 +172,7 @@ def test_commands(folders):
     assert said.stdout.splitlines() == expected
 
 
-def test_published_with_the_code_of_all_members(folders, tmp_path):
+def test_published_with_the_code_of_all_members(folders, tmp_path, forks):
     """Loaded again in fresh processes, with the package and by its own code, beams and all."""
     ensemble = tmp_path / "ensemble"
     dual = hf_mlnmt.config_for("enc-dc", "tiny", vocab_size=300, d_model=16, max_position_embeddings=64)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.model_folders import some_results, write_model
 from helpers.tiny_run import write_corpus
 from helpers.training_helpers import Pairs
@@ -57,6 +59,13 @@ def published(trained_folder, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("published") / "toy-en-de"
     assert build_folder(trained_folder, target, licence="cc-by-4.0").warnings == []
     return target
+
+
+@pytest.fixture
+def forks(monkeypatch) -> None:
+    """The fresh processes in which a publication is loaded again are forks; those of `published` are not."""
+    instead = SimpleNamespace(Popen=fresh.Popen, PIPE=None, DEVNULL=None)
+    monkeypatch.setattr("hf_mlnmt.hub.check_reload.subprocess", instead)
 
 
 @pytest.fixture

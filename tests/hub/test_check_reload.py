@@ -18,7 +18,7 @@ from hf_mlnmt.hub.check_reload import check_loading
 
 
 @pytest.fixture
-def copy(published, tmp_path):
+def copy(published, tmp_path, forks):
     return shutil.copytree(published, tmp_path / "copy")
 
 

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.model_folders import HOME, SENTENCES, pollute, small_model, some_results, write_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
@@ -32,9 +31,7 @@ def run_without_package(code: str, cwd: Path, modules: Path) -> str:
     environment = {**os.environ, "HF_MODULES_CACHE": str(modules), "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONPATH", None)
     blocked = f"import sys; sys.modules['hf_mlnmt'] = None\n{code}"
-    process = subprocess.run(
-        [sys.executable, "-c", blocked], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    process = fresh.python("-c", blocked, cwd=cwd, env=environment)
     assert process.returncode == 0, process.stderr[-2000:]
     return process.stdout
 

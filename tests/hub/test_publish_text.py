@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.contract import redraw
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
@@ -29,7 +28,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_published_and_loads_in_fresh_processes(kind, tmp_path):
+def test_it_is_published_and_loads_in_fresh_processes(kind, tmp_path, forks):
     system, auto, sizes, task, class_name = KINDS[kind]
     tokenizer = train_tokenizer(TEXTS * 3, vocab_size=80, byte_fallback=False)
     model = auto.from_config(config_for(system, "tiny", vocab_size=len(tokenizer), **sizes))
@@ -61,5 +60,5 @@ def test_it_is_published_and_loads_in_fresh_processes(kind, tmp_path):
         assert made("the dog", max_new_tokens=3)[0]["generated_text"].startswith("the dog")
     # The card's own code, as a reader runs it.
     code = card.split("```python\n")[1].split("```")[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = fresh.python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -69,8 +68,7 @@ def saved(tmp_path_factory):
 def test_what_a_trainer_saves_loads_without_the_package(saved, tmp_path):
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONPATH", None)
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, *saved]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = fresh.python("-c", WITHOUT_THE_PACKAGE, *saved, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     first = next(iter(saved))

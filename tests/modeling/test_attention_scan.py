@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.contract import assert_same
 from torch.library import opcheck
 
@@ -261,6 +262,5 @@ def test_without_triton_the_loops_do():
         "import torch\nassert kernels.KERNELS is None and not kernels.AVAILABLE\n"
         "scans.weight_scan(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 2), None, None, True)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = fresh.python("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == 0, done.stderr[-3000:]

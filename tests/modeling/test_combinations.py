@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -201,8 +200,7 @@ def test_loads_from_hub_code_without_the_package(tmp_path):
         expected[folder] = logits_of(model, batch.inputs)
     torch.save(batch.inputs, tmp_path / "inputs.pt")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-I", "-c", READER, str(tmp_path / "inputs.pt"), *expected]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    done = fresh.python("-I", "-c", READER, str(tmp_path / "inputs.pt"), *expected, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     for folder, logits in expected.items():
         assert_same(torch.load(f"{folder}/logits.pt", weights_only=True), logits)

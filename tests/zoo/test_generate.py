@@ -11,15 +11,13 @@ import inspect
 import json
 import os
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from filelock import FileLock
-from helpers import generating
+from helpers import fresh, generating
 from helpers.causal_contract import TextBatch
 from helpers.contract import FIELDS, TINY, Batch, assert_same, redraw
 from helpers.fused import fused, our_language_model, translator
@@ -96,8 +94,7 @@ def _publish(root: Path) -> None:
     torch.save({auto_class: batches_for(auto_class) for auto_class in HEADS.values()}, root / "inputs.pt")
     folders = [f"{root / cls.__name__}:{auto_class}" for cls, auto_class in HEADS.items()]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(root / "home")}
-    command = [sys.executable, "-I", generating.__file__, str(root / "inputs.pt"), *folders]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    done = fresh.python("-I", generating.__file__, str(root / "inputs.pt"), *folders, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "deprecated" not in done.stderr, done.stderr[-3000:]
 

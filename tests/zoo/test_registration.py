@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import fresh
 
 from hf_mlnmt.zoo.systems import architectures
 
@@ -39,8 +40,7 @@ ORDERS = {
 
 
 def run(code: str) -> str:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = fresh.python("-c", code, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -59,7 +59,8 @@ def test_models_are_known_in_every_order_of_imports(order: str):
 def test_importing_the_package_imports_neither_torch_nor_transformers():
     code = "import sys, hf_mlnmt\nhf_mlnmt.list_systems()\nprint([m for m in sys.modules if m in HEAVY])"
     heavy = "HEAVY = ('torch', 'transformers', 'numpy', 'huggingface_hub', 'rich', 'yaml')\n"
-    assert run(heavy + code) == "[]\n"
+    done = subprocess.run([sys.executable, "-c", heavy + code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_asking_for_a_config_of_another_package_imports_no_model_of_ours():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.contract import RECURRENT, Batch, assert_same, members
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -154,8 +154,8 @@ def read_without_the_package(tmp_path_factory):
     names = json.dumps([str(member) for member in members()])
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(root / "hf_home")}
     # -I: neither the working folder nor an editable install's path; site-packages alone.
-    command = [sys.executable, "-I", "-c", _BLOCKER + READER, str(root), str(root / "inputs.pt"), names]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    arguments = _BLOCKER + READER, str(root), str(root / "inputs.pt"), names
+    done = fresh.python("-I", "-c", *arguments, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     return root
 
