@@ -81,6 +81,21 @@ def test_logits_are_those_of_the_port(checkpoint, learned, later):
     assert_same(found, expected, 1e-12 * expected.abs().max().item())
 
 
+def test_an_output_that_is_the_targets_embedding(checkpoint):
+    """Of two embeddings; earlier versions saved no matrix of the output's own."""
+
+    def change(content):
+        del content["model"]["decoder.output_projection.weight"]
+        content["model"]["encoder.embed_tokens.weight"] = 2 * content["model"]["decoder.embed_tokens.weight"]
+        return content
+
+    shared = {"share_all_embeddings": False, "share_decoder_input_output_embed": True}
+    model = import_model(checkpoint(change=change, **shared)).model
+    source, target = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
+    assert model.lm_head.weight is target
+    assert torch.equal(source, 2 * target)
+
+
 def test_a_folder_translates_text_that_is_cut(checkpoint, tmp_path):
     imported = import_model(checkpoint(), tmp_path / "out")
     assert imported.tokenizers.joint

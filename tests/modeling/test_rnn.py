@@ -50,6 +50,12 @@ def parameters_of(model) -> dict:
     }
 
 
+def test_the_embeddings_are_dropped_once():
+    """They have a dropout of their own: the first layer reads them as they are."""
+    layers = build(encoder_layers=3, decoder_layers=3, dropout=0.3).get_encoder().layers
+    assert [layer.dropout.p for layer in layers] == [0.0, 0.3, 0.3]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_values_and_gradients_equal_the_reference(variant):
     model = build(**VARIANTS[variant])

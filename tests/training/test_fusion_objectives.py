@@ -112,6 +112,17 @@ def test_a_trellis_of_a_model_that_sees_k_tokens_is_exact():
         assert found == pytest.approx(k_token_partition(log_q_of, 1, 1, LONGEST), abs=1e-6)
 
 
+def test_a_trellis_leaves_out_less_than_its_tolerance():
+    """alpha + beta is above 1, so what is behind the open beams is at most what they have together (Hölder)."""
+    model, batch = model_of("bigram"), {**sources((3,), VOCABULARY), "labels": LABELS[:1]}
+    wide = {"beams": VOCABULARY**2, "k": 1, "max_length": 12}
+    exact = FusionTrellis(0, **wide, tolerance=0.0).sums(model, batch)[0]
+    for tolerance in (0.3, 0.03):
+        left_out = exact - FusionTrellis(0, **wide, tolerance=tolerance).sums(model, batch)[0]
+        assert (left_out > 0).all()
+        assert (left_out < math.log1p(tolerance)).all()
+
+
 @pytest.mark.parametrize("kind", ["real", "bigram"])
 def test_what_is_left_out(kind):
     """An n-best list has a part of Z; a merged trellis of a model that sees more than k tokens may have any."""
