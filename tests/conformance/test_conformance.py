@@ -1,7 +1,8 @@
 """Transformers' ModelTesterMixin and ConfigTester on every architecture of the zoo.
 
-One system of each config class runs all of it; of each further kind (other parameters, or attention weights of another
-shape) one runs what can tell the kinds apart, `OF_EACH_KIND`.
+The baseline, and each family that has machinery of its own, runs all of it; of each other config class and of each
+further kind (other parameters, or attention weights of another shape) one runs what can tell them apart,
+`OF_EACH_CLASS` and `OF_EACH_KIND`.
 An API check: what it cannot see (it passes a decoder that is not causal) is in tests/zoo/test_zoo.py.
 """
 
@@ -101,6 +102,22 @@ OF_EACH_KIND = (
     "test_training_gradient_checkpointing*",
 )
 
+# What depends on a config class, on the names of its weights and on what they begin with; the rest of upstream's tests
+# goes through methods that a family has from the baseline.
+OF_EACH_CLASS = (
+    *OF_EACH_KIND,
+    "test_can_be_initialized_on_meta",
+    "test_can_init_all_missing_weights",
+    "test_config",
+    "test_correct_missing_keys",
+    "test_load_save_without_tied_weights",
+    "test_model_weights_reload_no_missing_tied_weights",
+    "test_resize_embeddings_untied",
+    "test_sdpa_can_dispatch_non_composite_models",
+    "test_tied_weights_keys",
+)
+WHOLE = ("TransformerConfig", "RNNConfig", "BridgeConfig")
+
 # They count self-attentions, choose their implementation, and want a gradient of the weights over the source.
 NOT_OF_LSTMS = (
     "test_attention_outputs",
@@ -136,10 +153,15 @@ def cases() -> dict[str, type]:
         config_class = kind[0]
         name = f"Test{config_class.__name__.removesuffix('Config')}"
         leave_out = {}
-        if config_class in classes:
-            name += "Of" + member.system.title().replace("-", "")
-            names = [x for x in [*dir(UPSTREAM.ModelTesterMixin), "test_config"] if x.startswith("test_")]
-            leave_out = {x: None for x in names if not any(fnmatch(x, pattern) for pattern in OF_EACH_KIND)}
+        if config_class in classes or config_class.__name__ not in WHOLE:
+            chosen = OF_EACH_CLASS
+            if config_class in classes:
+                name, chosen = name + "Of" + member.system.title().replace("-", ""), OF_EACH_KIND
+            names = [
+                x for x, value in vars(UPSTREAM.ModelTesterMixin).items() if x.startswith("test_") and callable(value)
+            ]
+            names.append("test_config")  # the others of such names are settings
+            leave_out = {x: None for x in names if not any(fnmatch(x, pattern) for pattern in chosen)}
             if getattr(member.config(), "information_fusion", False):
                 leave_out["test_attention_outputs"] = None  # it counts the outputs, and auxiliary_states is one more
         if member.system in RECURRENT:
