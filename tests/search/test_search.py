@@ -27,6 +27,7 @@ from hf_mlnmt.search.hypotheses import SearchBatch, best_continuations, best_tok
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
     "no penalty": {"num_beams": 4, "length_penalty": 0.0},
+    "the longer the better": {"num_beams": 3, "length_penalty": 1.7},
     "min length": {"num_beams": 3, "min_new_tokens": 7},
     "min and max": {"num_beams": 3, "min_length": 3, "max_length": 9},
     "one token": {"num_beams": 3, "max_new_tokens": 1},
@@ -51,12 +52,15 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("early", [True, False, "never"])
-@pytest.mark.parametrize("name", OPTIONS)
+# What the rules for stopping depend on: scores by length, ends, the longest length, and how many hypotheses there are.
+STOPPING = ("gnmt", "no penalty", "the longer the better", "min and max", "several ends", "many beams")
+
+
+@pytest.mark.parametrize(
+    ("name", "early"), [*((name, False) for name in OPTIONS), *itertools.product(STOPPING, (True, "never"))]
+)
 def test_options(name, early, monkeypatch):
     options = OPTIONS[name]
-    if early is not False and options.get("num_beams", 1) == 1:
-        pytest.skip("early_stopping is for beams")
     if name == "min length" and not DECAY_KNOWS_IMPOSSIBLE_TOKENS:
         pytest.skip("the decaying length penalty of this Transformers makes NaN of impossible tokens")
     stopping = {"early_stopping": early} if "num_beams" in options else {}
