@@ -18,7 +18,7 @@ from hf_mlnmt.generation import TranslationPipeline
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "opus-mt.md"
 
 
-def test_the_ten_lines(original, tmp_path, monkeypatch, capsys):
+def test_the_ten_lines(original, tmp_path, monkeypatch, capsys, forks):
     monkeypatch.chdir(tmp_path)
     here = tmp_path / "Helsinki-NLP"
     here.mkdir()
