@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.export.check import Sentences, check_scores, log_probabilities
 
 ROOT = Path(__file__).resolve().parents[2]
 app = typer.Typer()
@@ -63,6 +64,19 @@ def test_refused_before_it_works(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert "pip install 'hf-mlnmt[export]'" in refused(folder, "--format", "ctranslate2", "-o", out)
+
+
+def test_scores_that_differ_are_refused():
+    """Though the searches may find the same; of rounded weights the difference is only told."""
+    tokenizers = joint_tokenizer()
+    model = toy_model(tokenizers)
+    sentences = Sentences.of(model, tokenizers)
+    found = log_probabilities(model, *sentences)
+    assert check_scores(found, model, sentences, strict=True) == 0
+    found[1][0] += 0.01
+    assert check_scores(found, model, sentences, strict=False) == pytest.approx(0.01, abs=1e-5)
+    with pytest.raises(UserError, match=r"log probabilities differ by 0\.01"):
+        check_scores(found, model, sentences, strict=True)
 
 
 def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
