@@ -69,9 +69,6 @@ EVERY_VARIANT = {
     "test_every_parameter_gets_a_gradient",
     "test_it_finds_what_transformers_finds",
     "test_loss_only_equals_full",
-    "test_missing_weights_begin_like_new_ones",
-    "test_resized_vocabulary",
-    "test_round_trip_is_exact",
     "test_source_padding_is_invisible",
     "test_transition_scores",
     "test_tying",
@@ -117,7 +114,7 @@ class Member:
         return copy.deepcopy(_build(self, seed, dtype, tuple(overrides.items())))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=256)  # more than there are members, so that each is made once
 def _build(member: Member, seed: int, dtype: torch.dtype, overrides: tuple) -> PreTrainedModel:
     auto_class = getattr(transformers, find_system(member.system).architecture.auto_class)
     model = auto_class.from_config(member.config(**dict(overrides))).eval().to(dtype)

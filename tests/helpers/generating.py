@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-SEARCHES = {"greedy": {}, "beams": {"num_beams": 3, "num_return_sequences": 2}}
+# What is asked of each batch, by its name.
+SEARCHES = {"padded": ("beams", {"num_beams": 3, "num_return_sequences": 2}), "not padded": ("greedy", {})}
 WAYS: dict[str, dict[str, Any]] = {
     "with a cache": {},
     "by Transformers' own loop": {"output_scores": True},
@@ -27,11 +28,11 @@ def sequences(model: Any, batches: dict[str, dict[str, Any]]) -> dict[str, dict[
     if not model.can_generate():
         return found
     for name, inputs in batches.items():
-        for search, options in SEARCHES.items():
-            asked = found.setdefault(f"{search}, {name}", {})
-            for way, told in WAYS.items():
-                out = model.generate(**inputs, **SETTINGS, **options, **told, return_dict_in_generate=True)
-                asked[way] = out.sequences.tolist()
+        search, options = SEARCHES[name]
+        asked = found.setdefault(f"{search}, {name}", {})
+        for way, told in WAYS.items():
+            out = model.generate(**inputs, **SETTINGS, **options, **told, return_dict_in_generate=True)
+            asked[way] = out.sequences.tolist()
     return found
 
 

@@ -54,11 +54,10 @@ def test_every_source_word_and_position_matters(model, batch):
     assert differs(logits_of(model, batch, input_ids=swapped), before), "word order does not matter"
 
 
-@pytest.mark.parametrize("amount", [1, 6])
-def test_source_padding_is_invisible(model, batch, amount):
+def test_source_padding_is_invisible(model, batch):
     before = logits_of(model, batch)
     # What stands under the mask must not matter either.
-    noise = torch.randint(0, 22, (4, amount))
+    noise = torch.randint(0, 22, (4, 6))
     source = torch.cat([batch.source.where(batch.source_mask == 1, 17), noise], 1)
     mask = torch.cat([batch.source_mask, torch.zeros_like(noise)], 1)
     assert_same(logits_of(model, batch, input_ids=source, attention_mask=mask), before)
