@@ -168,12 +168,11 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
     assert spec.path
     path = Path(root) / spec.path
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix != ".gz"]
-    readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl, ".parquet": _read_parquet}
-    if not suffixes or suffixes[-1] not in readers:
+    if not suffixes or suffixes[-1] not in FORMATS:
         raise UserError(
             f"{path}: expected .tsv, .jsonl (or these with .gz) or .parquet; for two text files use 'files'."
         )
-    return readers[suffixes[-1]](spec, path, report)
+    return FORMATS[suffixes[-1]](spec, path, report)
 
 
 class _BadLines:
@@ -340,3 +339,7 @@ def _text(record: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: field '{name}' must be text, not {type(value).__name__} ({value!r:.40}).")
     return value.replace("\r\n", " ").replace("\n", " ")
+
+
+# The formats of one file of pairs, by its suffix; text of one language is a column of one of them.
+FORMATS = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl, ".parquet": _read_parquet}

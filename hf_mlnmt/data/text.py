@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
@@ -26,7 +26,6 @@ from hf_mlnmt.keys import key
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
 
 TextSide = Literal["source", "target"]
-_TABLES = (".tsv", ".jsonl", ".json", ".parquet")
 
 
 @dataclass
@@ -68,7 +67,7 @@ class TextSpec:
     def is_table(self) -> bool:
         """Whether the text is one column of several, and not a file of lines."""
         suffixes = [suffix for suffix in Path(self.path or "").suffixes if suffix != ".gz"]
-        return self.dataset is not None or (suffixes[-1:] != [] and suffixes[-1].lower() in _TABLES)
+        return self.dataset is not None or (suffixes[-1:] != [] and suffixes[-1].lower() in FORMATS)
 
     def __str__(self) -> str:
         return self.path or " ".join(filter(None, [self.dataset, self.config, self.split]))
