@@ -145,15 +145,15 @@ def metric(name: str, lowercase: bool = False) -> Metric:
 
     Raises: UserError when there is no such metric or it cannot be loaded.
     """
-    from sacrebleu.metrics import BLEU, CHRF, TER
+    from hf_mlnmt.evaluation.scores import METRICS, sacrebleu_metric
 
-    own = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
+    own = {known.lower(): known for known in METRICS}
     if name not in own:
         from hf_mlnmt.evaluation import load_metric
 
         return load_metric(name)
     # TER never looks at case unless told to.
-    scorer = own[name](lowercase=True) if lowercase and name != "ter" else own[name]()
+    scorer = sacrebleu_metric(own[name], **({"lowercase": True} if lowercase and name != "ter" else {}))
 
     def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}
