@@ -202,7 +202,7 @@ def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
             "The last checkpoint is kept: the same command goes on from there.",
             file=sys.stderr,
         )
-    if failed:
+    if failed and (code > 0 or -code == signal.SIGABRT):  # a process that was told to end says nothing
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 
 

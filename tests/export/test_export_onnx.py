@@ -26,7 +26,6 @@ SEPARATE = {"share_encoder_decoder_embeddings": False}
 OVERRIDES = {
     "transparent": {"encoder_layers": 1},
     "full-dc": {"encoder_layers": 1},
-    "key-value-full": {"encoder_layers": 1},
     "ms-123-aif": {"auxiliary_layers": [1]},
     "rnn": {"encoder_layers": 1},
     "bridge-rnn": {"encoder_layers": 1, **SEPARATE},

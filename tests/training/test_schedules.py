@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
 from hf_mlnmt import UserError
-from hf_mlnmt.recipe.schema import LearningRate
-from hf_mlnmt.training.schedules import Schedule, in_use
+from hf_mlnmt.training.schedules import Schedule
 
 
 def test_warmup_begins_above_zero_and_ends_at_one():
@@ -74,17 +72,6 @@ def test_newbob_remembers_through_a_checkpoint():
     again.scheduler(optimizer).load_state_dict(scheduler.state_dict())
     again.observe(1.0)
     assert again(7) == 0.5
-
-
-def test_settings_that_a_schedule_does_not_read_are_not_shown():
-    def shown(**settings):
-        return set(in_use(dataclasses.asdict(LearningRate(**settings))))
-
-    assert shown(name="cosine") == {"name", "warmup", "floor"}
-    assert shown(name="newbob") == {"name", "warmup", "floor", "factor", "patience", "threshold"}
-    assert shown(name="linear", restarts=2, restart_steps=4) == {
-        "name", "warmup", "floor", "restarts", "restart_steps", "restart_factor",
-    }  # fmt: skip
 
 
 def test_unknown_name():
