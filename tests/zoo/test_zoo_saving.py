@@ -55,24 +55,37 @@ def test_tying(member, tmp_path):
     assert sum(value.numel() for value in saved.values()) == model.num_parameters()
 
 
-def test_missing_weights_begin_like_new_ones(member, tmp_path):
+@pytest.fixture
+def unwritten_is_nan():
+    """Memory that nobody has written to holds NaN, instead of what was there before, often zeros."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_missing_weights_begin_like_new_ones(member, tmp_path, unwritten_is_nan):
+    """All but the embeddings and a layer of the decoder. What is drawn has the deviation of what is drawn for a new
+    model, to 5 deviations of the difference of two such estimates; what is constant is the same."""
     torch.manual_seed(0)
-    model = AutoModelForSeq2SeqLM.from_config(member.config())
+    model = AutoModelForSeq2SeqLM.from_config(member.config(attention_bias=True))
     model.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
-    kept = {k: v for k, v in load_file(path).items() if "encoder.layers.0" not in k}
-    for name in kept:
-        kept[name] = kept[name] + 1.0
+    kept = {k: v + 1.0 for k, v in load_file(path).items() if "embed_tokens" in k or ".decoder.layers.1." in k}
     save_file(kept, path, metadata={"format": "pt"})
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    fresh = dict(model.named_parameters())
+    tied = ("embed_tokens", "lm_head")  # they are there, under one of their names
+    missing = [name for name in fresh if name not in kept and not any(part in name for part in tied)]
+    assert missing
     for name, value in loaded.named_parameters():
-        fresh = dict(model.named_parameters())[name]
+        deviation = float(fresh[name].std(unbiased=False))
         if name in kept:
-            assert torch.equal(value, fresh + 1.0), name
-        elif "encoder.layers.0" in name:
-            assert value.isfinite().all(), name
-            assert float(value.std(unbiased=False)) == pytest.approx(float(fresh.std(unbiased=False)), rel=0.4), name
-            assert float(value.mean()) == pytest.approx(float(fresh.mean()), abs=0.2), name
+            assert torch.equal(value, fresh[name] + 1.0), name
+        elif name in missing and not deviation:
+            assert torch.equal(value, fresh[name]), name
+        elif name in missing:
+            assert 0 < float(value.std(unbiased=False)) < deviation * (1 + 5 * value.numel() ** -0.5), name
+            assert abs(float(value.mean() - fresh[name].mean())) < 5 * deviation * (2 / value.numel()) ** 0.5, name
 
 
 def test_buffers_survive_the_meta_device(member, model, tmp_path):
