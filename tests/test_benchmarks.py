@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.fresh import Server
+from helpers.fresh import Server, package_server
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
@@ -20,10 +20,8 @@ SECONDS = 300  # at most, of one script
 
 
 @pytest.fixture(scope="module")
-def server():
-    server = Server("transformers.trainer", "hf_mlnmt.training", PYTHONPATH=str(ROOT))
-    yield server
-    server.close()
+def server() -> Server:
+    return package_server()
 
 
 def run(server: Server, script: str, *options: str) -> str:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import traceback
 import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,15 +43,26 @@ class Server:
 
         Arguments of the interpreter itself may be -I, -P and -c. After so many `seconds` the process is ended.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            job = {"arguments": arguments, "environment": dict(os.environ if env is None else env), "folder": folder}
-            job |= {"cwd": str(cwd or os.getcwd()), "seconds": seconds}
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            print(json.dumps(job), file=self.process.stdin, flush=True)
-            status = int(self.process.stdout.readline())
-            printed, errors = ((Path(folder) / stream).read_text("utf-8", "replace") for stream in "12")
-        return subprocess.CompletedProcess(arguments, status, printed, errors)
+        (done,) = self.side_by_side(arguments, [os.environ if env is None else env], cwd, seconds)
+        return done
+
+    def side_by_side(
+        self, arguments: Sequence[str], environments: Sequence[Mapping[str, str]], cwd: Any = None, seconds: int = 300
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """A process in each environment, all at once; when one fails the others are ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with tempfile.TemporaryDirectory() as root:
+            folders = [Path(tempfile.mkdtemp(dir=root)) for _ in environments]
+            common = {"arguments": arguments, "cwd": str(cwd or os.getcwd()), "seconds": seconds}
+            jobs = [
+                {**common, "environment": dict(one), "folder": str(folder)}
+                for one, folder in zip(environments, folders)
+            ]
+            print(json.dumps(jobs), file=self.process.stdin, flush=True)
+            statuses = json.loads(self.process.stdout.readline())
+            printed = [[(folder / stream).read_text("utf-8", "replace") for stream in "12"] for folder in folders]
+        return [subprocess.CompletedProcess(arguments, status, *out) for status, out in zip(statuses, printed)]
 
     def close(self) -> None:
         self.process.communicate()  # at the end of its input it ends
@@ -59,6 +71,12 @@ class Server:
 @functools.cache
 def _server() -> Server:
     return Server(*BELOW_TRANSFORMERS)
+
+
+@functools.cache
+def package_server() -> Server:
+    """Has imported what a training imports."""
+    return Server("transformers.trainer", "hf_mlnmt.training", PYTHONPATH=str(Path(__file__).resolve().parents[2]))
 
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -124,6 +142,16 @@ if __name__ == "__main__":
             importlib.import_module(module)
     gc.freeze()
     for line in sys.stdin:
-        if not (child := os.fork()):
-            become(**json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        children: dict[int, int | None] = {}  # process: its status
+        for job in json.loads(line):
+            if not (child := os.fork()):
+                become(**job)
+            children[child] = None
+        while running := [child for child, status in children.items() if status is None]:
+            child, status = os.wait()
+            children[child] = os.waitstatus_to_exitcode(status)
+            if children[child]:
+                for other in running:
+                    if other != child:
+                        os.kill(other, signal.SIGKILL)
+        print(json.dumps(list(children.values())), flush=True)

@@ -1,4 +1,4 @@
-"""Two processes by `accelerate launch`."""
+"""Two processes: by `accelerate launch`, or forks that find what it would tell them in their environment."""
 
 from __future__ import annotations
 
@@ -8,22 +8,38 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.fresh import package_server
 
-def launch(*arguments: str) -> None:
-    """Run with two processes; the test fails when they do."""
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def two_processes(*arguments: str) -> None:
+    """Run a script in two forks of a process that has imported the package; the test fails when they do."""
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    environments = [{**os.environ, **ENVIRONMENT, **common, **rank} for rank in ranks]
+    done = package_server().side_by_side(arguments, environments, ROOT)
+    assert not any(one.returncode for one in done), "".join(one.stderr[-3000:] for one in done)
+
+
+def launch(*arguments: str) -> None:
+    """The same by `accelerate launch`, which a user may do."""
     # --multi_gpu is how `accelerate launch` says "several processes"; without a GPU they take the CPU and gloo.
     options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    options += ["--dynamo_backend", "no", "--main_process_port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    options += ["--dynamo_backend", "no", "--main_process_port", str(free_port())]
     result = subprocess.run(
         [sys.executable, "-m", "accelerate.commands.launch", *options, *arguments],
         capture_output=True,
         text=True,
         timeout=300,
-        env=environment,
-        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, **ENVIRONMENT},
+        cwd=ROOT,
     )
     assert result.returncode == 0, result.stderr[-3000:]

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 from helpers.bridge_tasks import PAIRS, SETTINGS, bridge_model, bridge_tasks
-from helpers.processes import launch
+from helpers.processes import two_processes
 from helpers.toy_tasks import by_hand, sampler_of, toy_trainer
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 
 def test_two_processes_are_the_definition(tmp_path):
-    launch("tests/helpers/bridge_tasks.py", str(tmp_path))
+    two_processes("tests/helpers/bridge_tasks.py", str(tmp_path))
     tasks = bridge_tasks()
     sampler = sampler_of(tasks)
     weights = load_file(tmp_path / "weights.safetensors")

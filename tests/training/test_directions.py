@@ -200,7 +200,7 @@ def test_a_tokenizer_with_codes_for_one_pair(three, tmp_path):
     assert written.read_text().splitlines() == found
 
 
-def test_a_vocabulary_for_each_language(three, tmp_path):
+def test_a_vocabulary_for_each_language(three, tmp_path, forks):
     """Trained, tested, translated, embedded, published, and grown by a language, each with its own tokenizer."""
     own = {"joint": False, "byte_fallback": False, "vocab_size": 60}
     short = {"budget": {"steps": 2}, "evaluation": {"every": 2, "best": "loss"}}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import family_run
 from helpers.family_run import FAMILIES, trainer
-from helpers.processes import launch
+from helpers.processes import two_processes
 from safetensors.torch import load_file
 
 
@@ -38,7 +38,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, system):
 def two(tmp_path_factory) -> Path:
     """What two processes made of every family."""
     folder = tmp_path_factory.mktemp("two")
-    launch(family_run.__file__, str(folder))
+    two_processes(family_run.__file__, str(folder))
     return folder
 
 

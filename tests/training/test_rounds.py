@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.processes import launch
+from helpers.processes import two_processes
 from helpers.synthetic_corpora import write_synthetic
 from helpers.tiny_run import same_weights, write_recipe
 from rich.console import Console
@@ -159,7 +159,7 @@ def test_two_processes_train_in_rounds(data, tmp_path):
     recipe = write(tmp_path / "recipe.yaml", rounds=rounds, budget={"steps": 4})
     script = tmp_path / "train.py"
     script.write_text("import typer; from hf_mlnmt.cli.train import train; typer.run(train)")
-    launch(str(script), str(recipe), "--data", str(data), "--output", str(tmp_path / "run"))
+    two_processes(str(script), str(recipe), "--data", str(data), "--output", str(tmp_path / "run"))
     assert read_manifest(tmp_path / "run" / "first.synthetic").pairs == 20
     for name in rounds:
         assert json.loads((tmp_path / "run" / name / "results.json").read_text())["budget"]["processes"] == 2

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.processes import launch
+from helpers.processes import two_processes
 from helpers.toy_tasks import SETTINGS, by_hand, sampler_of, toy_tasks, toy_trainer
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 def two(tmp_path_factory) -> SimpleNamespace:
     """A training of the toy tasks by two processes, and the batches that it is to see."""
     folder = tmp_path_factory.mktemp("two")
-    launch("tests/helpers/toy_tasks.py", str(folder))
+    two_processes("tests/helpers/toy_tasks.py", str(folder))
     ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     log = json.loads((folder / "log.json").read_text())
     sampler = sampler_of(toy_tasks())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.processes import launch
+from helpers.processes import two_processes
 from helpers.text_tasks import STEPS, model_of, trainer_of
 from helpers.toy_tasks import by_hand, sampler_of
 from safetensors.torch import load_file
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 def two(tmp_path_factory) -> Path:
     """A folder with the weights of each training by two processes."""
     folder = tmp_path_factory.mktemp("two")
-    launch("tests/helpers/text_tasks.py", str(folder))
+    two_processes("tests/helpers/text_tasks.py", str(folder))
     return folder
 
 
