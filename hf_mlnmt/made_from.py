@@ -38,10 +38,15 @@ class Digest:
     def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
 
+    def raw(self, *parts: bytes) -> Self:
+        """Add bytes."""
+        for part in parts:
+            self._hash.update(part)
+        return self
+
     def text(self, text: str) -> Self:
         """Add text, as UTF-8."""
-        self._hash.update(text.encode())
-        return self
+        return self.raw(text.encode())
 
     def value(self, value: Any) -> Self:
         """Add a value as JSON, whatever the order of its keys; what JSON has not is added as its str()."""
@@ -51,7 +56,7 @@ class Digest:
         """Add the bytes of a file."""
         with path.open("rb") as file:
             while block := file.read(1 << 20):
-                self._hash.update(block)
+                self.raw(block)
         return self
 
     def weights(self, weights: Mapping[str, Any], shapes: bool = True) -> Self:

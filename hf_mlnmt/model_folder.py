@@ -182,7 +182,7 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     except OSError as error:
         where = "" if Path(name).exists() else _suggestion(Path(name))
         raise UserError(
-            f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {first_line(error)}"
+            f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {first_line(error)}."
         ) from error
     if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
         raise UserError(f"{name}: {'; '.join(problems)}")
@@ -237,8 +237,8 @@ def _some(names: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text: what other libraries say after it is for their own users."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's text, without its point: what other libraries say after it is for their users."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 # Copying

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,13 +155,26 @@ def evaluate(
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
     if matrix:
+        others: dict[str, Any] = {
+            "--reference": reference,
+            "--hypothesis": hypothesis,
+            "--source": source,
+            "--perplexity": perplexity,
+        }
+        others |= {"--save-translations": save_translations, "--name": name, "--language": language}
+        _refuse("--matrix", others | {"options of the search": decoding})
         _matrix(model, test_set, protocol, metric, data, output)
         return
+    _refuse("the score of a test set", {"--data": data})
     if not reference:
         raise UserError("Give the references: --reference FILE.")
     if perplexity or (model is not None and not source and is_language_model(model)):
         if model is None:
             raise UserError("--perplexity is of a model: give its folder or name.")
+        others = {"--hypothesis": hypothesis, "--protocol": protocol, "--metric": metric, "--language": language}
+        others |= {"--save-translations": save_translations, "--name": name, "--test-set": test_set}
+        searched = decoding.keys() - {"source_language", "target_language", "batch_tokens"}
+        _refuse("a perplexity", others | {"options of the search": searched})
         _perplexity(model, reference, source or [], decoding, device, output)
         return
     if source and len(source) > 1:
@@ -201,6 +215,12 @@ def evaluate(
         results.add_scores(test_set or reference[0].name.removesuffix(".gz"), scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
+
+
+def _refuse(what: str, given: Mapping[str, Any]) -> None:
+    """UserError for the first option that was given and that `what` does not read."""
+    if name := next((name for name, value in given.items() if value), None):
+        raise UserError(f"{name}: {what} does not read this. Leave it out.")
 
 
 def _perplexity(
@@ -248,6 +268,8 @@ def _matrix(
 
     if run is None:
         raise UserError("--matrix is of a run: give its folder.")
+    if len(protocols or ()) > 1 or len(metrics or ()) > 1:
+        raise UserError("--matrix: one table has one --protocol and one --metric.")
     protocol, metric = (protocols or ["classic"])[0], (metrics or ["bleu"])[0]
     found = read_matrix(run, test, protocol, metric, data)
     console = Console()

@@ -273,7 +273,7 @@ def _reason(error: Exception) -> str:
     """What is wrong with a file that cannot be loaded; torch's own words go on with advice that is not ours."""
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
     if asked is None:
-        return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0].rstrip('.')})."
+        return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0]})."
     more = f" {_OLD_VOCABULARY}" if asked[1].startswith(("torchtext", "onmt")) else ""
     return (
         "holds more than weights and plain settings, and what else a pickle holds is never run: it asks for "

@@ -17,7 +17,6 @@ replaces what is there of it, and what depends on it is tested anew.
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ from hf_mlnmt.evaluation.significance import (
     welch_test,
 )
 from hf_mlnmt.files import read_json
+from hf_mlnmt.made_from import Digest
 from hf_mlnmt.table import Number, Table
 
 SCHEMA = "hf_mlnmt.comparison/3"
@@ -285,7 +285,7 @@ def _pair(
     if not seeds:
         return None
     packed = [load(name, seed) for name in (against, system) for seed in seeds]
-    made_of = hashlib.sha256(b"".join(one or b"" for one in packed)).hexdigest()
+    made_of = Digest("sha256").raw(*(one or b"" for one in packed)).hex()
     if before and before["made_of"] == made_of and None not in packed:
         return before
     tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")

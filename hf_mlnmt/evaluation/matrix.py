@@ -1,7 +1,7 @@
 """The scores of a model of many languages as a matrix: from each language into each, zero-shot pairs marked.
 
-What is read is a run of a recipe with tasks for pairs of languages (training/directions.py): its results.json, its
-recipe.yaml, its translations of the test sets <name>.<source>-<target>.
+What is read is a run of a recipe with tasks for pairs of languages (`directions`, recipe/reading.py): its
+results.json, its recipe.yaml, its translations of the test sets <name>.<source>-<target>.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ test sets, references and signatures of scores are known, and must be the same.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from hf_mlnmt.evaluation.results import Results, languages_of_test, read_results
 from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
 from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
 from hf_mlnmt.files import read_json
+from hf_mlnmt.made_from import Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
@@ -302,7 +302,7 @@ def score_run(
 
 
 def _digest(references: Sequence[Sequence[str | None]]) -> str:
-    return hashlib.sha256(json.dumps([list(lines) for lines in references]).encode()).hexdigest()
+    return Digest("sha256").value([list(lines) for lines in references]).hex()
 
 
 def check_comparable(
@@ -441,11 +441,8 @@ def _config_differences(
 
 def _differences(name: str, here: Any, there: Any, *, other: str = "baseline") -> Iterator[str]:
     """ "budget.steps (20; baseline 10)", one for each value that differs at any depth; other: what `there` is of."""
-    if isinstance(here, Mapping) and isinstance(there, Mapping):
-        for key in sorted(here.keys() | there.keys()):
-            yield from _differences(f"{name}.{key}", here.get(key), there.get(key), other=other)
-    elif here != there:
-        yield f"{name} ({here}; {other} {there})"
+    for key, (theirs, ours) in sorted(differences({name: there}, {name: here}).items()):
+        yield f"{key} ({ours}; {other} {theirs})"
 
 
 def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.hub.check_reload import TEXTS
 
 LENGTH = 32
@@ -49,13 +50,6 @@ class Search(NamedTuple):
     name: str
     beams: int
     found: list[list[int]]
-
-
-def pad(rows: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
-    """Rows of ids as (batch, longest), and their mask."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
-    return ids, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
 
 
 def ends_of(model: Any) -> list[int]:

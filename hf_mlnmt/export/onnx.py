@@ -31,9 +31,9 @@ from hf_mlnmt.export.check import (
     compare_searches,
     ends_of,
     of_tokens,
-    pad,
     until_end,
 )
+from hf_mlnmt.generation.batches import pad
 
 
 class Sizes(NamedTuple):

@@ -45,7 +45,9 @@ def sentences_that_fit(width: int, vocabulary: int, on_cpu: bool) -> int:
     return int(there / 2 // of_sentence)
 
 
-def pad(sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad(
+    sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
     """(batch, longest) token ids, padded on the right, and the attention mask."""
     longest = max(len(sequence) for sequence in sequences)
     ids = torch.full((len(sequences), longest), pad_token_id)

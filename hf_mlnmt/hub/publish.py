@@ -1,9 +1,4 @@
-"""A complete Hub-style folder from a trained model folder; checked before it takes its place.
-
-LICENCES are the names that the Hub takes in a card's metadata; it refuses others. Source:
-https://huggingface.co/docs/hub/repositories-licenses. New ones may come, so a name that is missing here is a warning
-and no error.
-"""
+"""A complete Hub-style folder from a trained model folder; checked before it takes its place."""
 
 from __future__ import annotations
 
@@ -32,6 +27,7 @@ from hf_mlnmt.model_folder import (
     check_model_folder,
     load_model,
 )
+from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.facts import (
     Facts,
@@ -41,19 +37,6 @@ from hf_mlnmt.reports.facts import (
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
-
-_NAMES = """
-apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
-afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
-cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0
-cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0
-cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0
-lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl
-openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
-fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 grok2-community gemma
-unknown other
-"""
-LICENCES = frozenset(_NAMES.split())
 
 _OURS = {CONFIG, GENERATION_CONFIG, CARD, CURVES, RESULTS, TEXT_PROCESSING, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS}
 _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}

@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import first_line
 
 # huggingface_hub 2.x talks through httpx2, 1.x through httpx; both base their own error on that library's.
 HTTPError: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
@@ -119,7 +120,7 @@ def _upload(
             if attempt == attempts or _is_permanent(error):
                 raise _explain(error, repo_id, unfinished=True) from error
             wait = 2**attempt
-            tell(f"upload interrupted ({_first_line(error)}); going on in {wait} seconds ({attempt} of {attempts})")
+            tell(f"upload interrupted ({first_line(error)}); going on in {wait} seconds ({attempt} of {attempts})")
             time.sleep(wait)
 
 
@@ -146,19 +147,14 @@ def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> Us
     if isinstance(error, OfflineModeIsEnabled):
         return UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or publish --to a folder.")
     if status == 401 or type(error).__name__ == "LocalTokenNotFoundError":
-        return UserError(f"the Hub does not accept the token ({_first_line(error)}). {_TOKEN_HELP}")
+        return UserError(f"the Hub does not accept the token ({first_line(error)}). {_TOKEN_HELP}")
     if status == 403:
         return UserError(f"{repo_id}: the token may not write there. Use a token with write access, or --create-pr.")
     if status == 404:
         return UserError(f"{repo_id}: the Hub has no such repository or branch (or hides it from this token).")
     if status is not None:
-        return UserError(f"{repo_id}: the Hub answered {status}: {_first_line(error)}.{resume}")
-    return UserError(f"{repo_id}: the Hub cannot be reached ({_first_line(error)}). Check the network.{resume}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+        return UserError(f"{repo_id}: the Hub answered {status}: {first_line(error)}.{resume}")
+    return UserError(f"{repo_id}: the Hub cannot be reached ({first_line(error)}). Check the network.{resume}")
 
 
 def _address(api: Any, repo_id: str, revision: str | None) -> str:

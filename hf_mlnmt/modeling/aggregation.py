@@ -124,13 +124,13 @@ class Iterative(nn.Module):
 
 
 class IterativeSum(Iterative):
-    """Equation 3.2."""
+    """Equation 3.2: layers are summed one after the other, from the lowest, with learnt weights."""
 
     unit_class = WeightedSum
 
 
 class IterativeAggregate(Iterative):
-    """Equation 3.5."""
+    """Equation 3.5: layers are merged two by two, from the lowest, by feed-forward networks."""
 
     unit_class = Aggregate
 

@@ -77,7 +77,7 @@ class Sublayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Equation 4."""
+    """Equation 4: the feed-forward sublayer, with an inner width, of states (batch, time, d_model)."""
 
     def __init__(self, config: StackConfig, width: int):
         super().__init__()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -21,9 +22,10 @@ from hf_mlnmt.table import Table
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
-EXTENDS = "The name of a recipe beside this one, or of a record, whose keys hold where this one has none."
+EXTENDED = "The name of a recipe beside this one, or of a setup, whose keys hold where this one has none."
 
 
+@functools.cache
 def _sections() -> dict[type, list[str]]:
     """A recipe and all sections that its keys lead to, in the order of the description: the paths that lead to each."""
     paths: dict[type, list[str]] = {Recipe: [""]}
@@ -162,7 +164,7 @@ def json_schema() -> str:
     Nothing is required in it: a recipe that extends another says only what is different.
     """
     top = _object(Recipe)
-    top["properties"] = {"extends": {"type": "string", "description": EXTENDS}, **top["properties"]}
+    top["properties"] = {"extends": {"type": "string", "description": EXTENDED}, **top["properties"]}
     parts = {one.__name__: _object(one) for one in _sections() if one is not Recipe}
     named = [_object(one.settings, name={"const": name}) for name, one in OBJECTIVES.items()]
     parts["Objective"] = {"anyOf": [{"enum": list(OBJECTIVES)}, *named]}

@@ -143,11 +143,10 @@ def _extended(named: Any, path: Path, where: str) -> Path:
     if (recipe := project_recipe(named)) is not None:
         return recipe
     known = [*(other.name for other in sorted(path.parent.glob("*.yaml")) if other != path), *setups()]
-    now = (
-        f"; it is {now[0]} now, with model: {{system: {now[1]}}}" if (now := renamed(named)) else suggest(named, known)
-    )
+    now = renamed(named)
+    hint = f"; it is {now[0]} now, with model: {{system: {now[1]}}}" if now else suggest(named, known)
     raise UserError(
-        f"{where}: there is no {beside}, and no setup of that name{now}. "
+        f"{where}: there is no {beside}, and no setup of that name{hint}. "
         "Give the name of a recipe beside this one, or of a setup."
     )
 

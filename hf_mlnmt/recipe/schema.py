@@ -137,21 +137,20 @@ SAID_BY_KEYS = {
     "logging.trackers": "report_to",
 }
 
-# Identifiers of the Hub for the licences that corpora have.
-LICENCES: tuple[str, ...] = (
-    "apache-2.0",
-    "mit",
-    "bsd-3-clause",
-    "cc0-1.0",
-    "gpl-3.0",
-    "odc-by",
-    "odbl",
-    "pddl",
-    "unlicense",
-    "other",
-)
-LICENCES += tuple(f"cc-by{kind}-{version}" for kind in ("", "-sa", "-nc", "-nd", "-nc-sa", "-nc-nd") for version in
-                  ("2.0", "2.5", "3.0", "4.0"))  # fmt: skip
+# The licences that the Hub takes in a card's metadata; it refuses others. Source:
+# https://huggingface.co/docs/hub/repositories-licenses. New ones may come: a name that is not here is warned of.
+_LICENCES = """
+apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
+afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
+cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0
+cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0
+cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0
+lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl
+openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
+fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 grok2-community gemma
+unknown other
+"""
+LICENCES = frozenset(_LICENCES.split())
 
 # Dataclasses elsewhere that hold keys; they are imported for the documentation alone.
 CORPUS = ("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")  # the second for objectives on text
@@ -246,7 +245,7 @@ class Fuse:
 
 @dataclass
 class Model:
-    """What is trained: a system. With nothing said it is `modeling/<name of the recipe>.json`."""
+    """What is trained: a system of the zoo at a shape, or a config of a file."""
 
     record: str | None = key(None, "Instead of system and shape: `modeling/<record>.json`, beside the recipe's folder.")
     system: str | None = key(None, "The name of a system of the zoo, with shape.")

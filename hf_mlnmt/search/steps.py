@@ -266,7 +266,7 @@ class DecoderStep:
         return self.linear(module.out_proj, contexts.transpose(1, 2).reshape(onto.shape[0], -1), onto)
 
     def feed_forward(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
-        """Equation 4."""
+        """Equation 4: states (sentences x width, d_model), through the feed-forward sublayer, on top of `onto`."""
         inner = self.linear(module.fc1, states)
         inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
         return self.linear(module.fc2, inner, onto)

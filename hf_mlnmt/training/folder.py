@@ -77,9 +77,9 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
     if any(is_below(key, ("budget",)) for key in conflicts) and before.schedule.name in ENDING:
         reason = (
             f"\nThe learning rate of schedule {before.schedule.name} comes down to its end where the budget ends: with "
-            "another budget every step would have been another. inverse_sqrt, constant and newbob can go on, and a run "
-            "can have more or fewer short cycles at its end: schedule.restarts, with restart_steps more or fewer in "
-            "budget.steps for each."
+            "another budget every step would have had another one. inverse_sqrt, constant and newbob can go on, and a "
+            "run can have more or fewer short cycles at its end: schedule.restarts, with restart_steps more or fewer "
+            "in budget.steps for each."
         )
     raise UserError(
         f"{place}: this folder holds a training with other settings (old -> new):\n{listed}{reason}\n"

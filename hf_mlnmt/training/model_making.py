@@ -235,16 +235,11 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
 
 
 # What a config has of the tokenizers and of the tasks, or of the release that wrote it.
-_OF_OTHERS = {"vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings", "vocab_sizes", "language_codes"}
-_OF_OTHERS |= {"source_languages", "target_languages", "tie_projection", "is_encoder_decoder", "architectures"}
-_OF_OTHERS |= {
-    "pad_token_id",
-    "eos_token_id",
-    "bos_token_id",
-    "decoder_start_token_id",
-    "transformers_version",
-    "dtype",
-}
+_OTHERS = """
+vocab_size decoder_vocab_size vocab_sizes share_encoder_decoder_embeddings language_codes source_languages
+target_languages tie_projection is_encoder_decoder architectures pad_token_id eos_token_id bos_token_id
+decoder_start_token_id transformers_version dtype
+"""
 
 
 def is_model_of(run: Path, model: Model) -> bool:
@@ -255,7 +250,10 @@ def is_model_of(run: Path, model: Model) -> bool:
     wanted = config_for(model.system, model.shape, **model.settings).to_dict()
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     return all(
-        wanted[key] == value for one in stored for key, value in one.items() if key in wanted.keys() - _OF_OTHERS
+        wanted[key] == value
+        for one in stored
+        for key, value in one.items()
+        if key in wanted.keys() - set(_OTHERS.split())
     )
 
 

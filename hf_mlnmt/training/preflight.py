@@ -518,9 +518,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 # The language of texts
 
-FOREIGN = (
-    0.2  # of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one 40 and more
-)
+# Of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one language 40 and more.
+FOREIGN = 0.2
 SMALLEST = 2000  # entries of a tokenizer; a smaller one cuts its own languages into short pieces too
 
 Known = Mapping[str, Sequence[tuple[str, list[str]]]]
@@ -570,14 +569,14 @@ def _known(specs: Sequence[CorpusSpec | TextSpec], root: Path) -> dict[str, list
         else:
             pairs = list(islice(read_pairs(spec, root), LINES))
             languages = spec.languages or {}
-            sides = {languages.get(side, ""): [pair[place] for pair in pairs] for place, side in enumerate(_SIDES)}
+            sides = {
+                languages.get(side, ""): [pair[place] for pair in pairs]
+                for place, side in enumerate(("source", "target"))
+            }
         for language, lines in sides.items():
             if language:
                 by_language.setdefault(language, []).append((str(spec), lines))
     return by_language
-
-
-_SIDES = ("source", "target")
 
 
 def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) -> tuple[Overlap, str]:

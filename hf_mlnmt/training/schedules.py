@@ -102,7 +102,7 @@ class Schedule:
         return begin, begin + self.restart_steps, self.restart_factor
 
     def observe(self, dev_loss: float) -> None:
-        """Tell the plateau schedule a dev loss; the others do not mind."""
+        """Tell the schedule a dev loss: newbob waits for better ones, the others make no use of it."""
         if self.name != "newbob":
             return
         if self.best is None or dev_loss < self.best * (1 - self.threshold):

@@ -263,7 +263,7 @@ def last_words(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() if log.is_file() else []
     at = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].startswith("error:")), None)
     words = [lines[at].removeprefix("error:").strip(), *lines[at + 1 :]] if at is not None else lines[-5:]
-    return "\n".join(words).strip() or "it said nothing"
+    return "\n".join(words).strip() or "its log is empty"
 
 
 def _failed_path(root: Path, job: Job) -> Path:

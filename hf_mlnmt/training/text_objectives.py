@@ -199,7 +199,7 @@ class EncoderObjective(TextObjective):
 
 @dataclass
 class EncoderLanguageModel(EncoderObjective):
-    """Equation 4.7."""
+    """Equation 4.7: the encoder, its self-attention causal, predicts each source token from those before it."""
 
     needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
     whole_model: ClassVar = "AutoModelForCausalLM"

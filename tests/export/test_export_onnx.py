@@ -12,7 +12,8 @@ from hf_mlnmt import TransformerConfig, config_for
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export import export
 from hf_mlnmt.export import onnx as export_onnx
-from hf_mlnmt.export.check import ends_of, generate, pad, until_end
+from hf_mlnmt.export.check import ends_of, generate, until_end
+from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.zoo.systems import SYSTEMS, list_systems
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

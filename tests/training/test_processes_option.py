@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from helpers.tiny_run import write_corpus, write_recipe
 from hf_mlnmt.cli.processes import (
     LOST,
     PARENT,
+    _explain,
     _first_failed,
     _wait,
     end_with_parent,
@@ -123,6 +125,19 @@ def test_a_process_that_is_killed_is_one_message(endless):
     errors = [line for line in said if not line.startswith(("step ", "  source ", "  reference ", "  output "))]
     assert len(errors) == 1, errors
     assert errors[0].startswith("error: process 1 of 2 was ended by SIGKILL, and the others with it.")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(-signal.SIGABRT, ["SIGABRT", "terminate called"]), (-signal.SIGKILL, ["SIGKILL"]), (1, [])]
+)
+def test_the_log_of_a_process_that_ended_by_itself_is_shown(code, said, tmp_path, capsys):
+    """It says why; one that was told to end says nothing of use."""
+    log = tmp_path / "log"
+    log.write_text("step 4\nterminate called after throwing an instance of 'gloo::EnforceNotMet'\n")
+    _explain(1, [SimpleNamespace(returncode=each) for each in (0, code)], log)
+    printed = capsys.readouterr().err
+    assert all(word in printed for word in said)
+    assert ("terminate called" in printed) is (code != -signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

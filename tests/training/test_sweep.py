@@ -270,7 +270,7 @@ def test_the_time_that_is_left(jobs):
 
 def test_last_words(tmp_path):
     log = tmp_path / "log"
-    assert last_words(log) == "it said nothing"
+    assert last_words(log) == "its log is empty"
     log.write_text("error: old\nstep 1\n" + "\n".join(f"line {number}" for number in range(9)))
     assert last_words(log).startswith("old")
     log.write_text("\n".join(f"line {number}" for number in range(9)))
