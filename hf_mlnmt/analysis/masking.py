@@ -10,8 +10,7 @@ section 4.5.5 for auxiliaries (AIF); section 4.5.3, table 4.7, for auxiliary dec
 | decoders | ms-<layers>, ms-<layers>-aif | each auxiliary decoder translates alone (`auxiliary_translator`) |
 
 Each variant is compared with the whole model by the tests of hf_mlnmt.evaluation, as systems with their baseline are.
-
-The study of masking: several systems, each with its parts left out, as rows, bars and translations.
+The study has rows, bars and the translations of every variant.
 """
 
 from __future__ import annotations

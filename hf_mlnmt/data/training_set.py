@@ -1,11 +1,11 @@
 """What a task is trained on: examples, their lengths on each side, and which of them make up an epoch.
 
 `Corpora` are several encoded corpora as one; which pairs an epoch shows follows from weights or a temperature, as a
-pure function of (seed, epoch). `Ratio` shows parallel and synthetic pairs at a ratio 1:r, both seen equally often.
+pure function of (seed, epoch). `at_ratios` shows parallel and synthetic pairs at a ratio 1:r.
 
-Reference of the ratio: the thesis on monolingual data, 4.4.4 and table 4.30: r synthetic pairs are taken for each
-parallel one, and the parallel part is repeated r times. With 230,000 parallel pairs and r = 2 an epoch shows 460,000
-synthetic ones, each once, and 230,000 parallel ones, each twice.
+Reference of the ratio: the thesis on monolingual data, 4.4.4 and table 4.30. Both kinds are seen equally often: r
+synthetic pairs are taken for each parallel one, and the parallel part is repeated r times. With 230,000 parallel pairs
+and r = 2 an epoch shows 460,000 synthetic ones, each once, and 230,000 parallel ones, each twice.
 
 Departs: where r is no whole number, the text does not say which parallel pairs are repeated. Here they go round: with
 r = 0.5 one half of them comes in one epoch and the other half in the next, with r = 1.5 all once and so again (`draw`).

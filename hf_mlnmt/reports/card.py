@@ -1,12 +1,11 @@
 """The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config.
 
-What the card of a model of one language says that a translation model's does not: use, task, perplexities.
-
-A section of a record's card: the system beside others, at a budget of the comparison's own.
-
-The code a card shows: blocks that run as they are, in a folder that holds the model under its name or online.
-
-The YAML on top of a card: what the Hub searches and shows. Only what is recorded; nothing is guessed.
+| part of a card | made by |
+| --- | --- |
+| the YAML on top, which the Hub searches and shows | `metadata`; only what is recorded, nothing is guessed |
+| code that runs as it is, beside the model or online | `how_to_use`, `how_to_use_text` |
+| of a model of one language: use, task, perplexities | `what_it_is`, `perplexity_table` |
+| the system beside others, at a comparison's own budget | `side_by_side` |
 """
 
 from __future__ import annotations

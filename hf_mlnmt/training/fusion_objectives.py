@@ -12,11 +12,8 @@ s(e) = log q(e) = alpha sum log p_TM + beta sum log p_LM, not divided by the len
 log_q and log_z; the thesis finds that the loss falls through log_z alone. Start from a converged translation model.
 Departs: the lists are found by a model in evaluation mode, and scored in training mode, with dropout, as every target.
 
-What the sum over all translations, Z, of a fused model is approximated by, with gradients.
-
-Reference: thesis on monolingual data, section 4.1.2: n-best lists, trellises, equations (4.5), (4.6).
-
-Both ask the model for log q of tokens behind given histories, once, all in one batch (`rescore`); a score s is alpha
+Z, the sum over all translations, is approximated with gradients by n-best lists or trellises (section 4.1.2). Both ask
+the model for log q of tokens behind given histories, once, all in one batch (`rescore`); a score s is alpha
 sum log p_TM + beta sum log p_LM.
 """
 

@@ -1,9 +1,8 @@
 """What model a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
 
-Languages added to a trained model of many languages: the new modules are trained, everything else is frozen.
-
-A recipe says `model: {add_to: FOLDER}`, and its tasks name the languages; those that the model lacks are added, with
-new weights. The bridge and the modules of all other languages stay as they are, bit for bit.
+Languages can be added to a trained model of many languages: a recipe says `model: {add_to: FOLDER}`, and its tasks name
+the languages; those that the model lacks are added, with new weights. The bridge and the modules of all other languages
+stay as they are, bit for bit.
 """
 
 from __future__ import annotations

@@ -9,16 +9,13 @@ Reference: thesis on monolingual data, section 4.2 (its equation numbers are use
 | decoder-lm | DecoderLanguageModel | e_0 .. e_I-1, and no source | e_i | F_trg-LM |
 | pseudo-encoder | PseudoEncoder | source tau(e), prefix e_0 .. e_i-1 | e_i, i in D | F_pseudo-enc |
 
-A loss is a sum over predicted positions, divided by the predicted positions of the step. tau is in text_objectives.py.
-The projection W_proj of the first two is of the objective (`head`), unless the model has one (encoder_models.py).
+A loss is a sum over predicted positions, divided by the predicted positions of the step. The projection W_proj of the
+first two is of the objective (`head`), unless the model has one (encoder_models.py).
 
-tau: some tokens of a sentence are hidden, replaced or only marked, to be predicted (cloze, pseudo-encoder).
-
-Reference: thesis on monolingual data, section 4.2, after Devlin et al. 2019, "BERT", section 3.1.
-
-Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8 become <mask>, 0.1
-stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted. Special tokens are neither
-distorted nor drawn.
+tau (`Distortion`) hides, replaces or only marks tokens that are to be predicted, after Devlin et al. 2019, "BERT",
+section 3.1. Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8
+become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted. Special
+tokens are neither distorted nor drawn.
 """
 
 from __future__ import annotations
