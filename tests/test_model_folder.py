@@ -228,7 +228,7 @@ def test_from_the_hub_too_only_safetensors_are_loaded(monkeypatch):
         raise OSError("no such file on the Hub\nSee the pages of another library.")
 
     monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", note)
-    with pytest.raises(UserError, match=r"a Hub name\. no such file on the Hub$"):
+    with pytest.raises(UserError, match=r"a Hub name\. no such file on the Hub\.$"):
         load_model("owner/name", revision="main")
     assert asked["use_safetensors"] is True
     assert asked["revision"] == "main"

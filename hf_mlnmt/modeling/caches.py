@@ -26,171 +26,20 @@ def windows(extended: Tensor, length: int) -> Tensor:
     return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
-class ConvolutionState:
-    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+class KeptStates(DynamicLayer):
+    """What becomes of the states that a slot of growing size keeps, (batch, steps, ...), the last step at the end.
 
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
-        raise NotImplementedError
-
-    def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
-        return windows(self.extend(inputs, kept), inputs.shape[1])
-
-    def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
-        return real
-
-
-class ConvolutionCacheLayer(ConvolutionState, DynamicLayer):
-    """A decoder layer's keys and values, and `window`: the convolution's last inputs, (batch, f - 1, d_model).
-
-    While recording (`activate_past_recording`, assisted decoding) the window keeps all inputs: `crop` can drop some.
+    `kept` steps are kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop
+    some. `what` they are stands in an error.
     """
 
-    _layer_type = "mlnmt_convolution"
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.window: Tensor | None = None
-        self.kept = 0  # f - 1
-        self.record_past = False
-
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        if self.window is None:
-            self.window, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
-        extended = torch.cat([self.window, inputs], dim=1)
-        self.window = extended if self.record_past else extended[:, -kept:]
-        return extended[:, -kept - inputs.shape[1] :]
-
-    def activate_past_recording(self):
-        self.record_past = True
-
-    def crop(self, tokens_to_remove: int) -> None:
-        super().crop(tokens_to_remove)
-        if self.window is None or (tokens_to_remove == 0 and not self.record_past):
-            return
-        end = self.window.shape[1] + tokens_to_remove
-        if self.get_seq_length() == 0:
-            self.window = None
-        elif end < self.kept:
-            raise RuntimeError(
-                f"crop({tokens_to_remove}): the inputs of the convolution before that are no longer there; "
-                "call activate_past_recording() on the cache before the steps that may be taken back"
-            )
-        else:
-            self.window = self.window[:, end - self.kept : end]
-
-    def reset(self) -> None:
-        super().reset()
-        self.window = None
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        super().reorder_cache(beam_idx)
-        if self.window is not None:
-            self.window = self.window.index_select(0, beam_idx.to(self.window.device))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)
-        if self.window is not None:
-            self.window = self.window.repeat_interleave(repeats, dim=0)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
-        if self.window is not None:
-            self.window = self.window[indices]
-
-    def offload(self):
-        super().offload()
-        if self.window is not None:
-            self.window = self.window.to("cpu", non_blocking=True)
-
-    def prefetch(self):
-        super().prefetch()
-        if self.window is not None:
-            self.window = self.window.to(self.device, non_blocking=True)
-
-
-class StaticConvolutionCacheLayer(ConvolutionState, StaticLayer):
-    """The same with keys and values of a fixed size, changed in place (torch.compile)."""
-
-    _layer_type = "mlnmt_convolution"
-
-    is_croppable = False  # nothing that was written over can be put back
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.window: Tensor | None = None
-
-    def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        if self.window is None:
-            self.window = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2])
-            if not torch.compiler.is_compiling():
-                torch._dynamo.mark_static_address(self.window)
-        extended = torch.cat([self.window, inputs], dim=1)
-        self.window.copy_(extended[:, -kept:])
-        return extended
-
-    def reset(self) -> None:
-        super().reset()
-        if self.window is not None:
-            self.window.zero_()
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        super().reorder_cache(beam_idx)
-        if self.window is not None:
-            self.window = self.window.index_select(0, beam_idx.to(self.window.device))
-
-
-class RecurrentState:
-    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
-
-    constants: Any = None
-
-    def constant(self, compute: Callable[[], Any]) -> Any:
-        """`compute()`, a product of weights that no position changes, or what it returned the first time."""
-        if self.constants is None:
-            self.constants = compute()
-        return self.constants
-
-    def last_state(self) -> Tensor | None:
-        """(batch, heads, width), or None where the sentence begins."""
-        raise NotImplementedError
-
-    def states_before(self, length: int) -> Tensor | None:
-        """The state before each of `length` new positions, (batch, heads, length, width), if that is known: before a
-        single one it is the last state, before several all but the first depend on one another."""
-        last = self.last_state()
-        return None if last is None or length > 1 else last.unsqueeze(2)
-
-    def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Which of the new positions are not padding, (batch, length): those that the mask names. None: all."""
-        return real
-
-
-class RecurrentCacheLayer(RecurrentState, DynamicLayer):
-    """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
-    (batch, steps, heads, width), the last step at the end.
-
-    One step is kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop some.
-    """
-
-    _layer_type = "mlnmt_recurrence"
+    kept = 1
+    what = "states"
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.states: Tensor | None = None
         self.record_past = False
-
-    def last_state(self) -> Tensor | None:
-        """(batch, heads, width), or None where the sentence begins."""
-        return None if self.states is None else self.states[:, -1]
-
-    def append_states(self, states: Tensor):
-        """The states behind each of the new positions: (batch, steps, heads, width)."""
-        if self.record_past and self.states is not None:
-            states = torch.cat([self.states, states], dim=1)
-        self.states = states if self.record_past else states[:, -1:]
 
     def activate_past_recording(self):
         self.record_past = True
@@ -202,13 +51,13 @@ class RecurrentCacheLayer(RecurrentState, DynamicLayer):
         end = self.states.shape[1] + tokens_to_remove
         if self.get_seq_length() == 0:
             self.states = None
-        elif end < 1:
+        elif end < self.kept:
             raise RuntimeError(
-                f"crop({tokens_to_remove}): the states of the attention before that are no longer there; "
+                f"crop({tokens_to_remove}): the {self.what} before that are no longer there; "
                 "call activate_past_recording() on the cache before the steps that may be taken back"
             )
         else:
-            self.states = self.states[:, end - 1 : end]
+            self.states = self.states[:, end - self.kept : end]
 
     def reset(self) -> None:
         super().reset()
@@ -240,10 +89,8 @@ class RecurrentCacheLayer(RecurrentState, DynamicLayer):
             self.states = self.states.to(self.device, non_blocking=True)
 
 
-class StaticRecurrentCacheLayer(RecurrentState, StaticLayer):
-    """The same with keys and values of a fixed size, and the last state alone, changed in place (torch.compile)."""
-
-    _layer_type = "mlnmt_recurrence"
+class StaticStates(StaticLayer):
+    """The same of a slot of a fixed size, changed in place (torch.compile)."""
 
     is_croppable = False  # nothing that was written over can be put back
 
@@ -251,17 +98,12 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticLayer):
         super().__init__(*args, **kwargs)
         self.states: Tensor | None = None
 
-    def last_state(self) -> Tensor | None:
-        """As `RecurrentCacheLayer.last_state`; after `reset()`, zeros: what every recurrence begins with."""
-        return None if self.states is None else self.states.clone()
-
-    def append_states(self, states: Tensor):
-        """As `RecurrentCacheLayer.append_states`."""
-        if self.states is None:
-            self.states = torch.empty_like(states[:, -1], memory_format=torch.contiguous_format)
-            if not torch.compiler.is_compiling():
-                torch._dynamo.mark_static_address(self.states)
-        self.states.copy_(states[:, -1])
+    def begin(self, states: Tensor) -> Tensor:
+        """Take the tensor in which all later states will be written."""
+        self.states = states
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(states)
+        return states
 
     def reset(self) -> None:
         super().reset()
@@ -272,6 +114,111 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticLayer):
         super().reorder_cache(beam_idx)
         if self.states is not None:
             self.states = self.states.index_select(0, beam_idx.to(self.states.device))
+
+
+class ConvolutionState:
+    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        raise NotImplementedError
+
+    def windows(self, inputs: Tensor, kept: int) -> Tensor:
+        """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        return windows(self.extend(inputs, kept), inputs.shape[1])
+
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        return real
+
+
+class ConvolutionCacheLayer(ConvolutionState, KeptStates):
+    """A decoder layer's keys and values, and `states`: the convolution's last inputs, (batch, f - 1, d_model)."""
+
+    _layer_type = "mlnmt_convolution"
+    what = "inputs of the convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        if self.states is None:
+            self.states, self.kept = inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]), kept
+        extended = torch.cat([self.states, inputs], dim=1)
+        self.states = extended if self.record_past else extended[:, -kept:]
+        return extended[:, -kept - inputs.shape[1] :]
+
+
+class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
+    """The same for a fixed number of positions."""
+
+    _layer_type = "mlnmt_convolution"
+
+    def extend(self, inputs: Tensor, kept: int) -> Tensor:
+        states = self.states
+        if states is None:
+            states = self.begin(inputs.new_zeros(inputs.shape[0], kept, inputs.shape[2]))
+        extended = torch.cat([states, inputs], dim=1)
+        states.copy_(extended[:, -kept:])
+        return extended
+
+
+class RecurrentState:
+    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+
+    constants: Any = None
+
+    def constant(self, compute: Callable[[], Any]) -> Any:
+        """`compute()`, a product of weights that no position changes, or what it returned the first time."""
+        if self.constants is None:
+            self.constants = compute()
+        return self.constants
+
+    def last_state(self) -> Tensor | None:
+        """(batch, heads, width), or None where the sentence begins."""
+        raise NotImplementedError
+
+    def states_before(self, length: int) -> Tensor | None:
+        """The state before each of `length` new positions, (batch, heads, length, width), if that is known: before a
+        single one it is the last state, before several all but the first depend on one another."""
+        last = self.last_state()
+        return None if last is None or length > 1 else last.unsqueeze(2)
+
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Which of the new positions are not padding, (batch, length): those that the mask names. None: all."""
+        return real
+
+
+class RecurrentCacheLayer(RecurrentState, KeptStates):
+    """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
+    (batch, steps, heads, width)."""
+
+    _layer_type = "mlnmt_recurrence"
+    what = "states of the attention"
+
+    def last_state(self) -> Tensor | None:
+        """(batch, heads, width), or None where the sentence begins."""
+        return None if self.states is None else self.states[:, -1]
+
+    def append_states(self, states: Tensor):
+        """The states behind each of the new positions: (batch, steps, heads, width)."""
+        if self.record_past and self.states is not None:
+            states = torch.cat([self.states, states], dim=1)
+        self.states = states if self.record_past else states[:, -1:]
+
+
+class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
+    """The same for a fixed number of positions, with the last state alone, (batch, heads, width)."""
+
+    _layer_type = "mlnmt_recurrence"
+
+    def last_state(self) -> Tensor | None:
+        """As `RecurrentCacheLayer.last_state`; after `reset()`, zeros: what every recurrence begins with."""
+        return None if self.states is None else self.states.clone()
+
+    def append_states(self, states: Tensor):
+        """As `RecurrentCacheLayer.append_states`."""
+        kept, last = self.states, states[:, -1]
+        if kept is None:
+            kept = self.begin(torch.empty_like(last, memory_format=torch.contiguous_format))
+        kept.copy_(last)
 
 
 def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like: Tensor) -> None:

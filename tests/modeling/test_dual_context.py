@@ -196,7 +196,7 @@ def test_cached_decoding(kernel):
     assert_same_decoding(cached, static)
     layers = cached.get(CACHE).self_attention_cache.layers
     assert [type(layer).__name__ for layer in layers] == ["ConvolutionCacheLayer", "DynamicLayer"]
-    assert layers[0].window.shape[1:] == (kernel - 1, TINY["d_model"])
+    assert layers[0].states.shape[1:] == (kernel - 1, TINY["d_model"])
 
 
 @pytest.mark.parametrize("kernel", [2, 5, 8])
@@ -265,22 +265,22 @@ class TestConvolutionCacheLayer:
         slot = ConvolutionCacheLayer()
         assert slot.extend(torch.ones(1, 1, 1), 2).flatten().tolist() == [0, 0, 1]
         assert slot.extend(torch.tensor([[[2.0], [3.0]]]), 2).flatten().tolist() == [0, 1, 2, 3]
-        assert slot.window.flatten().tolist() == [2, 3]
+        assert slot.states.flatten().tolist() == [2, 3]
 
     def test_rows(self):
         slot = self.filled(3)
         slot.reorder_cache(torch.tensor([1, 1]))
-        assert slot.window.squeeze(-1).tolist() == [[12, 13], [12, 13]]
+        assert slot.states.squeeze(-1).tolist() == [[12, 13], [12, 13]]
         slot = self.filled(3)
         slot.batch_repeat_interleave(2)
-        assert slot.window.squeeze(-1).tolist() == [[2, 3], [2, 3], [12, 13], [12, 13]]
+        assert slot.states.squeeze(-1).tolist() == [[2, 3], [2, 3], [12, 13], [12, 13]]
         slot.batch_select_indices(torch.tensor([3, 0]))
-        assert slot.window.squeeze(-1).tolist() == [[12, 13], [2, 3]]
+        assert slot.states.squeeze(-1).tolist() == [[12, 13], [2, 3]]
 
     def test_crop_of_recorded_steps(self):
         slot = self.filled(5, recorded=3)
         slot.crop(-2)
-        assert slot.window.squeeze(-1)[0].tolist() == [2, 3]
+        assert slot.states.squeeze(-1)[0].tolist() == [2, 3]
         assert slot.get_seq_length() == 3
         assert slot.extend(torch.full((2, 1, 1), 7.0), 2)[0].flatten().tolist() == [2, 3, 7]
 
