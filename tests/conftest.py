@@ -5,6 +5,7 @@ A test that names `member` or `model` runs over every system of the zoo, some ov
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -21,6 +22,12 @@ def pytest_configure(config: pytest.Config):
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
     config.addinivalue_line("markers", "slow: more than about 20 seconds on one core; runs in CI like the others")
+
+
+def pytest_collection_finish(session: pytest.Session):
+    """What collecting has made stays to the end: the collector, which Accelerate calls often, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc):

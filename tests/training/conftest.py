@@ -14,7 +14,7 @@ def whole(one_thread, data, tmp_path_factory):
     """The folder of a run that nothing interrupted, its recipe, and what it printed."""
     folder = tmp_path_factory.mktemp("whole")
     recipe = write_recipe(folder / "recipe.yaml")
-    text = run(recipe, data, folder / "run")
+    text = run(recipe, data, folder / "run", curves=True)
     return folder / "run", recipe, text
 
 
