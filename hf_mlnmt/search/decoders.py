@@ -17,10 +17,10 @@ from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
 from hf_mlnmt.modeling.language_model import DecoderOnlyForCausalLM
 from hf_mlnmt.modeling.rnn import RNNForConditionalGeneration
 from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration
+from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.products import attend
 from hf_mlnmt.search.source import Source
-from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamCache
 from hf_mlnmt.search.steps import entry_of_class
 from hf_mlnmt.search.transformer import TransformerDecoder, TransformerState, kinds_of_layers
 
