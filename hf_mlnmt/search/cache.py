@@ -8,8 +8,8 @@ Keys lie transposed in memory, (sentences, heads, d_h, slots), which makes the p
 faster on a CPU; and what a layer gets is padded to whole blocks of slots, because softmax is slow over fewer than 16.
 
 State that cannot be shared that way (a convolution's window, an attention's memory) has slots of its own, with a state
-for each beam. Before `expand` the positions of a call are those of the prompt, in one row for each sentence; after it
-they are the beams of one step, and what an attention asks of its slot (modeling/caches.py) is answered for each of them.
+for each beam. Before `expand` the positions of a call are those of the prompt, one row for each sentence; after it they
+are the beams of one step, and what an attention asks of its slot (modeling/caches.py) is answered for each beam.
 """
 
 from collections.abc import Callable, Iterable
@@ -119,7 +119,7 @@ class BeamCacheLayer(DynamicLayer):
         return start
 
     def return_old_buffers(self) -> None:
-        """Give the memory of buffers that were replaced by larger ones back to the system."""
+        """Give the memory of buffers that were replaced back to the system."""
         if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
             return_memory()
 
@@ -150,51 +150,46 @@ class BeamCacheLayer(DynamicLayer):
         self.return_old_buffers()
 
 
-class BeamConvolutionCacheLayer(BeamCacheLayer):
-    """The window of every beam: `ConvolutionCacheLayer` in a search."""
+class BeamStateLayer(BeamCacheLayer):
+    """A slot with a state for each beam: `states` (sentences, 1, ...) of the prompt, then (sentences, beams, ...)."""
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.window: Tensor | None = None  # (sentences, (f - 1) d_model), then (sentences, beams, (f - 1) d_model)
-
-    def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (sentences, prompt or beams, d_model), each behind the `kept` before it: (..., (kept + 1) d_model)."""
-        if self.window is None:
-            found = windows(torch.nn.functional.pad(inputs, (0, 0, kept, 0)), inputs.shape[1])
-            self.window = found[:, -1, inputs.shape[2] :]
-        else:
-            found = torch.cat([self.window, inputs], dim=-1)
-            self.window = found[..., inputs.shape[2] :]
-        return found
+    states: Any = None
+    of_beams = False
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
         """Those of the prompt as the mask says; beams are all real."""
-        return real if self.window is None else None
+        return None if self.of_beams else real
 
     def expand(self, width: int) -> None:
-        assert self.window is not None
-        self.window = self.window.unsqueeze(1).expand(-1, width, -1)
+        self.states, self.of_beams = self.states.expand(-1, width, *self.states.shape[2:]), True
 
     def reorder(self, parents: Tensor) -> None:
-        assert self.window is not None
-        self.window = gather_beams(self.window, parents)
+        self.states = gather_beams(self.states, parents)
 
     def select(self, sentences: Tensor, source_length: int) -> None:
         super().select(sentences, source_length)
-        assert self.window is not None
-        self.window = self.window.index_select(0, sentences)
+        self.states = self.states.index_select(0, sentences)
 
 
-class BeamRecurrentCacheLayer(RecurrentState, BeamCacheLayer):
-    """The state of every beam: `RecurrentCacheLayer` in a search."""
+class BeamConvolutionCacheLayer(BeamStateLayer):
+    """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, 1 or beams, (f - 1) d_model)."""
+
+    def windows(self, inputs: Tensor, kept: int) -> Tensor:
+        """Inputs (sentences, prompt or beams, d_model), each behind the `kept` before it: (..., (kept + 1) d_model)."""
+        if self.of_beams:
+            seen = torch.cat([self.states, inputs], dim=-1)
+            self.states = seen[..., inputs.shape[2] :]
+        else:
+            seen = windows(nn.functional.pad(inputs, (0, 0, kept, 0)), inputs.shape[1])
+            self.states = seen[:, -1:, inputs.shape[2] :]
+        return seen
+
+
+class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
+    """`RecurrentCacheLayer` in a search; the state is (sentences, 1 or beams, heads, width)."""
 
     over_source = False  # whether the state has a number for each position of the source
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.states: Tensor | None = None  # (sentences, 1, heads, width), then (sentences, beams, heads, width)
-        self.of_beams = False
-        self.source_product: Any = None
+    source_product: Any = None
 
     def of_source(self, compute: Callable[[], Any]) -> Any:
         """`compute()`, a product of the source's keys: computed again only when sentences have left."""
@@ -208,32 +203,17 @@ class BeamRecurrentCacheLayer(RecurrentState, BeamCacheLayer):
 
     def states_before(self, length: int) -> Tensor | None:
         """The state of every beam, (sentences, heads, beams, width)."""
-        if not self.of_beams:
-            return super().states_before(length)
-        assert self.states is not None
-        return self.states.transpose(1, 2)
-
-    def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Those of the prompt as the mask says; beams are all real."""
-        return None if self.of_beams else real
+        return self.states.transpose(1, 2) if self.of_beams else super().states_before(length)
 
     def append_states(self, states: Tensor) -> None:
         """The states behind each position of the prompt, or of each beam: (sentences, positions, heads, width)."""
         self.states = states if self.of_beams else states[:, -1:]
 
-    def expand(self, width: int) -> None:
-        assert self.states is not None
-        self.states, self.of_beams = self.states.expand(-1, width, -1, -1), True
-
-    def reorder(self, parents: Tensor) -> None:
-        assert self.states is not None
-        self.states = gather_beams(self.states, parents)
-
     def select(self, sentences: Tensor, source_length: int) -> None:
         super().select(sentences, source_length)
-        assert self.states is not None
-        kept = self.states.index_select(0, sentences)
-        self.states, self.source_product = kept[..., :source_length] if self.over_source else kept, None
+        self.source_product = None
+        if self.over_source:
+            self.states = self.states[..., :source_length]
 
 
 # The slot of a search for each kind of slot of Transformers' cache.
@@ -267,7 +247,7 @@ class BeamCache(EncoderDecoderCache):
             layer.expand(width)
 
     def reorder(self, parents: Tensor) -> None:
-        """Beam i of each sentence goes on from its beam parents[:, i]; parents (sentences, width)."""
+        """Beam i of each sentence goes on from its beam parents[:, i]."""
         for layer in self.target_layers:
             layer.reorder(parents)
 

@@ -1,7 +1,7 @@
 """The decoder of the recurrent models, as the loops of a search take it (decoder.py).
 
 The state of every beam is h and c of all layers and, with input feeding, the attentional state; the source's keys and
-values are there once for each sentence, and the beams of a sentence are its queries.
+values are kept once for each sentence, and the beams of a sentence are the queries to them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LSTMState(NamedTuple):
     def select(self, sentences: Tensor, source_length: int) -> LSTMState:
         mask = None if self.mask is None else self.mask[sentences, ..., :source_length]
         length = self.keys.shape[2] if mask is None else source_length  # without a mask nothing is padding
-        keys, values = (x[sentences, :, :length] for x in (self.keys, self.values))
+        keys, values = self.keys[sentences, :, :length], self.values[sentences, :, :length]
         return LSTMState(self.rows[sentences], keys, values, mask)
 
 

@@ -7,6 +7,8 @@ from torch import Tensor
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from hf_mlnmt.search.decoder import rows_of_sentences
+
 # Processors that look at one row at a time: with these alone, rows may leave the batch.
 ROW_BY_ROW = {
     getattr(processors, name)
@@ -39,7 +41,7 @@ ROW_BY_ROW = {
 
 
 def least_length(processor: Any) -> int:
-    """From which length on a processor of least lengths allows everything."""
+    """The length from which on a processor of least lengths allows everything."""
     if type(processor) is processors.MinLengthLogitsProcessor:
         return processor.min_length
     return processor.prompt_length_to_skip + processor.min_new_tokens
@@ -75,8 +77,8 @@ class Rules:
 
     def forbidden(self, length: int) -> Tensor | None:
         """Tokens that may not follow a sequence of this length, where `lengths_alone`; None: all may."""
-        found = [tokens for least, tokens in self.least if length < least]
-        return torch.cat([tokens.flatten() for tokens in found]).unique() if found else None
+        forbidden = [tokens.flatten() for least, tokens in self.least if length < least]
+        return torch.cat(forbidden).unique() if forbidden else None
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
         """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, which may change."""
@@ -97,5 +99,4 @@ class Rules:
     def keep(self, sentences: Tensor, width: int) -> None:
         """Only these sentences (indices) stay, each with its `width` rows."""
         for processor in self.followers:
-            rows = torch.arange(width, device=sentences.device)
-            processor.keep_rows((sentences.unsqueeze(-1) * width + rows).flatten())
+            processor.keep_rows(rows_of_sentences(sentences, width))
