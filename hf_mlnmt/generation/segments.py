@@ -1,8 +1,8 @@
 """From texts to token sequences the model can take, and from their translations back to texts.
 
-A text is cut into sentences, and a sentence that is too long into clauses or words; translations are put together
-again. The cuts keep the whitespace between the pieces, so `"".join(piece.text + piece.space)` is the stripped text
-again.
+A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
+put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
+stripped text again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode
@@ -130,14 +129,6 @@ def _continues(text: str, mark: int, following: int) -> bool:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Segments:
-    """Texts cut into pieces: `pieces[i]` are text i's, `ids` all pieces' tokens in that order."""
-
-    pieces: list[list[Piece]]
-    ids: list[list[int]]
-
-
 class TextEncoder:
     """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
 
@@ -165,8 +156,13 @@ class TextEncoder:
         """Tokens of each text with all special tokens."""
         return [len(ids) for ids in self(texts)]
 
-    def segments(self, texts: Sequence[str], split_long: bool, first_line: int = 1) -> Segments:
-        """Cut and encode texts. Lines are always separate; a line longer than the limit is split, or cut off."""
+    def segments(
+        self, texts: Sequence[str], split_long: bool, first_line: int = 1
+    ) -> tuple[list[list[Piece]], list[list[int]]]:
+        """Cut and encode texts: the pieces of each, and the tokens of all pieces in that order.
+
+        Lines are always separate; a line longer than the limit is split, or cut off.
+        """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
         pieces = [split_lines(text) for text in texts]
@@ -176,12 +172,12 @@ class TextEncoder:
                 pieces = [self._split(of_text, first_line + i) for i, of_text in enumerate(pieces)]
                 ids = self([piece.text for of_text in pieces for piece in of_text])
             ids = self._cut_off(ids, [first_line + i for i, of_text in enumerate(pieces) for _ in of_text])
-        return Segments(pieces, ids)
+        return pieces, ids
 
     def _split(self, pieces: list[Piece], line: int) -> list[Piece]:
         assert self.limit is not None
         result: list[Piece] = []
-        for piece, length in zip(pieces, self.lengths([piece.text for piece in pieces]), strict=True):
+        for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
             if not all(part.whole for part in parts):
                 logger.warning(
