@@ -50,7 +50,7 @@ class Request(NamedTuple):
     """A search that CTranslate2 can do."""
 
     beams: int
-    count: int  # of hypotheses that are returned
+    returned: int  # hypotheses
     length_penalty: float
     limit: int  # generated tokens, end of sentence included
     forbidden: tuple[int, ...]  # tokens
@@ -210,13 +210,13 @@ class Translator:
             self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[Rows]:
-        """`request.count` translations of each source, best first: generated ids, the end of sentence included."""
+        """`request.returned` translations of each source, best first: generated ids, the end of sentence included."""
         prefix = None if request.first is None else [[self.tokens[request.first]]] * len(sources)
         results = self.engine.translate_batch(
             self._pieces_of(sources),
             target_prefix=prefix,
             beam_size=request.beams,
-            num_hypotheses=request.count,
+            num_hypotheses=request.returned,
             length_penalty=request.length_penalty,
             suppress_sequences=[[self.tokens[index]] for index in request.forbidden] or None,
             return_end_token=True,

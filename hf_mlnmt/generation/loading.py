@@ -14,6 +14,7 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, fetch_small_files, load_model
 from hf_mlnmt.search import int8
 
@@ -111,9 +112,12 @@ def in_int8(parts: Parts) -> Parts:
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)
     token = torch.tensor([[model.config.decoder_start_token_id]])
+    tried = model
+    if has_modules(model):
+        tried = model.pair(model.config.source_languages[0], model.config.target_languages[0])
     try:
         with torch.no_grad():
-            model(input_ids=token, decoder_input_ids=token)
+            tried(input_ids=token, decoder_input_ids=token)
     except (AttributeError, TypeError) as error:  # a rounded layer has no weight to be read
         raise UserError(
             f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."
