@@ -21,12 +21,11 @@ from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.beams import beam_search
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
+from hf_mlnmt.search.loops import beam_search, sample
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.sampling import sample
 from hf_mlnmt.search.source import HANDLED, Source
 
 logger = logging.get_logger(__name__)
