@@ -261,10 +261,8 @@ def back_translate(
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
     method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
-    _check(model, texts, method, forward, tag)
     folder = Path(output)
-    check_folder_name(folder)
-    _check_folder(folder)
+    _check(model, texts, folder, method, forward, tag)
     with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         loaded = None if here else _load(model, settings, device, revision)
@@ -286,7 +284,7 @@ def back_translate(
 
 
 def _check(
-    model: str | Path | None, texts: Sequence[str | Path], method: Method, forward: bool, tag: str | None
+    model: str | Path | None, texts: Sequence[str | Path], folder: Path, method: Method, forward: bool, tag: str | None
 ) -> None:
     if not texts:
         raise UserError("no text: give one file or more, of one sentence a line.")
@@ -296,9 +294,7 @@ def _check(
         raise UserError("copied: both sides are the text; leave --forward out.")
     if tag is not None and len(tag.split()) != 1:
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
-
-
-def _check_folder(folder: Path) -> None:
+    check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in inside if not name.startswith(".")} and not inside & {MANIFEST, STATE}:
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
@@ -332,23 +328,21 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
+@dataclass
 class _Job:
     """One corpus, from where an earlier start left it to its end."""
 
-    def __init__(
-        self,
-        pipeline: Any,
-        texts: Sequence[str | Path],
-        journal: Journal,
-        method: Method,
-        settings: Settings,
-        forward: bool,
-        watcher: Watcher,
-    ) -> None:
-        self.pipeline, self.texts, self.journal, self.watcher = pipeline, texts, journal, watcher
-        self.method, self.settings, self.forward = method, settings, forward
-        lines = sum(text["lines"] for text in journal.about["text"])
-        self.total = min(lines, settings.limit or lines)
+    pipeline: Any
+    texts: Sequence[str | Path]
+    journal: Journal
+    method: Method
+    settings: Settings
+    forward: bool
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        lines = sum(text["lines"] for text in self.journal.about["text"])
+        self.total = min(lines, self.settings.limit or lines)
         self.warnings: list[str] = []
 
     def run(self) -> Manifest:

@@ -60,13 +60,10 @@ def pad(
     sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """(batch, longest) token ids, padded on the right, and the attention mask."""
-    longest = max(len(sequence) for sequence in sequences)
-    ids = torch.full((len(sequences), longest), pad_token_id)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        mask[row, : len(sequence)] = 1
-    return ids.to(device), mask.to(device)
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+    lengths = torch.tensor([[len(row)] for row in rows])
+    return ids.to(device), (torch.arange(ids.shape[1]) < lengths).long().to(device)
 
 
 class Generated(NamedTuple):

@@ -82,7 +82,7 @@ def fuse(
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
     for member in (*members[1:], *languages):
-        check_same_vocabulary(members[0], member, sources=member.model.config.is_encoder_decoder)
+        check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
     for name, weights in (("translation_weights", translation_weights), ("language_weights", language_weights)):
         settings[name] = None if weights is None else list(weights)
@@ -123,14 +123,12 @@ def fuse_folders(
     return Path(output)
 
 
-def check_same_vocabulary(first: Member, other: Member, sources: bool = False) -> None:
-    """Refuse a member whose target tokens (with `sources`, source tokens too) are not those of the first.
-
-    Raises: UserError naming the first entries that differ.
-    """
+def check_same_vocabulary(first: Member, other: Member) -> None:
+    """Raises: UserError where a member's target tokens, or a translation model's source tokens, are not those of the
+    first; it names the first entries that differ."""
+    sources = other.model.config.is_encoder_decoder
     if first.tokenizers is not None and other.tokenizers is not None:
-        sides = ("source", "target") if sources else ("target",)
-        for side in sides:
+        for side in ("source", "target") if sources else ("target",):
             ours, theirs = (_entries(getattr(member.tokenizers, side)) for member in (first, other))
             if different := list(_differences(ours, theirs)):
                 raise UserError(

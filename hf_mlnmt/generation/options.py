@@ -175,14 +175,10 @@ class DecodingOptions:
             value, least = getattr(self, one.name), one.metadata.get("min")
             if value is not None and least is not None and (not isinstance(value, int) or value < least):
                 raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
-        for name in ("length_penalty", "temperature", "top_p"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
-                raise UserError(f"{name}: {value!r} is not a number.")
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-                raise UserError(f"{name}: {value!r} is not a number of at least 0.")
+        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
+            value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
+                raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
         if self.early_stopping not in (None, True, False, "never"):
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_normalization is not None:

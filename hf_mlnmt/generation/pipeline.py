@@ -299,12 +299,11 @@ class _Run:
     def report(self) -> None:
         """Warn once about translations that ended at the length limit, and about language codes in the text."""
         if self.typed_codes:
-            logger.warning(
+            message = (
                 "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
-                "choose the language, target_language does",
-                len(self.typed_codes),
-                self.typed_codes[0],
+                "choose the language, target_language does"
             )
+            logger.warning(message, len(self.typed_codes), self.typed_codes[0])
         if self.unfinished:
             logger.warning(
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished

@@ -109,10 +109,8 @@ def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
 
 def _sentence_ends(text: str) -> Iterator[tuple[int, int]]:
     for match in _END.finditer(text):
-        spaced = match[1] is not None
-        space = match.start(1) if spaced else match.start(2)
-        if not spaced or not _continues(text, match.start(), match.end()):
-            yield space, match.end()
+        if match[1] is None or not _continues(text, match.start(), match.end()):
+            yield match.start(match.lastindex or 0), match.end()
 
 
 def _continues(text: str, mark: int, following: int) -> bool:
@@ -180,12 +178,11 @@ class TextEncoder:
         for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
             if not all(part.whole for part in parts):
-                logger.warning(
-                    "line %d: a sentence is longer than the %d tokens the model takes; "
-                    "it is translated in parts, cut at commas or words",
-                    line,
-                    self.limit,
+                message = (
+                    "line %d: a sentence is longer than the %d tokens the model takes; it is translated in parts, cut "
+                    "at commas or words"
                 )
+                logger.warning(message, line, self.limit)
             result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
         return result
 
@@ -193,13 +190,11 @@ class TextEncoder:
         assert self.limit is not None
         for i, sequence in enumerate(ids):
             if len(sequence) > self.limit:
-                logger.warning(
+                message = (
                     "line %d: %d tokens, the model takes %d; the rest is not translated (split_long divides it where "
-                    "there are spaces)",
-                    lines[i],
-                    len(sequence),
-                    self.limit,
+                    "there are spaces)"
                 )
+                logger.warning(message, lines[i], len(sequence), self.limit)
                 # The last token closes the sentence (or names the language, after the closing one, in mBART).
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing

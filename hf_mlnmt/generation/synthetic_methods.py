@@ -80,12 +80,9 @@ class Method:
                 raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
             if value is None:
                 object.__setattr__(self, option, _DEFAULTS.get(option))
-        self._check()
-
-    def _check(self) -> None:
-        for option in ("beams", "top_k"):
-            if (value := getattr(self, option)) is not None and value < 1:
-                raise UserError(f"{option} must be at least 1, not {value}.")
+        for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
+            if (value := getattr(self, option)) is not None and value < least:
+                raise UserError(f"{option} must be at least {least}, not {value}.")
         for option in ("drop", "replace"):
             if (value := getattr(self, option)) is not None and not 0 <= value < 1:
                 raise UserError(f"{option} is a probability of at least 0 and below 1, not {value}.")
@@ -93,8 +90,6 @@ class Method:
             raise UserError(f"swap is by how many places a word may move: at least 0, not {self.swap}.")
         if self.filler is not None and len(self.filler.split()) != 1:
             raise UserError(f"filler must be one word, not {self.filler!r}.")
-        if self.seed is not None and self.seed < 0:
-            raise UserError(f"seed must be at least 0, not {self.seed}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The name and every option that it has."""

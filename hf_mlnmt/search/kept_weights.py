@@ -35,7 +35,9 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)
-    place, diagonal = _place(weight), weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
+    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
+    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
+    diagonal = weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
     copy = _KEPT.get(module, {}).get(layout)
     if copy is None or copy.place != place or not torch.equal(copy.diagonal, diagonal):
         copy = _KEPT.setdefault(module, {})[layout] = _Kept(place, diagonal, make(weight))
@@ -45,11 +47,6 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
 def forget() -> None:
     """Keep nothing any longer."""
     _KEPT.clear()
-
-
-def _place(weight: Tensor) -> tuple[Any, ...]:
-    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
-    return weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
 
 
 @cache

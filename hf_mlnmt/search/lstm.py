@@ -19,10 +19,6 @@ from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.source import HANDLED, Source
 
-# Classes whose methods are computed here: of the translation model, of what is below its output projection.
-HEADS: tuple[type, ...] = (RNNForConditionalGeneration, BridgeForConditionalGeneration)
-MODELS: tuple[type, ...] = (RNNModel, BridgeModel)
-
 
 class LSTMState(NamedTuple):
     """`rows` (sentences, beams, 2 layers + 1 or + 0, d_model); the source as `LuongAttention` takes it."""
@@ -56,12 +52,15 @@ class LSTMDecoder:
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """What of the model this decoder cannot compute, or None."""
-        inner = model.model
-        parts = [(model, HEADS), (inner, MODELS)]
-        parts += [(inner.decoder, (RNNDecoder,)), (inner.decoder.recurrence, (RNNDecoderLayers,))]
-        for part, plain in parts:
+        computed: list[tuple[Any, tuple[Any, ...]]] = [  # the classes whose methods are computed here
+            (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
+            (model.model, (RNNModel, BridgeModel)),
+            (model.model.decoder, (RNNDecoder,)),
+            (model.model.decoder.recurrence, (RNNDecoderLayers,)),
+        ]
+        for part, kinds in computed:
             for name in ("forward", "decode"):
-                if getattr(type(part), name, None) not in [getattr(kind, name, None) for kind in plain]:
+                if getattr(type(part), name, None) not in [getattr(kind, name, None) for kind in kinds]:
                     return f"a {name} of its own in {type(part).__name__}"
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None

@@ -10,34 +10,15 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from hf_mlnmt.search.decoder import rows_of_sentences
 
 # Processors that look at one row at a time: with these alone, rows may leave the batch.
-ROW_BY_ROW = {
-    getattr(processors, name)
-    for name in (
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "RepetitionPenaltyLogitsProcessor",
-        "TopPLogitsWarper",
-        "TopKLogitsWarper",
-        "TopHLogitsWarper",
-        "MinPLogitsWarper",
-        "PLessLogitsWarper",
-        "TypicalLogitsWarper",
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "NoRepeatNGramLogitsProcessor",
-        "SequenceBiasLogitsProcessor",
-        "NoBadWordsLogitsProcessor",
-        "ForcedBOSTokenLogitsProcessor",
-        "ForcedEOSTokenLogitsProcessor",
-        "InfNanRemoveLogitsProcessor",
-        "ExponentialDecayLengthPenalty",
-        "LogitNormalization",
-        "SuppressTokensLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-    )
-    if hasattr(processors, name)
-}
+NAMES = (
+    "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "TemperatureLogitsWarper", "TopPLogitsWarper",
+    "RepetitionPenaltyLogitsProcessor", "TopKLogitsWarper", "TopHLogitsWarper", "MinPLogitsWarper", "PLessLogitsWarper",
+    "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "NoRepeatNGramLogitsProcessor",
+    "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor", "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor", "ExponentialDecayLengthPenalty",
+    "LogitNormalization", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
+)  # fmt: skip
+ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
 
 def least_length(processor: Any) -> int:
@@ -58,12 +39,14 @@ class Rules:
         self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
         others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]
         self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in others)
-        self.end_tokens = next((c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)), None)
-        limits = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
-        self.max_length = min(limits) if limits else None
+        ends = [criterion.eos_token_id for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
+        self.end_tokens = ends[0] if ends else None
+        limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
+        self.max_length = min(limits, default=None)
         # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
         lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
-        self.least = [(least_length(p), p.eos_token_id) for p in logits_processor if type(p) in lengths]
+        forbidding = [processor for processor in logits_processor if type(processor) in lengths]
+        self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
         self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:

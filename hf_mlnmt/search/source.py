@@ -43,7 +43,10 @@ class Source(NamedTuple):
     def pad(self, length: int) -> Source:
         """Zeros behind the sources up to this length; all tensors are (sentences, source, ...)."""
         blank = length - self.real.shape[1]
-        outputs = {name: pad_source(value, blank) for name, value in self.outputs.items()}
+        outputs = {
+            name: torch.cat([value, value.new_zeros(len(value), blank, *value.shape[2:])], dim=1)
+            for name, value in self.outputs.items()
+        }
         return Source(type(self.outputs)(**outputs), torch.nn.functional.pad(self.real, (0, blank)))
 
     def select(self, sentences: Tensor, length: int | None = None) -> Source:
@@ -51,11 +54,6 @@ class Source(NamedTuple):
         part = (sentences,) if length is None else (sentences, slice(length))
         outputs = {name: value[part] for name, value in self.outputs.items()}
         return Source(type(self.outputs)(**outputs), self.real[part])
-
-
-def pad_source(states: Tensor, blank: int) -> Tensor:
-    """(batch, source, ...) with `blank` positions of zeros behind."""
-    return torch.cat([states, states.new_zeros(len(states), blank, *states.shape[2:])], dim=1)
 
 
 class RealPositions:

@@ -87,7 +87,7 @@ class StepContext(NamedTuple):
 
 
 class ByRows:
-    """Sublayers in compiled code for few rows, in PyTorch's operations for many."""
+    """Sublayers that are computed by compiled code for few rows, by PyTorch's operations for many."""
 
     def __init__(self, native: NativeUnits):
         self.native = native
@@ -344,7 +344,7 @@ class DualContextStep(DecoderStep):
         query, key, value = whole.unflatten(0, (-1, context.width)).split((2 * size, size, size), -1)
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
         # (sentences, 2 heads, width, d_h) each
-        query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
+        query, key, value = (split_heads(part, 2 * module.heads) for part in (query, key, value))
         slot.update(key, value)
         return self.attend(module, query, slot.matrices, context.history_mask, onto)  # (5.5), (5.6)
 
@@ -540,5 +540,5 @@ def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) ->
 
 def _is_hooked(step: type[DecoderStep], model: Any) -> bool:
     """Whether calling a module does something besides its `forward`."""
-    modules = [module for decoder in step.decoders(model.model) for module in decoder.modules()] + [model.lm_head]
-    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    modules = [model.lm_head, *(module for decoder in step.decoders(model.model) for module in decoder.modules())]
+    return any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in modules)
