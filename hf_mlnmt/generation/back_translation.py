@@ -29,14 +29,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, only_one, write_json
-from hf_mlnmt.generation.synthetic_methods import (
-    USUAL,
-    Counts,
-    Judge,
-    Method,
-    check_reasons,
-    doubts_about_language,
-)
+from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TEXT_FILES, fetch_small_files
 

@@ -183,9 +183,6 @@ class DecodingOptions:
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
-        self._check_sampling()
-
-    def _check_sampling(self) -> None:
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if sampling and not self.do_sample:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")

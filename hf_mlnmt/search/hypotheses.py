@@ -230,9 +230,6 @@ class FinishedHypotheses:
         )
 
 
-NOTHING = -1  # in the place of a token, before the prompt
-
-
 def is_possible(sums: Tensor) -> Tensor:
     """Which sums are those of a hypothesis, and not of a beam that was joined to another or never began."""
     return sums > IMPOSSIBLE / 2
@@ -247,7 +244,8 @@ class Recombination:
         scale: what is added up is exp(scale x sum); alpha of a fused model's scores (4.4), whose q is exp(alpha x).
         """
         missing = max(k - prompt.shape[1], 0)
-        recent = torch.nn.functional.pad(prompt, (missing, 0), value=NOTHING)[:, missing + prompt.shape[1] - k :]
+        # -1 stands for the tokens that there would be before the prompt.
+        recent = torch.nn.functional.pad(prompt, (missing, 0), value=-1)[:, missing + prompt.shape[1] - k :]
         self.k, self.scale = k, scale
         self.recent = recent.unsqueeze(1).expand(-1, running.shape[1], -1)  # (sentences, beams, k)
         self.paths = running  # (sentences, beams): of the single path

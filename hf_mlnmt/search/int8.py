@@ -18,15 +18,8 @@ from hf_mlnmt.search.native_library import library, pointer
 STEPS = 127
 PANEL, INPUTS = 64, 64  # outputs of a packed weight that lie together, and what inputs are padded to: as in search.c
 MOST_INPUTS = 2**16  # sums of more could pass 2^31
-
-
-class _OfThread(threading.local):
-    """Memory of each thread that compiled code computes in, as much as the largest product needed."""
-
-    memory = torch.empty(0, dtype=torch.uint8)
-
-
-_OF_THREAD = _OfThread()
+_OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product needed
+_NO_MEMORY = torch.empty(0, dtype=torch.uint8)
 
 
 class Int8Linear(nn.Module):
@@ -63,7 +56,7 @@ class Int8Linear(nn.Module):
         numbers, sums = self.pack()
         sizes = len(rows), self.in_features, self.out_features
         tensors = rows, numbers, self.scales, sums, self.bias, products
-        memory = _OF_THREAD.memory
+        memory = getattr(_OF_THREAD, "memory", _NO_MEMORY)
         while missing := functions.linear(
             *sizes, *map(pointer, tensors), memory.data_ptr(), len(memory), torch.get_num_threads()
         ):

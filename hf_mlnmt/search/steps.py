@@ -349,9 +349,10 @@ class DualContextStep(DecoderStep):
         return self.attend(module, query, slot.matrices, context.history_mask, onto)  # (5.5), (5.6)
 
 
-def step_context(
-    module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+Pair = tuple[Tensor, Tensor]  # contexts, and the state that comes back
+
+
+def step_context(module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equation 5.5: contexts, which are the state."""
     source = context.cache.source_layers[module.layer_idx].matrices
     query = query + module.extend_query(before)
@@ -359,9 +360,7 @@ def step_context(
     return contexts, contexts
 
 
-def step_weights(
-    module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+def step_weights(module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     coefficient = slot.of_source(lambda: module.coefficient(source.keys, context.features))
@@ -370,9 +369,7 @@ def step_weights(
     return weighted_values(weights, source.matrices), before + weights if module.accumulate else weights
 
 
-def step_key_value(
-    module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+def step_key_value(module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equation 5.8: contexts, which are the state."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
