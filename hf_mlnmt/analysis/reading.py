@@ -19,10 +19,9 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
-from hf_mlnmt.generation.batches import batches_by_tokens, pad
+from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
 from hf_mlnmt.generation.languages import Direction, direction, has_modules
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.scoring import generated_lengths
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
 

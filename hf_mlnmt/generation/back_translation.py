@@ -4,9 +4,9 @@ manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Met
 manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
 
 Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
-the thesis on monolingual data section 4.3, where the text is the target's and the model a beam search's. What other
-methods there are is in synthetic_methods.py, from the literature named there; forward translation turns the roles: the
-text is the source, and the model's output the target (with a larger model's: sequence-level distillation).
+the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source. Other
+methods are in synthetic_methods.py, from the literature named there. Forward translation turns the roles: the text is
+the source, and the model's output the target (with a larger model: sequence-level distillation).
 
 While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them and
 how many lines of the text are done. What was written beyond that when a process ended is cut off at the next start.
@@ -29,14 +29,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_folder_name, only_one, write_json
-from hf_mlnmt.generation.synthetic_methods import (
-    USUAL,
-    Counts,
-    Judge,
-    Method,
-    check_reasons,
-    doubts_about_language,
-)
+from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TEXT_FILES, fetch_small_files
 
@@ -55,8 +48,8 @@ def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
 def identity_of_text(
     paths: Sequence[str | Path], bad: str, tell: Callable[[str], Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Of each file its name, the SHA-256 of its bytes and its lines, all of which are read: what is wrong with one is
-    found before the first is translated.
+    """Of each file its name, the SHA-256 of its bytes and its number of lines. All lines are read: so an error in one
+    shows before the first is translated.
 
     Raises: UserError naming file and line.
     """
@@ -84,33 +77,26 @@ def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
 
     Names of models and texts, and versions, are no difference: content is.
     """
-    yield from _of_model(before["model"], now["model"])
-    yield from _of_text(before["text"], now["text"])
+    models = before["model"], now["model"]
+    for name, (old, new) in sorted(differences(*((model or {}).get("files", {}) for model in models)).items()):
+        what = "is new" if old is None else "is gone" if new is None else "has another content"
+        names = (models[0] or models[1] or {})["name"], (models[1] or models[0] or {})["name"]
+        yield f"the model's {name} {what} ({names[0]} -> {names[1]})"
+    if len(before["text"]) != len(now["text"]):
+        yield f"text: {len(before['text'])} file(s) -> {len(now['text'])}"
+    for old, new in zip(before["text"], now["text"]):
+        if old["sha256"] != new["sha256"]:
+            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
     old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
     for key, (was, is_now) in differences(old, new).items():
         yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
-
-
-def _of_model(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[str]:
-    files = ((about or {}).get("files", {}) for about in (before, now))
-    for name, (old, new) in sorted(differences(*files).items()):
-        what = "is new" if old is None else "is gone" if new is None else "has another content"
-        yield f"the model's {name} {what} ({(before or now or {})['name']} -> {(now or before or {})['name']})"
-
-
-def _of_text(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if len(before) != len(now):
-        yield f"text: {len(before)} file(s) -> {len(now)}"
-    for old, new in zip(before, now):
-        if old["sha256"] != new["sha256"]:
-            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
 
 
 STATE = "state.json"
 
 
 class Journal:
-    """The two files of a corpus and their state, in `folder`. Use it as a context: the files are then open.
+    """The two files of a corpus and their state, in `folder`; the files are open from `restore` to `close`.
 
     Args:
         about: what the corpus is made from; kept in the state, for the next start.
@@ -145,7 +131,7 @@ class Journal:
         else:
             self.progress = dict(state["progress"])
         for side in FILES:
-            part, whole, size = self._part(side), self.folder / FILES[side], self.progress["bytes"][side]
+            part, whole, size = self.part(side), self.folder / FILES[side], self.progress["bytes"][side]
             if not part.exists() and whole.exists():  # it ended between the last renaming and the manifest
                 os.replace(whole, part)
             file = part.open("r+b" if part.exists() else "w+b")
@@ -172,7 +158,7 @@ class Journal:
         self.close()
         files: dict[str, Any] = {"lines": pairs}
         for side, name in FILES.items():
-            os.replace(self._part(side), self.folder / name)
+            os.replace(self.part(side), self.folder / name)
             path = self.folder / name
             files[side] = {"file": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
         write_json(self.folder / MANIFEST, {**manifest, "pairs": files})
@@ -184,11 +170,8 @@ class Journal:
             file.close()
         self._files = {}
 
-    def written(self, side: str) -> Path:
+    def part(self, side: str) -> Path:
         """The file that a side is in as long as the corpus is not finished."""
-        return self._part(side)
-
-    def _part(self, side: str) -> Path:
         return self.folder / f"{FILES[side]}.part"
 
     def _save(self) -> None:
@@ -200,7 +183,7 @@ class Settings:
     """What decides the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.
-    drop: reasons for which a pair goes, of `outputs.REASONS`; max_ratio: what "long" means there.
+    drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; max_ratio: what "long" means there.
     bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
     source_language, target_language: codes, where the model needs them.
     max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
@@ -231,12 +214,12 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {**asdict(self), "drop": list(self.drop)}
 
 
 @dataclass
 class Watcher:
-    """Who is told: `tell` gets messages, `warn` what is doubtful, `progress` (lines done, lines in all, counts)."""
+    """Who is told: `tell` gets messages, `warn` gets doubts, `progress` gets lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
     warn: Callable[[str], Any] = lambda text: None
@@ -271,10 +254,8 @@ def back_translate(
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
     method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
-    _check(model, texts, method, forward, tag)
     folder = Path(output)
-    check_folder_name(folder)
-    _check_folder(folder)
+    _check(model, texts, folder, method, forward, tag)
     with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         loaded = None if here else _load(model, settings, device, revision)
@@ -296,7 +277,7 @@ def back_translate(
 
 
 def _check(
-    model: str | Path | None, texts: Sequence[str | Path], method: Method, forward: bool, tag: str | None
+    model: str | Path | None, texts: Sequence[str | Path], folder: Path, method: Method, forward: bool, tag: str | None
 ) -> None:
     if not texts:
         raise UserError("no text: give one file or more, of one sentence a line.")
@@ -306,9 +287,7 @@ def _check(
         raise UserError("copied: both sides are the text; leave --forward out.")
     if tag is not None and len(tag.split()) != 1:
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
-
-
-def _check_folder(folder: Path) -> None:
+    check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in inside if not name.startswith(".")} and not inside & {MANIFEST, STATE}:
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
@@ -320,7 +299,6 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     from hf_mlnmt.generation import TranslationPipeline
 
     options: dict[str, Any] = {"revision": revision} if revision else {}
-    # By generate() alone, whatever is installed: the same bytes are promised.
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
@@ -343,23 +321,21 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
+@dataclass
 class _Job:
     """One corpus, from where an earlier start left it to its end."""
 
-    def __init__(
-        self,
-        pipeline: Any,
-        texts: Sequence[str | Path],
-        journal: Journal,
-        method: Method,
-        settings: Settings,
-        forward: bool,
-        watcher: Watcher,
-    ) -> None:
-        self.pipeline, self.texts, self.journal, self.watcher = pipeline, texts, journal, watcher
-        self.method, self.settings, self.forward = method, settings, forward
-        lines = sum(text["lines"] for text in journal.about["text"])
-        self.total = min(lines, settings.limit or lines)
+    pipeline: Any
+    texts: Sequence[str | Path]
+    journal: Journal
+    method: Method
+    settings: Settings
+    forward: bool
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        lines = sum(text["lines"] for text in self.journal.about["text"])
+        self.total = min(lines, self.settings.limit or lines)
         self.warnings: list[str] = []
 
     def run(self) -> Manifest:
@@ -377,39 +353,31 @@ class _Job:
             if progress["lines"]:
                 self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")
             self.watcher.progress(progress["lines"], self.total, counts)
-            for first, lines in self._windows(progress["lines"]):
-                self._window(first, lines)
-            manifest = {**self.journal.about, "counts": counts.to_dict(), "warnings": self.warnings}
-            self.journal.finish({**manifest, "versions": _versions()}, counts.kept)
+            lines = islice(text_lines(self.texts, self.settings.bad_lines), progress["lines"], self.total)
+            while window := list(islice(lines, self.settings.window)):
+                self._window(self.journal.progress["lines"], window)
+            versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
+            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
+            self.journal.finish({**manifest, "versions": versions}, counts.kept)
         return read_manifest(self.journal.folder)
 
-    def _windows(self, done: int) -> Iterator[tuple[int, list[str]]]:
-        """(number of the first line from 0, lines) of all that is not done."""
-        lines = islice(text_lines(self.texts, self.settings.bad_lines), done, self.total)
-        while window := list(islice(lines, self.settings.window)):
-            yield done, window
-            done += len(window)
-
     def _window(self, first: int, lines: list[str]) -> None:
-        """Translate, judge and keep some lines."""
+        """Translate, judge and keep some lines; `first` is the number of the first of them, from 0."""
         outputs = self._outputs(first, lines)
         pairs = []
         for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
             changed = self.method.change(output, number)
             if self.judge.keeps(line, output, finished, changed):
                 pairs.append((line, changed) if self.forward else (changed, line))
-        if first == 0 and self.pipeline is not None:
-            self._doubt(lines, [output for output, _ in outputs])
         counts, done = self.judge.counts, first + len(lines)
-        self.journal.append(pairs, done, counts=counts.to_dict(), warnings=self.warnings)
+        if first == 0 and self.pipeline is not None:
+            spoilt = [reason for reason in ("long", "repeated") for _ in range(counts.found.get(reason, 0))]
+            written = [output for output, _ in outputs]
+            self.warnings = list(doubts_about_language(lines, written, spoilt, self.pipeline.parts.source))
+            for warning in self.warnings:
+                self.watcher.warn(warning)
+        self.journal.append(pairs, done, counts=asdict(counts), warnings=self.warnings)
         self.watcher.progress(done, self.total, counts)
-
-    def _doubt(self, lines: list[str], outputs: list[str]) -> None:
-        """Warn where the first lines look as if they were of another language than the model reads."""
-        spoilt = [reason for reason in ("long", "repeated") for _ in range(self.judge.counts.found.get(reason, 0))]
-        self.warnings = list(doubts_about_language(lines, outputs, spoilt, self.pipeline.parts.source))
-        for warning in self.warnings:
-            self.watcher.warn(warning)
 
     def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:
         """What the method makes of each line, and whether it ended by itself."""
@@ -437,14 +405,7 @@ class _Job:
     def _remember_pairs(self) -> None:
         """The pairs that are written already."""
         sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
-        paths = [self.journal.written(side) for side in sides]
-        with (
-            paths[0].open(encoding="utf-8", newline="\n") as text,
-            paths[1].open(encoding="utf-8", newline="\n") as out,
-        ):
-            for line, output in zip(text, out):
+        with ExitStack() as stack:
+            parts = [self.journal.part(side).open(encoding="utf-8", newline="\n") for side in sides]
+            for line, output in zip(*map(stack.enter_context, parts)):
                 self.judge.is_new(line.rstrip("\n"), output.rstrip("\n"))
-
-
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}

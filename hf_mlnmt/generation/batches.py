@@ -1,16 +1,27 @@
-"""Batches for decoding: token sequences sorted by length, cut by a budget of tokens, padded."""
+"""Batches of token ids: cut by a budget of tokens, padded, translated by generate(), and scored.
+
+The search knows the log probabilities of what it finds too, but Transformers returns them only together with the whole
+vocabulary's scores at every step (gigabytes for a large vocabulary). One pass of the model over the finished
+translations gives the same numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import forced_last
 from hf_mlnmt.memory import memory_of_machine
 
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.loading import Parts
+
 GIB = 2**30
+_ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 
 def batches_by_tokens(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> list[list[int]]:
@@ -28,15 +39,15 @@ def batches_by_tokens(lengths: Sequence[int], batch_tokens: int, most: int | Non
     return batches
 
 
-def sentences_that_fit(width: int, vocabulary: int, on_cpu: bool) -> int:
+def sentences_that_fit(width: int, model: Any) -> int:
     """How many sentences with `width` beams, or draws, each can be searched at once in half of the memory.
 
-    For the scores of all beams, thrice while they are compared, and for the table of what each beam looks back at.
+    Counted are the scores of all beams, thrice while they are compared, and the table of what each beam looks back at.
 
     Raises: UserError if it is not even one.
     """
-    of_sentence = 4 * width * (3 * vocabulary + 4 * width)  # bytes
-    there = memory_of_machine(on_cpu)
+    of_sentence = 4 * width * (3 * _vocabulary(model) + 4 * width)  # bytes
+    there = memory_of_machine(model.device.type == "cpu")
     if of_sentence > there / 2:
         raise UserError(
             f"num_beams, or num_return_sequences, of {width:,}: one sentence alone takes {of_sentence / GIB:,.1f} GiB, "
@@ -49,10 +60,103 @@ def pad(
     sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """(batch, longest) token ids, padded on the right, and the attention mask."""
-    longest = max(len(sequence) for sequence in sequences)
-    ids = torch.full((len(sequences), longest), pad_token_id)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        mask[row, : len(sequence)] = 1
-    return ids.to(device), mask.to(device)
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+    lengths = torch.tensor([[len(row)] for row in rows])
+    return ids.to(device), (torch.arange(ids.shape[1]) < lengths).long().to(device)
+
+
+class Generated(NamedTuple):
+    """A translation: all generated ids, a forced first one and the end of sentence included, and its ln P.
+
+    `log_probability` is 0 unless it was asked for.
+    """
+
+    ids: list[int]
+    log_probability: float
+
+
+@torch.inference_mode()
+def generate(
+    parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
+) -> list[list[Generated]]:
+    """`num_return_sequences` translations of each sequence of ids, best first.
+
+    Args:
+        arguments: of the model's generate(); at least num_return_sequences.
+        skipped: how many first tokens are forced.
+        scored: whether log probabilities are needed.
+    """
+    model, count = parts.model, arguments["num_return_sequences"]
+    pad_id = parts.source.pad_token_id
+    input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
+    output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
+    output = getattr(output, "sequences", output)
+    lengths = generated_lengths(output, model.generation_config.eos_token_id)
+    sums = [0.0] * len(output)
+    if scored:
+        forced = (bool(skipped), forced_last(model, arguments))
+        scales = {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
+        sums = log_probabilities(model, input_ids, mask, output, lengths, *forced, **scales).tolist()
+    rows = zip(output.tolist(), lengths.tolist(), sums, strict=True)
+    translations = [Generated(row[1 : 1 + length], total) for row, length, total in rows]
+    return [translations[i : i + count] for i in range(0, len(translations), count)]
+
+
+def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:
+    """Generated positions of each row, end-of-sentence counted; `sequences` (rows, 1 + T) start with <s>."""
+    ends = torch.as_tensor([] if eos_token_id is None else eos_token_id, device=sequences.device).reshape(-1)
+    ended = torch.isin(sequences[:, 1:], ends)
+    first = ended.int().argmax(dim=1) + 1
+    return torch.where(ended.any(dim=1), first, ended.shape[1])
+
+
+@torch.inference_mode()
+def log_probabilities(
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    sequences: Tensor,
+    lengths: Tensor,
+    forced_first: bool = False,
+    forced_last: int | None = None,
+    **options: Any,
+) -> Tensor:
+    """Sum of log P(token) over each translation, (batch * n,), natural logarithm, float32.
+
+    For a model whose logits are what a search adds up (`logits_are_scores`) it is the sum of those.
+
+    Args:
+        sequences: (batch * n, 1 + T), n rows for each source, as generate() returns them.
+        forced_first: the first generated token (a language code) counts nothing, as in the search.
+        forced_last: in a translation of so many tokens the last one counts nothing (models that force the end of
+            sentence at the length limit).
+        options: of the model's forward: alpha and beta of a fused model.
+    """
+    n = len(sequences) // len(input_ids)
+    rows = max(1, _ELEMENTS // (max(sequences.shape[1] - 1, 1) * _vocabulary(model)))
+    sums = []
+    for start in range(0, len(sequences), rows):
+        part = slice(start, start + rows)
+        sources = torch.arange(len(sequences), device=input_ids.device)[part] // n
+        targets = sequences[part, 1:]
+        logits = model(
+            input_ids=input_ids[sources],
+            attention_mask=attention_mask[sources],
+            decoder_input_ids=sequences[part, :-1],
+            use_cache=False,
+            **options,
+        ).logits.float()
+        logs = logits.gather(2, targets[:, :, None])[:, :, 0]
+        if not getattr(model, "logits_are_scores", False):  # only models of this package have it
+            logs = logs - logits.logsumexp(dim=2)
+        positions = torch.arange(targets.shape[1], device=targets.device)
+        counted = (positions < lengths[part, None]) & (positions >= int(forced_first))
+        if forced_last is not None:
+            counted &= positions < forced_last - 1
+        sums.append(logs.where(counted, 0.0).sum(dim=1))
+    return torch.cat(sums)
+
+
+def _vocabulary(model: Any) -> int:
+    return getattr(model.config, "decoder_vocab_size", None) or model.config.vocab_size

@@ -101,7 +101,7 @@ def _specification(model: Any) -> Any:
     for specification, layer in zip(decoder.layer, model.model.decoder.layers, strict=True):
         attention = layer.source_attn
         _attention(specification.attention, attention.q_proj, attention.kv_proj, attention.out_proj)
-        _norm(specification.attention.layer_norm, layer.source_attn_sublayer)
+        _layer_norm(specification.attention.layer_norm, layer.source_attn_sublayer.layer_norm)
     _linear(decoder.projection, model.lm_head)
     return TransformerSpec(encoder, decoder)
 
@@ -118,10 +118,10 @@ def _stack(specification: Any, embeddings: Any, stack: Any) -> None:
     for layer_specification, layer in zip(specification.layer, stack.layers, strict=True):
         attention = layer_specification.self_attention
         _attention(attention, layer.self_attn.qkv_proj, layer.self_attn.out_proj)
-        _norm(attention.layer_norm, layer.self_attn_sublayer)
+        _layer_norm(attention.layer_norm, layer.self_attn_sublayer.layer_norm)
         _linear(layer_specification.ffn.linear_0, layer.feed_forward.fc1)
         _linear(layer_specification.ffn.linear_1, layer.feed_forward.fc2)
-        _norm(layer_specification.ffn.layer_norm, layer.feed_forward_sublayer)
+        _layer_norm(layer_specification.ffn.layer_norm, layer.feed_forward_sublayer.layer_norm)
 
 
 def _attention(specification: Any, *projections: nn.Module) -> None:
@@ -135,10 +135,6 @@ def _linear(specification: Any, module: Any) -> None:
         specification.bias = _array(module.bias)
 
 
-def _norm(specification: Any, sublayer: Any) -> None:
-    _layer_norm(specification, sublayer.layer_norm)
-
-
 def _layer_norm(specification: Any, module: Any) -> None:
     specification.gamma, specification.beta = _array(module.weight), _array(module.bias)
 
@@ -149,7 +145,7 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 ENTRY = "entry.json"
-LAYOUT = 1  # to be raised when ctranslate2_model.py writes something else
+LAYOUT = 1  # to be raised when this file writes something else
 
 
 def content_hash(model: Any, vocabularies: Sequence[Sequence[str]]) -> str:

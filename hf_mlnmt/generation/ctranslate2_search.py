@@ -1,38 +1,44 @@
-"""CTranslate2 in the place of generate(), where it is asked for: token ids in, token ids out.
+"""CTranslate2 in the place of generate(), where it is asked for by name: token ids in, token ids out.
 
-`request_of` says what generate() was asked in CTranslate2's words, or why it cannot be said in them. Of CTranslate2 4.8
-(tested against generate()): a search with n beams ends when n hypotheses are finished, which is `early_stopping=True`;
-a finished one is scored by log P / L^a, a forced first token counted in L; tokens that are forbidden get no
-probability, and the others share it, which is `renormalize_logits=True`; at the length limit no end of sentence is
-forced. Any option that is not listed here and is not left as it is by default is refused.
+CTranslate2 searches by its own rules; what it cannot do is refused: nobody gets another engine than the one named.
+`request_of` says in CTranslate2's words what generate() was asked for, or why it cannot be said in them. The rules of
+CTranslate2 4.8 (tested against generate()): a search with n beams ends when n hypotheses are finished, which is
+`early_stopping=True`; a finished one is scored by log P / L^a, a forced first token counted in L; tokens that are
+forbidden get no probability, and the others share it, which is `renormalize_logits=True`; at the length limit no end of
+sentence is forced. Any option that is not listed here and does not have its default value is refused.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib.metadata
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.generation import ctranslate2_model
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.batches import Generated
+from hf_mlnmt.generation.ctranslate2_model import content_hash, entry, lacks, single_decoder, vocabulary_of, write
+from hf_mlnmt.generation.loading import Parts
 
-# Of a generation config, what `Request` expresses.
+logger = logging.getLogger(__name__)
+
+# What of a generation config `Request` expresses.
 _EXPRESSED = {
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "forced_eos_token_id", "do_sample"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 }
-# What has no influence here: on sampling alone, on memory, on the form of the result, or remarks.
+# What has no influence here: it acts on sampling alone, on memory or on the form of the result, or is a remark.
 _IDLE = {
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "use_cache"),
     *("transformers_version", "generation_kwargs", "length_normalization", "disable_compile", "compile_config"),
 }
-# What asks for nothing though it is not None.
+# Values that ask for nothing though they are not None.
 _NEUTRAL = {
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "diversity_penalty": 0.0, "guidance_scale": 1.0,
     "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0,
@@ -40,12 +46,11 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A search that CTranslate2 can do."""
 
     beams: int
-    count: int  # hypotheses wanted
+    returned: int  # hypotheses
     length_penalty: float
     limit: int  # generated tokens, end of sentence included
     forbidden: tuple[int, ...]  # tokens
@@ -53,9 +58,9 @@ class Request:
 
 
 def request_of(model: Any, arguments: dict[str, Any]) -> Request | str:
-    """From the model's generation config and generate()'s arguments: the search, or what of it CTranslate2 has not.
+    """The search that the model's generation config and generate()'s arguments ask for, or what CTranslate2 lacks.
 
-    Where `arguments` say nothing of `early_stopping`, a search ends as CTranslate2's do.
+    Where `arguments` say nothing of `early_stopping`, the search ends as CTranslate2's do.
     """
     config = copy.deepcopy(model.generation_config)
     if others := config.update(**arguments):
@@ -70,14 +75,9 @@ def request_of(model: Any, arguments: dict[str, Any]) -> Request | str:
     )
     if limit > model.config.max_position_embeddings:
         reason = reason or f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
-    return reason or Request(
-        beams,
-        count,
-        1.0 if config.length_penalty is None else float(config.length_penalty),
-        limit,
-        tuple(word[0] for word in words),
-        config.forced_bos_token_id,
-    )
+    penalty = 1.0 if config.length_penalty is None else float(config.length_penalty)
+    forbidden = tuple(word[0] for word in words)
+    return reason or Request(beams, count, penalty, limit, forbidden, config.forced_bos_token_id)
 
 
 def _unknown_option(config: Any) -> str | None:
@@ -110,8 +110,7 @@ def _why_not_beams(config: Any, beams: int, count: int, own_stopping: bool) -> s
     if config.early_stopping is not True and not own_stopping:
         return f"early_stopping={config.early_stopping or False} (CTranslate2's searches end as with True)"
     formula = getattr(config.length_penalty, "normalization", "generate")
-    plain = formula == "generate" or (formula == "length" and config.forced_bos_token_id is None)
-    if not plain:
+    if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
         return f"length_normalization={formula}"
     if count > 1 and config.length_penalty == 0:
         return "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
@@ -119,14 +118,6 @@ def _why_not_beams(config: Any, beams: int, count: int, own_stopping: bool) -> s
 
 
 Rows = list[list[int]]
-
-
-def installed() -> bool:
-    """Whether there is a CTranslate2 to call."""
-    try:
-        return bool(importlib.metadata.version("ctranslate2"))
-    except importlib.metadata.PackageNotFoundError:
-        return False
 
 
 def why_not(model: Any, dtype: str) -> str | None:
@@ -137,52 +128,95 @@ def why_not(model: Any, dtype: str) -> str | None:
         return f"{dtype} on a CPU (say float32 or int8)"
     if dtype not in ("float32", "float16", "bfloat16", "int8"):
         return dtype
-    lacking = ctranslate2_model.lacks(ctranslate2_model.single_decoder(model))
+    lacking = lacks(single_decoder(model))
     return f"it lacks {lacking}" if lacking else None
+
+
+class CTranslate2Search:
+    """Translates by CTranslate2. `parts` are in float32 if it shall round them to int8.
+
+    Raises: UserError for a model that it cannot run.
+    """
+
+    def __init__(self, parts: Parts, rounded: bool = False, name: str = "the model"):
+        self.parts, self.name = parts, name
+        self.dtype = "int8" if rounded else str(parts.model.dtype).removeprefix("torch.")
+        if reason := why_not(parts.model, self.dtype):
+            raise UserError(f"engine 'ctranslate2' cannot run {name}: {reason}. Use the engine torch.")
+
+    def __call__(
+        self, sequences: list[list[int]], arguments: dict[str, Any], skipped: int, scored: bool
+    ) -> list[list[Generated]]:
+        """As `generate` of batches.py. Raises: UserError for a search that CTranslate2 does not know."""
+        request = request_of(self.parts.model, arguments)
+        if isinstance(request, str):
+            raise UserError(f"engine 'ctranslate2' cannot do {request}: leave that out, or use the engine torch.")
+        try:
+            rows = self.translator.search(sequences, request)
+        except RuntimeError as error:
+            if "out of memory" in str(error):
+                raise torch.OutOfMemoryError(str(error)) from error
+            raise
+        targets = [ids for row in rows for ids in row]
+        sums = [0.0] * len(targets)
+        if scored and targets:
+            sources = [source for source, row in zip(sequences, rows, strict=True) for _ in row]
+            first = int(request.first is not None)  # a forced first token counts nothing
+            sums = [sum(logs[first:]) for logs in self.translator.log_probabilities(sources, targets)]
+        following = iter(sums)
+        return [[Generated(ids, next(following)) for ids in row] for row in rows]
+
+    @cached_property
+    def translator(self) -> Translator:
+        """The converted model; converted at the first search, or taken from the user's cache."""
+        tokenizers = Tokenizers(self.parts.source, self.parts.target)
+        try:
+            return Translator(self.parts.model, tokenizers, self.dtype, self._tell)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"engine 'ctranslate2' cannot load {self.name}: {error}") from error
+
+    def _tell(self, line: str) -> None:
+        logger.warning("%s for CTranslate2, %s: %s", self.name, self.dtype, line)
+
+
+def installed() -> bool:
+    """Whether there is a CTranslate2 to call."""
+    try:
+        return bool(importlib.metadata.version("ctranslate2"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 class Translator:
     """Searches and scores with a converted model; `dtype` is that of its weights and products."""
 
-    def __init__(self, folder: Path, model: Any, tokenizers: Tokenizers, dtype: str):
-        """Raises: RuntimeError from CTranslate2."""
+    def __init__(self, model: Any, tokenizers: Tokenizers, dtype: str, tell: Callable[[str], None]):
+        """Takes the converted model from the cache, or converts it now; `tell` is told when.
+
+        Raises: OSError, UserError, RuntimeError from CTranslate2.
+        """
         import ctranslate2
 
+        model = single_decoder(model)
         config, device = model.config, model.device
-        self.pieces = ctranslate2_model.vocabulary_of(tokenizers.source, config.vocab_size)
-        self.tokens = ctranslate2_model.vocabulary_of(tokenizers.target, config.decoder_vocab_size, target=True)
+        self.pieces = vocabulary_of(tokenizers.source, config.vocab_size)
+        self.tokens = vocabulary_of(tokenizers.target, config.decoder_vocab_size, target=True)
         self.ids = {token: index for index, token in enumerate(self.tokens)}
         self.end = config.eos_token_id
         # The number of threads is one of the whole process: CTranslate2 would choose its own for PyTorch too.
         where = {"device": device.type, "device_index": device.index or 0, "intra_threads": torch.get_num_threads()}
-        self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
-
-    @classmethod
-    def of(cls, model: Any, tokenizers: Tokenizers, dtype: str, tell: Callable[[str], None]) -> Translator:
-        """From the cache, or converted now; `tell` is told when. Raises: OSError, UserError, RuntimeError."""
-        model = ctranslate2_model.single_decoder(model)
-        config = model.config
-        vocabularies = [
-            ctranslate2_model.vocabulary_of(tokenizers.source, config.vocab_size),
-            ctranslate2_model.vocabulary_of(tokenizers.target, config.decoder_vocab_size, target=True),
-        ]
-
-        def build(folder: Path) -> None:
-            ctranslate2_model.write(model, tokenizers, folder, dtype)
-
-        with ctranslate2_model.entry(
-            f"{ctranslate2_model.content_hash(model, vocabularies)}-{dtype}", build, tell
-        ) as folder:
-            return cls(folder, model, tokenizers, dtype)
+        name = f"{content_hash(model, [self.pieces, self.tokens])}-{dtype}"
+        with entry(name, lambda folder: write(model, tokenizers, folder, dtype), tell) as folder:
+            self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[Rows]:
-        """`request.count` translations of each source, best first: generated ids, the end of sentence included."""
+        """`request.returned` translations of each source, best first: generated ids, the end of sentence included."""
         prefix = None if request.first is None else [[self.tokens[request.first]]] * len(sources)
         results = self.engine.translate_batch(
-            [[self.pieces[index] for index in ids] for ids in sources],
+            self._pieces_of(sources),
             target_prefix=prefix,
             beam_size=request.beams,
-            num_hypotheses=request.count,
+            num_hypotheses=request.returned,
             length_penalty=request.length_penalty,
             suppress_sequences=[[self.tokens[index]] for index in request.forbidden] or None,
             return_end_token=True,
@@ -190,13 +224,13 @@ class Translator:
             max_decoding_length=request.limit,
             min_decoding_length=0,
         )
-        return [[[self.ids[token] for token in found] for found in result.hypotheses] for result in results]
+        return [[[self.ids[token] for token in tokens] for tokens in result.hypotheses] for result in results]
 
     def log_probabilities(self, sources: Sequence[Sequence[int]], targets: Rows) -> list[list[float]]:
         """ln P of every token of the targets, given as `search` returns them."""
-        results = self.engine.score_batch(
-            [[self.pieces[index] for index in ids] for ids in sources],
-            [[self.tokens[index] for index in ids if index != self.end] for ids in targets],  # it adds the end itself
-            max_input_length=0,
-        )
+        tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]  # it adds the end
+        results = self.engine.score_batch(self._pieces_of(sources), tokens, max_input_length=0)
         return [result.log_probs[: len(ids)] for ids, result in zip(targets, results, strict=True)]
+
+    def _pieces_of(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self.pieces[index] for index in ids] for ids in sources]

@@ -59,7 +59,7 @@ def fuse(
 
     Args:
         translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. A fused model
-            stands for its translation models: so another language model takes the place of the one it has.
+            stands for its translation models alone: another language model takes the place of the one it has.
         language_model: a causal language model, several, or none, of the same target vocabulary.
         alpha, beta: scales of the two kinds; both can be given to generate() too, and are kept in generation_config.
         normalization: "symbol" (4.2) or "sequence" (4.4).
@@ -71,16 +71,22 @@ def fuse(
     Raises: UserError when a model cannot be loaded, is not of its kind, or has another vocabulary than the first: the
         first entries that differ are named. Of loaded models only the sizes of the vocabularies can be compared.
     """
-    _check(alpha, beta, normalization)
-    members = [one for given in _several(translation) for one in _translation_members(given, options)]
+    if normalization not in ("symbol", "sequence"):
+        raise UserError(f"normalization {normalization!r}: choose symbol or sequence.")
+    try:
+        check_scales(alpha, beta, normalization)
+    except ValueError as error:
+        raise UserError(f"{error}.") from error
+    members = [member for given in _several(translation) for member in _translation_members(given, options)]
     languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
-    first = members[0]
-    for one in (*members[1:], *languages):
-        check_same_vocabulary(first, one, sources=one.model.config.is_encoder_decoder)
-    config = _config(members, languages, alpha, beta, normalization, translation_weights, language_weights)
-    return _assemble(config, members, languages)
+    for member in (*members[1:], *languages):
+        check_same_vocabulary(members[0], member)
+    settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
+    for name, weights in (("translation_weights", translation_weights), ("language_weights", language_weights)):
+        settings[name] = None if weights is None else list(weights)
+    return _assemble(_config(members, languages, settings), members, languages)
 
 
 def fuse_folders(
@@ -117,21 +123,19 @@ def fuse_folders(
     return Path(output)
 
 
-def check_same_vocabulary(first: Member, other: Member, sources: bool = False) -> None:
-    """Refuse a member whose target tokens (with `sources`, source tokens too) are not those of the first.
-
-    Raises: UserError naming the first entries that differ.
-    """
+def check_same_vocabulary(first: Member, other: Member) -> None:
+    """Raises: UserError where a member's target tokens, or a translation model's source tokens, are not those of the
+    first; it names the first entries that differ."""
+    sources = other.model.config.is_encoder_decoder
     if first.tokenizers is not None and other.tokenizers is not None:
-        sides = ("source", "target") if sources else ("target",)
-        for side in sides:
-            ours, theirs = (_entries(getattr(one.tokenizers, side)) for one in (first, other))
+        for side in ("source", "target") if sources else ("target",):
+            ours, theirs = (_entries(getattr(member.tokenizers, side)) for member in (first, other))
             if different := list(_differences(ours, theirs)):
                 raise UserError(
-                    f"{other.name}: its {side if sources else ''} vocabulary is not that of {first.name} "
+                    f"{other.name}: its {f'{side} ' if sources else ''}vocabulary is not that of {first.name} "
                     f"({len(theirs):,} entries there, {len(ours):,} here): the same ids would mean other words. "
                     f"{'; '.join(different[:SHOWN])}. Train it with the tokenizer of {first.name} "
-                    f"(tokenizer.path: {first.name}).".replace("its  ", "its ")
+                    f"(tokenizer.path: {first.name})."
                 )
     try:
         check_vocabulary(other.model, check_vocabulary(first.model, None))
@@ -141,9 +145,7 @@ def check_same_vocabulary(first: Member, other: Member, sources: bool = False) -
 
 def _entries(tokenizer: Any) -> list[str | None]:
     """The token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
-    encoder = tokenizer.get_vocab()
-    if getattr(tokenizer, "separate_vocabs", False):
-        encoder = tokenizer.target_encoder
+    encoder = tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else tokenizer.get_vocab()
     entries: list[str | None] = [None] * (max(encoder.values(), default=-1) + 1)
     for token, number in encoder.items():
         entries[number] = token
@@ -151,26 +153,14 @@ def _entries(tokenizer: Any) -> list[str | None]:
 
 
 def _differences(ours: list[str | None], theirs: list[str | None]) -> Iterator[str]:
-    for number, (one, other) in enumerate(zip_longest(ours, theirs)):
-        if one != other:
-            yield f"entry {number} is {_shown(other)} there and {_shown(one)} here"
-
-
-def _shown(token: str | None) -> str:
-    return "missing" if token is None else repr(token)
+    for number, pair in enumerate(zip_longest(ours, theirs)):
+        if pair[0] != pair[1]:
+            here, there = ("missing" if token is None else repr(token) for token in pair)
+            yield f"entry {number} is {there} there and {here} here"
 
 
 def _several(given: Given | Sequence[Given]) -> list[Given]:
     return [given] if isinstance(given, str | Path | PreTrainedModel) else list(given)
-
-
-def _check(alpha: float, beta: float, normalization: str) -> None:
-    if normalization not in ("symbol", "sequence"):
-        raise UserError(f"normalization {normalization!r}: choose symbol or sequence.")
-    try:
-        check_scales(alpha, beta, normalization)
-    except ValueError as error:
-        raise UserError(f"{error}.") from error
 
 
 def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
@@ -201,37 +191,27 @@ def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
     return [Member(member.name, model, member.tokenizers) for model in member.model.translation_models]
 
 
-def _config(
-    members: list[Member],
-    languages: list[Member],
-    alpha: float,
-    beta: float,
-    normalization: str,
-    translation_weights: Sequence[float] | None,
-    language_weights: Sequence[float] | None,
-) -> FusionConfig:
-    first = members[0].model.config
-    positions = [getattr(one.model.config, "max_position_embeddings", None) for one in (*members, *languages)]
-    ids: dict[str, Any] = {
-        name: getattr(first, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id")
-    }
-    start = getattr(members[0].model.generation_config, "decoder_start_token_id", None)
-    start = getattr(first, "decoder_start_token_id", None) if start is None else start
+def _config(members: list[Member], languages: list[Member], settings: dict[str, Any]) -> FusionConfig:
+    """`settings`: scales, normalization and weights."""
+    first = members[0].model
+    configs = [member.model.config for member in (*members, *languages)]
+    positions = [getattr(config, "max_position_embeddings", None) for config in configs]
+    names = ("pad_token_id", "eos_token_id", "bos_token_id")
+    ids: dict[str, Any] = {name: getattr(first.config, name, None) for name in names}
+    starts = [getattr(kept, "decoder_start_token_id", None) for kept in (first.generation_config, first.config)]
+    starts = [start for start in (*starts, ids["bos_token_id"]) if start is not None]
+    ids["decoder_start_token_id"] = starts[0] if starts else None
     try:
         config = FusionConfig(
-            translation_models=[one.model.config for one in members],
-            language_models=[one.model.config for one in languages],
-            translation_weights=None if translation_weights is None else list(translation_weights),
-            language_weights=None if language_weights is None else list(language_weights),
-            alpha=alpha,
-            beta=beta,
-            normalization=normalization,  # type: ignore[arg-type]  # checked
-            vocab_size=members[0].model.get_input_embeddings().weight.shape[0],
-            decoder_vocab_size=check_vocabulary(members[0].model, None),
-            max_position_embeddings=min((one for one in positions if isinstance(one, int)), default=None),
-            **{**ids, "decoder_start_token_id": ids["bos_token_id"] if start is None else start},
+            translation_models=configs[: len(members)],
+            language_models=configs[len(members) :],
+            vocab_size=first.get_input_embeddings().weight.shape[0],
+            decoder_vocab_size=check_vocabulary(first, None),
+            max_position_embeddings=min((number for number in positions if isinstance(number, int)), default=None),
+            **ids,
+            **settings,
         )
-        config.start_token_ids = [start_token(one.model.config, config) for one in (*members, *languages)]
+        config.start_token_ids = [start_token(member, config) for member in configs]
     except (ValueError, StrictDataclassError) as error:
         raise UserError(f"fuse: {str(error).strip().splitlines()[-1].strip()}.") from error
     return config
@@ -243,10 +223,9 @@ def _assemble(config: FusionConfig, members: list[Member], languages: list[Membe
     with torch.device("meta"):  # no memory for what is replaced
         fused = FusionForConditionalGeneration(config)
     for kind, several in (("translation", members), ("language", languages)):
-        for number, one in enumerate(several):
-            setattr(fused, f"{kind}_{number}", one.model.to(dtype=first.dtype, device=first.device))
-    for place, several in (("translation_models", members), ("language_models", languages)):
-        object.__setattr__(config, place, [one.model.config for one in several])
+        for number, member in enumerate(several):
+            setattr(fused, f"{kind}_{number}", member.model.to(dtype=first.dtype, device=first.device))
+        object.__setattr__(config, f"{kind}_models", [member.model.config for member in several])
     fused.generation_config = settings = copy.deepcopy(first.generation_config)
     settings._from_model_config = False  # it says what no config says
     settings.alpha, settings.beta = config.alpha, config.beta

@@ -1,4 +1,4 @@
-"""How each family of models is told its languages: a token before the source, a forced first token, or a phrase.
+"""How each family of models is told its languages: by a token before the source, a forced first token, or a phrase.
 
 family                  | source                       | target
 ours, multilingual      | -                            | `<2de>` before the source
@@ -66,7 +66,7 @@ def pair_of(model: Any, source: str | None, target: str | None, name: str = "") 
 
 
 def language_codes(tokenizer: Any) -> list[str]:
-    """The codes a tokenizer knows, as source_language and target_language take them; empty for one pair."""
+    """The codes that a tokenizer knows, as source_language and target_language take them; empty for one pair."""
     if hasattr(tokenizer, "src_lang"):
         return list(_code_ids(tokenizer))
     return languages_of(tokenizer) or list(_marian_codes(tokenizer))
@@ -113,14 +113,11 @@ def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> s
         return code
     if code is None and len(known) == 1:
         return known[0]
-    problem = f"unknown code {code!r}{_near(code, known)}" if code else "needed by this model"
+    problem = "needed by this model"
+    if code:
+        beginning = next((f" (did you mean '{other}'?)" for other in known if other[:2] == code[:2]), "")
+        problem = f"unknown code {code!r}{suggest(code, known) or beginning}"
     raise UserError(f"{option}: {problem}. {name or 'The model'} knows: {', '.join(known)}.")
-
-
-def _near(code: str, known: list[str]) -> str:
-    alike = suggest(code, known)
-    beginning = [other for other in known if other[:2] == code[:2]]
-    return alike or (f" (did you mean '{beginning[0]}'?)" if beginning else "")
 
 
 def _phrase(model: Any, source: str | None, target: str | None, name: str) -> str:

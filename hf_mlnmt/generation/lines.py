@@ -104,7 +104,7 @@ def translate_groups(
     with opened(output) as stream:
         for number, result in enumerate(results):
             print(format_result(number, sources.pop(0), result, jsonl, scores), file=stream)
-            if not sources:  # the end of what was translated together
+            if not sources:  # all that was translated together is written
                 stream.flush()
 
 
@@ -127,24 +127,13 @@ def format_result(number: int, source: str, result: str | list[Hypothesis], json
     Moses). jsonl: an object with source, translation, with `scores` also score, log_probability and length, and n_best
     when there is more than one.
     """
-    if not jsonl:
-        if isinstance(result, str):
-            return result
-        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
-    record: dict[str, Any] = {"source": source}
     if isinstance(result, str):
-        record["translation"] = result
-    else:
-        record |= _record(result[0], scores)
-        if len(result) > 1:
-            record["n_best"] = [_record(hypothesis, scores=True) for hypothesis in result]
+        return json.dumps({"source": source, "translation": result}, ensure_ascii=False) if jsonl else result
+    if not jsonl:
+        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
+    names = ("score", "log_probability", "length")
+    records = [{"translation": best.text, **{name: getattr(best, name) for name in names}} for best in result]
+    record = {"source": source, **(records[0] if scores else {"translation": result[0].text})}
+    if len(records) > 1:
+        record["n_best"] = records
     return json.dumps(record, ensure_ascii=False)
-
-
-def _record(hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
-    record: dict[str, Any] = {"translation": hypothesis.text}
-    if scores:
-        record["score"] = hypothesis.score
-        record["log_probability"] = hypothesis.log_probability
-        record["length"] = hypothesis.length
-    return record

@@ -1,4 +1,4 @@
-"""Load what translation needs from a folder or Hub name: model, tokenizers, the text processing to apply and undo."""
+"""Load what translation needs from a folder or a Hub name: model, tokenizers, and text processing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, fetch_small_files, load_model
 from hf_mlnmt.search import int8
 
@@ -45,22 +46,21 @@ class Parts(NamedTuple):
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
     """Load a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
 
-    fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
-        baseline, whose generate() is faster.
-    dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8 as
-    they come, on a CPU (docs/decoding.md says when that is faster).
+    Args:
+        fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
+            baseline, whose generate() is faster.
+        dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8
+            as they come, on a CPU (docs/decoding.md says when that is faster).
 
-    Raises UserError when it is not there, is not a translation model, or its vocabulary does not fit.
+    Raises: UserError when it is not there, is not a translation model, or its vocabulary does not fit.
     """
     rounded = dtype == "int8"
     if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
     number = "float32" if rounded else dtype
-    imported = _imported(name, number, options) if fast else None
-    parts = imported or _as_it_is(name, number, options)
-    model = parts.model
+    parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
     try:
-        model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
+        parts.model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
     except RuntimeError as error:
         raise UserError(f"device {device!r}: {error}") from error
     return in_int8(parts) if rounded else parts
@@ -84,8 +84,15 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
-    """As the baseline; None for what is none of its architectures, or cannot be imported."""
-    if not options.keys() <= _OF_THE_HUB or _model_type(name, options) not in KNOWN:
+    """As the baseline; None for a model that has another architecture, or cannot be imported."""
+    if not options.keys() <= _OF_THE_HUB:
+        return None
+    from transformers import PreTrainedConfig
+
+    try:
+        if PreTrainedConfig.get_config_dict(name, **options)[0].get("model_type") not in KNOWN:
+            return None
+    except (OSError, ValueError):  # which the loading of the model will explain
         return None
     try:
         model, tokenizers, *_ = import_model(name, **options)
@@ -99,25 +106,18 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     return Parts(model, tokenizers.source, tokenizers.target, sides.get("source"), sides.get("target"))
 
 
-def _model_type(name: str, options: dict[str, Any]) -> str | None:
-    """What config.json says; None where none can be read, which the loading of the model will explain."""
-    from transformers import PreTrainedConfig
-
-    try:
-        return PreTrainedConfig.get_config_dict(name, **options)[0].get("model_type")
-    except (OSError, ValueError):
-        return None
-
-
 def in_int8(parts: Parts) -> Parts:
     """A copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
     if parts.model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)
     token = torch.tensor([[model.config.decoder_start_token_id]])
+    tried = model
+    if has_modules(model):
+        tried = model.pair(model.config.source_languages[0], model.config.target_languages[0])
     try:
         with torch.no_grad():
-            model(input_ids=token, decoder_input_ids=token)
+            tried(input_ids=token, decoder_input_ids=token)
     except (AttributeError, TypeError) as error:  # a rounded layer has no weight to be read
         raise UserError(
             f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."

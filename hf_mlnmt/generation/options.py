@@ -47,8 +47,7 @@ class LengthPenalty(float):
 
     Beam search uses `length_penalty` in two places, the score of a finished hypothesis and the bound that stops the
     search, both times as `length ** length_penalty`. Python gives this class the last word on that power, so both
-    follow the chosen formula, with no copy of the search loop; a plain float keeps Transformers' meaning. A loop that
-    works on tensors of lengths calls `length_divisor(length_penalty, lengths)`.
+    follow the chosen formula, with no copy of the search loop; a plain float keeps Transformers' meaning.
 
     It is written to JSON as the plain exponent: save the formula beside it, as `length_normalization`.
     """
@@ -83,13 +82,6 @@ class LengthPenalty(float):
 
     def __repr__(self) -> str:
         return f"LengthPenalty({float(self)}, {self.normalization!r})"
-
-
-def length_divisor(length_penalty: float, length: Any) -> Any:
-    """The divisor of any `length_penalty`, plain or ours, for a number or a tensor of generated lengths."""
-    if isinstance(length_penalty, LengthPenalty):
-        return length_penalty.divisor(length)
-    return length**length_penalty
 
 
 SEARCH = "Search (unless given: as the model's generation_config.json says)"
@@ -131,7 +123,7 @@ class DecodingOptions:
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
-    # n-best; given, the result is lists of Hypothesis, with scores
+    # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
     )
@@ -183,21 +175,14 @@ class DecodingOptions:
             value, least = getattr(self, one.name), one.metadata.get("min")
             if value is not None and least is not None and (not isinstance(value, int) or value < least):
                 raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
-        for name in ("length_penalty", "temperature", "top_p"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
-                raise UserError(f"{name}: {value!r} is not a number.")
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-                raise UserError(f"{name}: {value!r} is not a number of at least 0.")
+        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
+            value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
+                raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
         if self.early_stopping not in (None, True, False, "never"):
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
-        self._check_sampling()
-
-    def _check_sampling(self) -> None:
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if sampling and not self.do_sample:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
@@ -236,18 +221,16 @@ class DecodingOptions:
         n = self.num_return_sequences or 1
         if n > beams and not self.do_sample:
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
-        arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": self.do_sample}
+        sampled = self.do_sample and not self.draws_by_text  # by whose processor only one token is left to choose
+        arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:
             arguments["length_penalty"] = self.penalty(model, direction)
         if self.early_stopping is not None:
             arguments["early_stopping"] = self.early_stopping
-        if self.draws_by_text:
-            arguments["do_sample"] = False  # a processor of ours leaves one token to choose
-            return {**arguments, **self._length_limit(model), **direction.generate, **self.generate}
-        if self.do_sample and model.generation_config.top_k is None:
+        if sampled and model.generation_config.top_k is None:
             arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
         for name in ("temperature", "top_k", "top_p"):
-            if getattr(self, name) is not None:
+            if sampled and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
         arguments |= self.scales(model)
         if self.recombine is not None:

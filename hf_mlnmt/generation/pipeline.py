@@ -1,8 +1,9 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-It prepares batches; model.generate() decodes, or another engine that finds the same (engines.py).
+Texts are cut and encoded (segments.py), put into batches and translated by model.generate() (batches.py), or by
+CTranslate2 where it is asked for by name (ctranslate2_search.py).
 
-Sampling: draws follow from (seed, text, piece, position) alone: whatever batch a text is in, and with whom.
+Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,20 +28,24 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.batches import batches_by_tokens, sentences_that_fit
-from hf_mlnmt.generation.engines import CTranslate2Search, Found, TorchSearch, check_engine
-from hf_mlnmt.generation.languages import Direction, code_tokens, direction, has_modules, language_codes, pair_of
+from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.batches import Generated, batches_by_tokens, generate, sentences_that_fit
+from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
+from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
 from hf_mlnmt.generation.segments import Piece, TextEncoder, join, source_limit
+
+logger = logging.getLogger(__name__)
+ENGINES = ("torch", "ctranslate2")
+NAMES = ("source_language", "target_language")
 
 
 class TextDraws(LogitsProcessor):
     """Chooses the next token of each row by that row's own number in [0, 1), and leaves the search nothing to choose.
 
-    The token is the first one at which the cumulated probabilities pass the number (inversion): one number a token, not
-    one for each entry of the vocabulary. Give it to greedy search: the chosen token's score is then infinite.
+    The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
+    token, not one for each entry of the vocabulary. Give it to greedy search: the chosen token's score is infinite.
 
     Args:
         seed: of all draws.
@@ -67,16 +73,16 @@ class TextDraws(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """input_ids (rows, length), scores (rows, vocabulary) -> the same, the drawn tokens' scores infinite."""
-        chosen = scores
+        warped = scores
         for warper in self.warpers:
-            chosen = warper(input_ids, chosen)
-        sums = chosen.softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
+            warped = warper(input_ids, warped)
+        sums = warped.softmax(dim=-1).to(torch.float64).cumsum(dim=-1)  # (rows, vocabulary)
         numbers = torch.from_numpy(unit_interval(self.keys, input_ids.shape[1])).to(sums.device)  # (rows,)
         tokens = torch.searchsorted(sums, numbers.unsqueeze(-1) * sums[:, -1:], right=True)  # (rows, 1)
         return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Only these rows stay: the search leaves sentences out that have ended."""
+        """Only these rows stay: sentences that have ended leave the search."""
         self.keys = self.keys[rows.cpu().numpy()]
 
 
@@ -94,17 +100,13 @@ def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
         return state ^ (state >> np.uint64(31))
 
 
-logger = logging.getLogger(__name__)
-NAMES = ("source_language", "target_language")
-
-
 @dataclass(frozen=True)
 class Hypothesis:
     """One translation of an n-best list.
 
-    `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted), of a fused model with
-    sequence-level normalization the sum of its scores; `score`: that, divided by the length normalisation. `finished`:
-    it ended by itself, not at the length limit.
+    `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
+    with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
+    `finished`: it ended by itself, not at the length limit.
     """
 
     text: str
@@ -114,10 +116,21 @@ class Hypothesis:
     finished: bool = True
 
 
+EMPTY = Hypothesis("", 0.0, 0.0, 0)
+
+
+def check_engine(engine: str) -> None:
+    """Raises: UserError for one that is unknown or not installed."""
+    if engine not in ENGINES:
+        raise UserError(f"engine {engine!r}: unknown{suggest(engine, ENGINES)}; known: {', '.join(ENGINES)}.")
+    if engine == "ctranslate2" and not installed():
+        raise UserError("engine 'ctranslate2' needs CTranslate2: pip install 'hf-mlnmt[export]'.")
+
+
 class TranslationPipeline:
     """Translates texts with one loaded model.
 
-    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see engines.py).
+    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2_search.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
@@ -125,16 +138,12 @@ class TranslationPipeline:
     """
 
     def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
-        """`rounded`: in int8; `parts` are in float32 then."""
+        """`rounded`: CTranslate2 shall round weights to int8; `parts` are in float32 then."""
         check_engine(engine)
-        self.search: TorchSearch | CTranslate2Search
+        self.parts, self.model, self.name = parts, parts.model, name
+        self.search: Callable[..., list[list[Generated]]] = partial(generate, parts)
         if engine == "ctranslate2":
             self.search = CTranslate2Search(parts, rounded, name or "the model")
-        else:
-            self.search = TorchSearch(parts, rounded)
-        self.parts = self.search.parts
-        self.model = self.parts.model
-        self.name = name
 
     @classmethod
     def from_pretrained(
@@ -159,10 +168,9 @@ class TranslationPipeline:
         Raises: UserError when it cannot be loaded, or the engine that is named cannot run it.
         """
         check_engine(engine)
-        rounded = dtype == "int8"
-        device = "cpu" if rounded and device is None else device
-        parts = load(str(name), device, "float32" if rounded else dtype, fast=fast, **options)
-        return cls(parts, str(name), engine, rounded)
+        rounded = dtype == "int8" and engine == "ctranslate2"  # which rounds by itself, on a CPU
+        device, dtype = (device or "cpu", "float32") if rounded else (device, dtype)
+        return cls(load(str(name), device, dtype, fast=fast, **options), str(name), engine, rounded)
 
     @property
     def languages(self) -> list[str]:
@@ -195,12 +203,12 @@ class TranslationPipeline:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, pair in enumerate(zip(*codes)):
             groups.setdefault(pair, []).append(number)
-        found: list[Any] = [None] * len(texts)
+        results: list[Any] = [None] * len(texts)
         for pair, numbers in groups.items():
             named = dict(zip(NAMES, pair))
             for number, result in zip(numbers, self([texts[i] for i in numbers], **options, **named), strict=True):
-                found[number] = result
-        return found
+                results[number] = result
+        return results
 
     def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
         """Translate without holding everything in memory: results come in order, after every `window` texts.
@@ -212,10 +220,7 @@ class TranslationPipeline:
         return self._groups(groups, DecodingOptions.of(options))
 
     def stream_groups(self, groups: Iterable[Sequence[str]], total: int | None = None, **options: Any) -> Iterator[Any]:
-        """As `stream`, but the caller says which texts to translate together, such as all that have arrived by now.
-
-        `total` is only for the progress bar.
-        """
+        """As `stream`, but the caller says which texts to translate together; `total` is only for the progress bar."""
         return self._groups(groups, DecodingOptions.of(options), total)
 
     def translate_lines(
@@ -227,7 +232,7 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = _Run(self.parts, DecodingOptions.of(options), self.name, self.search)
+        run = _Run(self, DecodingOptions.of(options))
         return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
@@ -235,7 +240,7 @@ class TranslationPipeline:
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run = _Run(self.parts, options, self.name, self.search)
+        run = _Run(self, options)
         line = 1
         # disable=None: no bar where stderr is not a terminal.
         hidden = None if options.progress else True
@@ -250,28 +255,24 @@ class TranslationPipeline:
 class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
-    def __init__(self, parts: Parts, options: DecodingOptions, name: str, search: TorchSearch | CTranslate2Search):
+    def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions):
+        parts, search, name = pipeline.parts, pipeline.search, pipeline.name
+        # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         if has_modules(parts.model):
             pair = pair_of(parts.model, *languages, name)
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
-            search = TorchSearch(parts, search.rounded)
-            parts = search.parts
-        self.parts = parts
-        self.search = search
-        self.model = parts.model
-        self.options = options
-        # A prefix of the caller's own stands in for the languages.
-        self.direction: Direction = direction(parts.model, parts.source, *languages, name)
+            search = partial(generate, parts)
+        self.parts, self.search, self.options = parts, search, options
+        way = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
-        self.encoder = TextEncoder(parts.source, parts.source_processing, self.direction, options.prefix, limit)
-        self.arguments = options.generation_arguments(parts.model, self.direction)
-        width = max(self.arguments["num_beams"], self.arguments["num_return_sequences"])
-        vocabulary = getattr(parts.model.config, "decoder_vocab_size", None) or parts.model.config.vocab_size
-        self.most = sentences_that_fit(width, vocabulary, parts.model.device.type == "cpu")
-        self.penalty = options.penalty(parts.model, self.direction)
-        self.skipped = int(forced_first(parts.model, self.direction))
+        self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
+        self.arguments = options.generation_arguments(parts.model, way)
+        self.count = self.arguments["num_return_sequences"]
+        self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
+        self.penalty = options.penalty(parts.model, way)
+        self.skipped = int(forced_first(parts.model, way))
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
@@ -280,40 +281,33 @@ class _Run:
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """n hypotheses for each text, best first; `update` is called with the number of texts done."""
-        segments = self.encoder.segments(texts, self.options.split_long, first_line)
+        pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line)
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
-        ids = segments.ids
         # A piece without any token of its own (stray control characters) has no translation.
-        found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] * self._n for _ in ids]
+        results = [[EMPTY] * self.count for _ in ids]
         real = [i for i, sequence in enumerate(ids) if len(sequence) > self.encoder.overhead]
-        owners = list(chain.from_iterable([i] * len(pieces) for i, pieces in enumerate(segments.pieces)))
-        places = [(first_line + i, j) for i, pieces in enumerate(segments.pieces) for j in range(len(pieces))]
+        places = [(line, j) for line, of_text in enumerate(pieces, first_line) for j in range(len(of_text))]
         for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]
             hypotheses = self._batch([ids[i] for i in chosen], [places[i] for i in chosen])
-            for i, some in zip(chosen, hypotheses, strict=True):
-                found[i] = some
-            update(sum(1 for i in chosen if i == 0 or owners[i] != owners[i - 1]))
-        iterator = iter(found)
-        return [self._together([next(iterator) for _ in pieces], pieces) for pieces in segments.pieces]
+            for i, ranked in zip(chosen, hypotheses, strict=True):
+                results[i] = ranked
+            update(sum(places[i][1] == 0 for i in chosen))  # texts are counted at their first piece
+        iterator = iter(results)
+        return [self._together([next(iterator) for _ in of_text], of_text) for of_text in pieces]
 
     def report(self) -> None:
         """Warn once about translations that ended at the length limit, and about language codes in the text."""
         if self.typed_codes:
-            logger.warning(
+            message = (
                 "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
-                "choose the language, target_language does",
-                len(self.typed_codes),
-                self.typed_codes[0],
+                "choose the language, target_language does"
             )
+            logger.warning(message, len(self.typed_codes), self.typed_codes[0])
         if self.unfinished:
             logger.warning(
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
             )
-
-    @property
-    def _n(self) -> int:
-        return self.options.num_return_sequences or 1
 
     def _batch(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
         """Hypotheses of one batch; halves it when the GPU's memory does not suffice.
@@ -332,44 +326,39 @@ class _Run:
         half = len(sequences) // 2
         return self._batch(sequences[:half], places[:half]) + self._batch(sequences[half:], places[half:])
 
-    def _draws(self, places: list[tuple[int, int]]) -> dict[str, Any]:
-        """What generate() needs to draw by (seed, line, piece)."""
-        options = self.options
-        if not options.draws_by_text:
-            return {}
-        draws = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
-        return {"logits_processor": LogitsProcessorList([*options.generate.get("logits_processor", []), draws])}
-
     def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        arguments = {**self.arguments, **self._draws(places)}
-        found = self.search(sequences, arguments, self.skipped, bool(self.options.num_return_sequences))
-        return [[self._decode(one) for one in row] for row in found]
+        arguments, options = dict(self.arguments), self.options
+        if options.draws_by_text:
+            draws = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
+            others = options.generate.get("logits_processor", [])
+            arguments["logits_processor"] = LogitsProcessorList([*others, draws])
+        rows = self.search(sequences, arguments, self.skipped, bool(options.num_return_sequences))
+        return [[self._decode(generated) for generated in row] for row in rows]
 
-    def _decode(self, found: Found) -> Hypothesis:
-        ends = self.model.generation_config.eos_token_id
+    def _decode(self, generated: Generated) -> Hypothesis:
+        ends = self.parts.model.generation_config.eos_token_id
         ends = set(ends if isinstance(ends, list) else [ends])
-        ids = found.ids[self.skipped :]
+        ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in ends
         self.unfinished += not finished
         text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
         text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
-        return self._hypothesis(text, found.log_probability, len(found.ids), finished)
+        return self._hypothesis(text, generated.log_probability, len(ids), finished)
 
-    def _hypothesis(self, text: str, log_probability: float, generated: int, finished: bool) -> Hypothesis:
-        score = log_probability / self.penalty.divisor(generated)
-        return Hypothesis(text, score, log_probability, generated - self.skipped, finished)
+    def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
+        score = log_probability / self.penalty.divisor(length + self.skipped)
+        return Hypothesis(text, score, log_probability, length, finished)
 
-    def _together(self, found: list[list[Hypothesis]], pieces: list[Piece]) -> list[Hypothesis]:
+    def _together(self, of_pieces: list[list[Hypothesis]], pieces: list[Piece]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            return [Hypothesis("", 0.0, 0.0, 0)] * self._n
+        if len(of_pieces) == 1:
+            return of_pieces[0]
+        if not of_pieces:
+            return [EMPTY] * self.count
         whole = []
-        for ranked in zip(*found, strict=True):
+        for ranked in zip(*of_pieces, strict=True):
             text = join([hypothesis.text for hypothesis in ranked], pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            finished = all(hypothesis.finished for hypothesis in ranked)
-            whole.append(self._hypothesis(text, total, length + self.skipped, finished))
+            whole.append(self._hypothesis(text, total, length, all(hypothesis.finished for hypothesis in ranked)))
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)

@@ -1,8 +1,8 @@
 """From texts to token sequences the model can take, and from their translations back to texts.
 
-A text is cut into sentences, and a sentence that is too long into clauses or words; translations are put together
-again. The cuts keep the whitespace between the pieces, so `"".join(piece.text + piece.space)` is the stripped text
-again.
+A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
+put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
+stripped text again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode
@@ -110,10 +109,8 @@ def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
 
 def _sentence_ends(text: str) -> Iterator[tuple[int, int]]:
     for match in _END.finditer(text):
-        spaced = match[1] is not None
-        space = match.start(1) if spaced else match.start(2)
-        if not spaced or not _continues(text, match.start(), match.end()):
-            yield space, match.end()
+        if match[1] is None or not _continues(text, match.start(), match.end()):
+            yield match.start(match.lastindex or 0), match.end()
 
 
 def _continues(text: str, mark: int, following: int) -> bool:
@@ -128,14 +125,6 @@ def _continues(text: str, mark: int, following: int) -> bool:
 
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Texts cut into pieces: `pieces[i]` are text i's, `ids` all pieces' tokens in that order."""
-
-    pieces: list[list[Piece]]
-    ids: list[list[int]]
 
 
 class TextEncoder:
@@ -165,8 +154,13 @@ class TextEncoder:
         """Tokens of each text with all special tokens."""
         return [len(ids) for ids in self(texts)]
 
-    def segments(self, texts: Sequence[str], split_long: bool, first_line: int = 1) -> Segments:
-        """Cut and encode texts. Lines are always separate; a line longer than the limit is split, or cut off."""
+    def segments(
+        self, texts: Sequence[str], split_long: bool, first_line: int = 1
+    ) -> tuple[list[list[Piece]], list[list[int]]]:
+        """Cut and encode texts: the pieces of each, and the tokens of all pieces in that order.
+
+        Lines are always separate; a line longer than the limit is split, or cut off.
+        """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
         pieces = [split_lines(text) for text in texts]
@@ -176,20 +170,19 @@ class TextEncoder:
                 pieces = [self._split(of_text, first_line + i) for i, of_text in enumerate(pieces)]
                 ids = self([piece.text for of_text in pieces for piece in of_text])
             ids = self._cut_off(ids, [first_line + i for i, of_text in enumerate(pieces) for _ in of_text])
-        return Segments(pieces, ids)
+        return pieces, ids
 
     def _split(self, pieces: list[Piece], line: int) -> list[Piece]:
         assert self.limit is not None
         result: list[Piece] = []
-        for piece, length in zip(pieces, self.lengths([piece.text for piece in pieces]), strict=True):
+        for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
             if not all(part.whole for part in parts):
-                logger.warning(
-                    "line %d: a sentence is longer than the %d tokens the model takes; "
-                    "it is translated in parts, cut at commas or words",
-                    line,
-                    self.limit,
+                message = (
+                    "line %d: a sentence is longer than the %d tokens the model takes; it is translated in parts, cut "
+                    "at commas or words"
                 )
+                logger.warning(message, line, self.limit)
             result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
         return result
 
@@ -197,13 +190,11 @@ class TextEncoder:
         assert self.limit is not None
         for i, sequence in enumerate(ids):
             if len(sequence) > self.limit:
-                logger.warning(
+                message = (
                     "line %d: %d tokens, the model takes %d; the rest is not translated (split_long divides it where "
-                    "there are spaces)",
-                    lines[i],
-                    len(sequence),
-                    self.limit,
+                    "there are spaces)"
                 )
+                logger.warning(message, lines[i], len(sequence), self.limit)
                 # The last token closes the sentence (or names the language, after the closing one, in mBART).
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing

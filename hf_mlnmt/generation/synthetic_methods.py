@@ -1,4 +1,4 @@
-"""How the synthetic side is made: beam, greedy, sampling, top-k, noised, copied; and what each method lets choose.
+"""How the synthetic side is made: beam, greedy, sampling, top-k, noised, copied; and the options of each method.
 
 | method | the other side of a sentence | reference |
 | --- | --- | --- |
@@ -11,8 +11,8 @@
 
 Draws follow from (seed, line): neither batches nor interruptions change them.
 
-What can be wrong with an output (empty, copied, repeated, long) is counted always, and dropped where asked. What a
-model makes of a text also shows whether the text is in the language that it reads.
+What is wrong with an output (empty, copied, repeated, long) is always counted, and its pair is dropped where that is
+asked for. What a model makes of a text also shows whether the text is in the language that the model reads.
 """
 
 from __future__ import annotations
@@ -80,12 +80,9 @@ class Method:
                 raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
             if value is None:
                 object.__setattr__(self, option, _DEFAULTS.get(option))
-        self._check()
-
-    def _check(self) -> None:
-        for option in ("beams", "top_k"):
-            if (value := getattr(self, option)) is not None and value < 1:
-                raise UserError(f"{option} must be at least 1, not {value}.")
+        for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
+            if (value := getattr(self, option)) is not None and value < least:
+                raise UserError(f"{option} must be at least {least}, not {value}.")
         for option in ("drop", "replace"):
             if (value := getattr(self, option)) is not None and not 0 <= value < 1:
                 raise UserError(f"{option} is a probability of at least 0 and below 1, not {value}.")
@@ -93,8 +90,6 @@ class Method:
             raise UserError(f"swap is by how many places a word may move: at least 0, not {self.swap}.")
         if self.filler is not None and len(self.filler.split()) != 1:
             raise UserError(f"filler must be one word, not {self.filler!r}.")
-        if self.seed is not None and self.seed < 0:
-            raise UserError(f"seed must be at least 0, not {self.seed}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The name and every option that it has."""
@@ -134,7 +129,7 @@ REASONS = {
     "duplicate": "the same pair was there before",
 }
 USUAL = ("empty", "long", "repeated", "copied")
-# Nothing can be learnt from these: always dropped.
+# Nothing can be learnt from these: they are always dropped.
 NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
 _LOOP = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){3,}(?!\S)")  # one to four words, more than three times in a row
 
@@ -148,16 +143,12 @@ class Counts:
     found: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"read": self.read, "kept": self.kept, "found": self.found, "dropped": self.dropped}
-
 
 class Judge:
-    """Counts what is wrong with outputs and says which pairs go.
+    """Counts what is wrong with outputs and says which pairs are dropped.
 
     Args:
-        drop: reasons for which a pair goes, of `REASONS`.
+        drop: reasons for which a pair is dropped, of `REASONS`.
         max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this.
     """
 
@@ -170,16 +161,17 @@ class Judge:
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished)
-        going = [reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)]
-        if not going and "duplicate" in self.drop and not self.is_new(text, changed):
-            going, reasons = ["duplicate"], [*reasons, "duplicate"]
+        dropped = next((reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)), None)
+        if dropped is None and "duplicate" in self.drop and not self.is_new(text, changed):
+            dropped = "duplicate"
+            reasons.append(dropped)
         for reason in reasons:
             counts.found[reason] = counts.found.get(reason, 0) + 1
-        if going:
-            counts.dropped[going[0]] = counts.dropped.get(going[0], 0) + 1
-            return False
-        counts.kept += 1
-        return True
+        if dropped is None:
+            counts.kept += 1
+        else:
+            counts.dropped[dropped] = counts.dropped.get(dropped, 0) + 1
+        return dropped is None
 
     def is_new(self, text: str, output: str) -> bool:
         """Whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
@@ -195,13 +187,13 @@ class Judge:
             return [NO_TEXT]
         if problem_in(output):
             return [UNREADABLE]
-        found = {
+        holds = {
             "empty": not written,
             "long": not finished or (len(written) + 1) / (len(words) + 1) > self.max_ratio,
             "repeated": _LOOP.search(" ".join(written)) is not None,
             "copied": [word.lower() for word in words] == [word.lower() for word in written],
         }
-        return [reason for reason, holds in found.items() if holds]
+        return [reason for reason in holds if holds[reason]]
 
 
 def check_reasons(drop: Collection[str]) -> None:
@@ -212,20 +204,20 @@ def check_reasons(drop: Collection[str]) -> None:
 
 
 LINES = 200  # that are looked at: more of them share more words by chance
-FEWEST = 20
-SAME_LANGUAGE = 0.4  # of the running words; of 200 lines two languages share some 5 to 15 in 100, one with itself 80
-SHORT_PIECES = 2.5  # bytes; 3.5 and more in the languages that a tokenizer learnt, 1.3 to 2.1 in others
-MANY = 0.2  # of the outputs; a model that is fit for its text spoils one in a hundred
+FEWEST = 20  # lines that say something
+SAME_LANGUAGE = 0.4  # of the running words: in 200 lines two languages share 5 to 15 in 100, a language with itself 80
+SHORT_PIECES = 2.5  # bytes: pieces have 3.5 and more in the languages that a tokenizer learnt, 1.3 to 2.1 in others
+MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a hundred
 
 
 def doubts_about_language(
     texts: Sequence[str], outputs: Sequence[str], spoilt: Sequence[str], tokenizer: Any
 ) -> Iterator[str]:
-    """Warnings with their evidence.
+    """Warnings that the text may be in another language than the model reads, with their evidence.
 
     Args:
         texts, outputs: what was given to the model, and what it made of each.
-        spoilt: what is wrong with those outputs with which something is.
+        spoilt: the reasons that were found in the outputs.
         tokenizer: of the text.
     """
     pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]

@@ -1,9 +1,8 @@
 """generate() made fast: greedy search, sampling and beam search for the models of this package.
 
-A model asks here, when generate() calls one of its loops, whether there is a faster one (`loop_for`); preparation,
-arguments, processors and results stay Transformers'. What is asked in a way that these loops do not know goes to
-Transformers' own loop, which is also the reference that the tests compare with; a debug line of this file's logger says
-why.
+When generate() calls one of a model's loops, the model asks here whether there is a faster one (`loop_for`);
+preparation, arguments, processors and results stay Transformers'. What these loops do not know is left to Transformers'
+own loop, which is also the reference that the tests compare with; a debug line of this file's logger says why.
 
 What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
@@ -22,12 +21,11 @@ from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.beams import beam_search
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
+from hf_mlnmt.search.loops import beam_search, sample
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.sampling import sample
 from hf_mlnmt.search.source import HANDLED, Source
 
 logger = logging.get_logger(__name__)
@@ -54,12 +52,12 @@ def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, con
     decoder = find_decoder(model)(model, arguments)
     source = Source.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
     batch, rules = SearchBatch(decoder, source, width), Rules(logits_processor, criteria)
-    del source  # the sentences that leave the batch shall leave the memory
+    del source  # so that sentences that leave the batch leave the memory too
     return (beam_search if config.num_beams > 1 else sample)(batch, input_ids, rules, config)
 
 
 def find_decoder(model: Any) -> Any:
-    """What searches with a model, or None; of a fused model, its members' decoders side by side."""
+    """The decoder that searches with a model, or None; for a fused model it is its members' decoders side by side."""
     return FusedDecoder if isinstance(model, FusionForConditionalGeneration) else decoder_of(model)
 
 
@@ -95,8 +93,10 @@ def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:
 
 def _why_not_arguments(config: Any, arguments: dict[str, Any]) -> str | None:
     """What was given for the model and the loop."""
-    if arguments.get("streamer") is not None or arguments.get("synced_gpus"):
-        return "a streamer" if arguments.get("streamer") is not None else "synced_gpus"
+    if arguments.get("streamer") is not None:
+        return "a streamer"
+    if arguments.get("synced_gpus"):
+        return "synced_gpus"
     if not arguments.get("use_cache") or config.cache_implementation not in (None, "dynamic"):
         return "the cache that was asked for"
     cache = arguments.get(CACHE)

@@ -7,16 +7,21 @@ source's keys and values are there once for each sentence, and a layer sees noth
 Keys lie transposed in memory, (sentences, heads, d_h, slots), which makes the product with the queries several times
 faster on a CPU; and what a layer gets is padded to whole blocks of slots, because softmax is slow over fewer than 16.
 
-State that cannot be shared that way (a convolution's window, an attention's memory) has slots of its own:
-state_layers.py.
+State that cannot be shared that way (a convolution's window, an attention's memory) has slots of its own, with a state
+for each beam. Before `expand` the positions of a call are those of the prompt, one row for each sentence; after it they
+are the beams of one step, and what an attention asks of its slot (modeling/caches.py) is answered for each beam.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
 from hf_mlnmt.memory import return_memory
+from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer, RecurrentState, windows
+from hf_mlnmt.search.decoder import gather_beams
 
 BLOCK = 16
 LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
@@ -114,7 +119,7 @@ class BeamCacheLayer(DynamicLayer):
         return start
 
     def return_old_buffers(self) -> None:
-        """Give the memory of buffers that were replaced by larger ones back to the system."""
+        """Give the memory of buffers that were replaced back to the system."""
         if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
             return_memory()
 
@@ -143,3 +148,115 @@ class BeamCacheLayer(DynamicLayer):
         self.key_buffer = nn.functional.pad(keys, (0, blank))
         self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
         self.return_old_buffers()
+
+
+class BeamStateLayer(BeamCacheLayer):
+    """A slot with a state for each beam: `states` (sentences, 1, ...) of the prompt, then (sentences, beams, ...)."""
+
+    states: Any = None
+    of_beams = False
+
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Those of the prompt as the mask says; beams are all real."""
+        return None if self.of_beams else real
+
+    def expand(self, width: int) -> None:
+        self.states, self.of_beams = self.states.expand(-1, width, *self.states.shape[2:]), True
+
+    def reorder(self, parents: Tensor) -> None:
+        self.states = gather_beams(self.states, parents)
+
+    def select(self, sentences: Tensor, source_length: int) -> None:
+        super().select(sentences, source_length)
+        self.states = self.states.index_select(0, sentences)
+
+
+class BeamConvolutionCacheLayer(BeamStateLayer):
+    """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, 1 or beams, (f - 1) d_model)."""
+
+    def windows(self, inputs: Tensor, kept: int) -> Tensor:
+        """Inputs (sentences, prompt or beams, d_model), each behind the `kept` before it: (..., (kept + 1) d_model)."""
+        if self.of_beams:
+            seen = torch.cat([self.states, inputs], dim=-1)
+            self.states = seen[..., inputs.shape[2] :]
+        else:
+            seen = windows(nn.functional.pad(inputs, (0, 0, kept, 0)), inputs.shape[1])
+            self.states = seen[:, -1:, inputs.shape[2] :]
+        return seen
+
+
+class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
+    """`RecurrentCacheLayer` in a search; the state is (sentences, 1 or beams, heads, width)."""
+
+    over_source = False  # whether the state has a number for each position of the source
+    source_product: Any = None
+
+    def of_source(self, compute: Callable[[], Any]) -> Any:
+        """`compute()`, a product of the source's keys: computed again only when sentences have left."""
+        if self.source_product is None:
+            self.source_product = compute()
+        return self.source_product
+
+    def last_state(self) -> Tensor | None:
+        """(sentences, heads, width): behind the prompt. Beams have none in common."""
+        return None if self.states is None or self.of_beams else self.states[:, -1]
+
+    def states_before(self, length: int) -> Tensor | None:
+        """The state of every beam, (sentences, heads, beams, width)."""
+        return self.states.transpose(1, 2) if self.of_beams else super().states_before(length)
+
+    def append_states(self, states: Tensor) -> None:
+        """The states behind each position of the prompt, or of each beam: (sentences, positions, heads, width)."""
+        self.states = states if self.of_beams else states[:, -1:]
+
+    def select(self, sentences: Tensor, source_length: int) -> None:
+        super().select(sentences, source_length)
+        self.source_product = None
+        if self.over_source:
+            self.states = self.states[..., :source_length]
+
+
+# The slot of a search for each kind of slot of Transformers' cache.
+BEAM_LAYERS: dict[type, type[BeamCacheLayer]] = {
+    DynamicLayer: BeamCacheLayer,
+    ConvolutionCacheLayer: BeamConvolutionCacheLayer,
+    RecurrentCacheLayer: BeamRecurrentCacheLayer,
+}
+
+
+class BeamCache(EncoderDecoderCache):
+    """Slots for the target, shared by the beams of a sentence; the source's keys and values once for each sentence."""
+
+    def __init__(self, kinds: Iterable[type]):
+        """`kinds`: of the slots of every decoder layer, classes in BEAM_LAYERS."""
+        target, source = DynamicCache(), DynamicCache()
+        target.layers = [BEAM_LAYERS[kind]() for kind in kinds]
+        source.layer_class_to_replicate = SourceCacheLayer
+        super().__init__(target, source)
+        self.target_layers: list[Any] = target.layers
+        self.source_layers: list[Any] = source.layers  # filled when the source is read
+
+    @property
+    def slots(self) -> int:
+        """How many slots of the target are in use."""
+        return self.self_attention_cache.get_seq_length()
+
+    def expand(self, width: int) -> None:
+        """From one row for each sentence to `width` beams."""
+        for layer in self.target_layers:
+            layer.expand(width)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Beam i of each sentence goes on from its beam parents[:, i]."""
+        for layer in self.target_layers:
+            layer.reorder(parents)
+
+    def select(self, sentences: Tensor, source_length: int) -> None:
+        """Keep these sentences, and the first `source_length` positions of their sources."""
+        for layer in (*self.target_layers, *self.source_layers):
+            layer.select(sentences, source_length)
+
+    def select_slots(self, slots: Tensor) -> None:
+        """Keep these slots of the target, (sentences, kept)."""
+        for layer in self.target_layers:
+            layer.select_slots(slots)

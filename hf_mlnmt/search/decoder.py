@@ -2,7 +2,7 @@
 
 A decoder is a function of tokens and state; all that it knows of a sentence so far (keys and values, the window of a
 convolution, the context of a recurrent attention, h and c of an LSTM, the states of two models side by side) is in its
-state. The loops know three things that happen to a state: a sentence gets beams, beams change places, sentences leave.
+state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave.
 
 Every call uses the given state up: what it returns takes its place, and may be the same object, changed.
 """
@@ -51,5 +51,15 @@ def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
 
     Whole rows are copied; `take_along_dim` would first compute the place of every number.
     """
+    return states.flatten(0, 1).index_select(0, rows_of_beams(parents)).view(states.shape)
+
+
+def rows_of_beams(parents: Tensor) -> Tensor:
+    """The beams parents[b, i] of the sentences b (sentences, width), as rows of (sentences x width)."""
     first = torch.arange(0, parents.numel(), parents.shape[1], device=parents.device).unsqueeze(-1)
-    return states.flatten(0, 1).index_select(0, (parents + first).flatten()).view(states.shape)
+    return (parents + first).flatten()
+
+
+def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
+    """All `width` beams of these sentences (indices), as rows of (sentences x width)."""
+    return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()

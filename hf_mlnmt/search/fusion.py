@@ -1,21 +1,23 @@
 """Several models searched as one (modeling/fusion.py): their states side by side, their scores as one.
 
-Members that are not of this package, any encoder-decoder and any causal language model of Transformers, are called as
-they are (`ModuleDecoder`): a row for every beam, Transformers' own cache, its keys and values moved when beams change
-places, as in Transformers' loops. Sentences leave as everywhere.
+A member that is not of this package, any encoder-decoder or causal language model of Transformers, is called as it is
+(`ModuleDecoder`): with a row for every beam and Transformers' own cache, whose keys and values move when beams change
+places, as in Transformers' loops. Sentences that have ended leave its batch too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_mlnmt.modeling.releases import CACHE
+from hf_mlnmt.search.decoder import rows_of_beams, rows_of_sentences
 from hf_mlnmt.search.decoders import decoder_of
+from hf_mlnmt.search.hypotheses import log_softmax
 from hf_mlnmt.search.source import Source
 
 
@@ -34,15 +36,13 @@ class ModuleState:
         return self
 
     def reorder(self, parents: Tensor) -> ModuleState:
-        first = torch.arange(0, parents.numel(), self.width, device=parents.device).unsqueeze(-1)
         # What is kept of the source is the same for all beams of a sentence.
         cache = getattr(self.cache, "self_attention_cache", self.cache)
-        cache.reorder_cache((parents + first).flatten())
+        cache.reorder_cache(rows_of_beams(parents))
         return self
 
     def select(self, sentences: Tensor, source_length: int) -> ModuleState:
-        beams = torch.arange(self.width, device=sentences.device)
-        rows = (sentences.unsqueeze(-1) * self.width + beams).flatten()
+        rows = rows_of_sentences(sentences, self.width)
         self.cache.batch_select_indices(rows)
         if self.source is not None:
             self.source = self.source.select(rows)
@@ -65,12 +65,9 @@ class ModuleDecoder:
 
     def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, ModuleState]:
         config = self.model.config.get_text_config(decoder=True)
-        cache: Any = DynamicCache(config=config)
+        state = ModuleState(DynamicCache(config=config), None)
         if self.model.config.is_encoder_decoder:
-            cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-            state = ModuleState(cache, source)
-        else:
-            state = ModuleState(cache, None)
+            state = ModuleState(EncoderDecoderCache(state.cache, DynamicCache(config=config)), source)
         return self.call(prompt, state)[:, -1:], state
 
     def step(self, tokens: Tensor, state: ModuleState) -> tuple[Tensor, ModuleState]:
@@ -100,14 +97,6 @@ class FusedState(tuple):
         return type(self)(state.select(sentences, source_length) for state in self)
 
 
-class Member(NamedTuple):
-    """A model whose factor is not 0."""
-
-    number: int  # translation models first
-    factor: float
-    decoder: Any
-
-
 class FusedDecoder:
     """`Decoder` of decoder.py for `FusionForConditionalGeneration`."""
 
@@ -118,56 +107,53 @@ class FusedDecoder:
         factors = model.factors(alpha, arguments.get("beta"))
         # Of probabilities that are added up: (4.4) is log q / alpha.
         self.scale = float(model.config.alpha if alpha is None else alpha) if self.normalized else 1.0
-        models = [*model.translation_models, *model.language_models]
+        # (number, translation models first; factor; decoder) of each member whose factor is not 0.
         self.members = [
-            Member(number, factor, decoder_of_member(one)(one, {}))
-            for number, (factor, one) in enumerate(zip(factors, models))
+            (number, factor, decoder_of_member(member)(member, {}))
+            for number, (factor, member) in enumerate(zip(factors, members_of(model)))
             if factor
         ]
-        self.translation_models = len(model.translation_models)
         if not self.members:
             raise ValueError("all scales and weights are 0: nothing is left of the model")
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """What of a member cannot be computed, or None."""
-        reasons = (
-            decoder_of_member(one).why_not(one, {}) for one in (*model.translation_models, *model.language_models)
-        )
+        reasons = (decoder_of_member(member).why_not(member, {}) for member in members_of(model))
         return next(filter(None, reasons), None)
 
     def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, FusedState]:
-        scores, states = [], []
-        for number, _, decoder in self.members:
-            found, state = decoder.begin(self.model.start_as(number, prompt), self.source_of(number, source))
-            scores.append(found)
-            states.append(state)
-        return self.combine(scores), FusedState(states)
+        steps = [
+            decoder.begin(self.model.start_as(number, prompt), self.source_of(number, source))
+            for number, _, decoder in self.members
+        ]
+        return self.combine(steps)
 
     def step(self, tokens: Tensor, state: FusedState) -> tuple[Tensor, FusedState]:
-        found = [member.decoder.step(tokens, part) for member, part in zip(self.members, state)]
-        return self.combine([scores for scores, _ in found]), FusedState(part for _, part in found)
+        return self.combine([decoder.step(tokens, part) for (_, _, decoder), part in zip(self.members, state)])
 
     def source_of(self, number: int, source: Source) -> Source:
-        """What a member reads of the source; a language model nothing."""
-        if number >= self.translation_models:
+        """What a member reads of the source; a language model reads nothing of it."""
+        if number >= len(self.model.translation_models) or not hasattr(source.outputs, "member"):
             return source
-        outputs = source.outputs
-        return source._replace(outputs=outputs.member(number) if hasattr(outputs, "member") else outputs)
+        return source._replace(outputs=source.outputs.member(number))
 
-    def combine(self, scores: Sequence[Tensor]) -> Tensor:
+    def combine(self, steps: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, FusedState]:
         """(4.2) without its log-softmax, or (4.4), of the members' logits (sentences, width, vocabulary), as
-        `combine` of the model; on a CPU in the memory of the first."""
-        total: Tensor | None = None
-        for (_, factor, _), one in zip(self.members, scores):
-            if self.normalized:
-                one = torch.log_softmax(one, -1, out=one if one.device.type == "cpu" else None)
+        `combine` of the model; on a CPU in the memory of the first. And the members' states as one."""
+        total: Any = None
+        for (_, factor, _), (scores, _) in zip(self.members, steps):
+            scores = log_softmax(scores) if self.normalized else scores
             if total is None:
-                total = one if factor == 1.0 else one.mul_(factor)
+                total = scores if factor == 1.0 else scores.mul_(factor)
             else:
-                total = total.add_(one, alpha=factor)
-        assert total is not None
-        return total
+                total.add_(scores, alpha=factor)
+        return total, FusedState(state for _, state in steps)
+
+
+def members_of(model: Any) -> list[Any]:
+    """The models that are fused, translation models first."""
+    return [*model.translation_models, *model.language_models]
 
 
 def decoder_of_member(model: Any) -> Any:

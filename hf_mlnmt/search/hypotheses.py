@@ -30,7 +30,7 @@ from hf_mlnmt.search.source import Source
 
 
 class SearchBatch:
-    """Sentences leave when they have ended; `ids` (sentences,) are the numbers of those that are still here."""
+    """The sentences that are still being translated, whose numbers are `ids` (sentences,), and the decoder's state."""
 
     def __init__(self, decoder: Decoder[Any], source: Source, width: int):
         self.decoder, self.source, self.width = decoder, source, width
@@ -74,15 +74,15 @@ BLOCK = 64  # of the vocabulary, when the best tokens are looked for
 
 def best_tokens(scores: Tensor) -> Tensor:
     """argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
-    found = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
-    return scores.argmax(dim=-1) if found is None else found[2].view(scores.shape[:2])
+    best = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
+    return scores.argmax(dim=-1) if best is None else best[2].view(scores.shape[:2])
 
 
 def draw_tokens(scores: Tensor, ids: Tensor, sentences: int) -> Tensor:
     """One token from softmax(scores): (sentences here, width, vocabulary) -> (sentences here, width).
 
-    As torch.multinomial does it, argmax p / q with q from an exponential distribution, drawn for each of all the
-    batch's `sentences`, those that have left included: so the same seed gives Transformers' own draws.
+    As torch.multinomial does it: argmax p / q with q from an exponential distribution, drawn for all `sentences` of the
+    batch, also those that have left: so the same seed gives Transformers' own draws.
     """
     noise = scores.new_empty(sentences * scores.shape[1], scores.shape[2]).exponential_(1)
     noise = noise.view(sentences, *scores.shape[1:])[ids]  # (sentences here, width, vocabulary)
@@ -97,30 +97,30 @@ def continuations(
     Args:
         history: (sentences, beams, length), for the processors of `rules`.
         scores: of the next token (sentences, beams or, behind the prompt, 1, vocabulary).
-        normalized: the scores are log P themselves, or what takes its place; else it is their log-softmax.
+        normalized: the scores are log P themselves, or what takes its place; else log P is their log-softmax.
         running: sums of the beams so far (sentences, beams).
     """
     beams = running.shape[1]
     if rules.lengths_alone and not normalized:
         forbidden = rules.forbidden(history.shape[-1])
         more = 0 if forbidden is None else forbidden.numel() * beams  # among so many more, enough are allowed
-        found = best_continuations_natively(scores.expand(-1, beams, -1), running, count + more)
-        if found is not None:
-            return found if forbidden is None else without(found, forbidden, count)
+        best = best_continuations_natively(scores.expand(-1, beams, -1), running, count + more)
+        if best is not None:
+            return best if forbidden is None else without(best, forbidden, count)
     log_probs = scores if normalized else log_softmax(scores)
     log_probs = rules.process(history, log_probs.expand(-1, beams, -1))  # (sentences, beams, vocabulary)
     return best_continuations(log_probs, running, count)
 
 
-def without(found: tuple[Tensor, Tensor, Tensor], tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def without(best: tuple[Tensor, Tensor, Tensor], tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The first `count` of sums, beams, tokens (sentences, more) that are none of these tokens, in the same order."""
-    order = torch.isin(found[2], tokens).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
-    sums, beams, last = (part.gather(1, order) for part in found)
+    order = torch.isin(best[2], tokens).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+    sums, beams, last = (part.gather(1, order) for part in best)
     return sums, beams, last
 
 
 def log_softmax(scores: Tensor) -> Tensor:
-    """Over the last dimension; on a CPU in the place of the scores, which takes no new memory."""
+    """Over the last dimension; on a CPU in the memory of the scores."""
     return torch.log_softmax(scores, -1, out=scores if scores.device.type == "cpu" else None)
 
 
@@ -144,9 +144,8 @@ def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[
         beams_of_last = torch.arange(beams, device=best.device).repeat_interleave(rest)
         beam = torch.cat([beam, beams_of_last.expand(sentences, -1)], dim=1)
         token = torch.cat([token, last.repeat(beams).expand(sentences, -1)], dim=1)
-    values = log_probs.flatten(1).gather(1, beam * vocabulary + token) + running.gather(
-        1, beam
-    )  # (sentences, looked at)
+    places = beam * vocabulary + token  # (sentences, looked at)
+    values = log_probs.flatten(1).gather(1, places) + running.gather(1, beam)
     sums, chosen = values.topk(count)
     return sums, beam.gather(1, chosen), token.gather(1, chosen)
 
@@ -168,7 +167,7 @@ class FinishedHypotheses:
         self.steps: list[tuple[Tensor, Tensor, Tensor]] = []  # sentences, tokens, parents
 
     def add(self, ids: Tensor, scores: Tensor, tokens: Tensor, parents: Tensor, over: Tensor, length: int) -> None:
-        """Take those of the best `beams` candidates that are over; before `step`."""
+        """Take those of the best `beams` candidates that are over; call it before `step`."""
         over = over[:, : self.beams]
         if not over.any():
             return
@@ -185,11 +184,11 @@ class FinishedHypotheses:
         self.last[ids] = torch.take_along_dim(torch.cat([self.last[ids], last], dim=1), best.unsqueeze(-1), dim=1)
 
     def step(self, ids: Tensor, tokens: Tensor, parents: Tensor) -> None:
-        """The beams that go on: (sentences, beams) each."""
+        """Remember the beams that go on: (sentences, beams) each."""
         self.steps.append((ids, tokens, parents))
 
     def ended(self, ids: Tensor, running: Tensor, length: int) -> Tensor:
-        """Which sentences nothing can be added to: as early_stopping defines it."""
+        """To which sentences nothing can be added any more, as early_stopping defines it."""
         config, prompt = self.config, self.prompt.shape[1]
         hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
         longest = config.max_length - prompt if hopeful else length - prompt
@@ -224,12 +223,11 @@ class FinishedHypotheses:
         sequences = torch.cat([prompt, tokens], dim=-1).flatten(0, 1)
         if not config.return_dict_in_generate:
             return sequences
-        scores = self.scores[:, :wanted].flatten()
-        found: dict[str, Any] = {"sequences": sequences, "sequences_scores": scores}
-        return GenerateBeamEncoderDecoderOutput(**found, beam_indices=origins.flatten(0, 1).int())  # type: ignore[arg-type]
-
-
-NOTHING = -1  # in the place of a token, before the prompt
+        return GenerateBeamEncoderDecoderOutput(
+            sequences=sequences,  # type: ignore[arg-type]
+            sequences_scores=self.scores[:, :wanted].flatten(),  # type: ignore[arg-type]
+            beam_indices=origins.flatten(0, 1).int(),  # type: ignore[arg-type]
+        )
 
 
 def is_possible(sums: Tensor) -> Tensor:
@@ -246,7 +244,8 @@ class Recombination:
         scale: what is added up is exp(scale x sum); alpha of a fused model's scores (4.4), whose q is exp(alpha x).
         """
         missing = max(k - prompt.shape[1], 0)
-        recent = torch.nn.functional.pad(prompt, (missing, 0), value=NOTHING)[:, missing + prompt.shape[1] - k :]
+        # -1 stands for the tokens that there would be before the prompt.
+        recent = torch.nn.functional.pad(prompt, (missing, 0), value=-1)[:, missing + prompt.shape[1] - k :]
         self.k, self.scale = k, scale
         self.recent = recent.unsqueeze(1).expand(-1, running.shape[1], -1)  # (sentences, beams, k)
         self.paths = running  # (sentences, beams): of the single path

@@ -1,8 +1,9 @@
 """Linear layers in int8, for a CPU: weights are read in a quarter of the time, and multiplied several times as fast.
 
-A weight is rounded to 127 steps either way with a scale for each output, an input row as it comes, with a scale of its
-own: so what is computed for a row depends on no other. The sums are whole numbers and exact: compiled code (search.c,
-by AVX-512 VNNI or AMX) and PyTorch's `_int_mm` give the same but for the rounding of the last two products.
+A weight is rounded to 127 steps either way with a scale for each output; an input row is rounded as it comes, with a
+scale of its own: so what is computed for a row depends on no other row. The sums are whole numbers and exact: compiled
+code (search.c, by AVX-512 VNNI or AMX) and PyTorch's `_int_mm` give the same but for the rounding of the last two
+products.
 """
 
 import copy
@@ -17,7 +18,8 @@ from hf_mlnmt.search.native_library import library, pointer
 STEPS = 127
 PANEL, INPUTS = 64, 64  # outputs of a packed weight that lie together, and what inputs are padded to: as in search.c
 MOST_INPUTS = 2**16  # sums of more could pass 2^31
-_OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product wanted
+_OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product needed
+_NO_MEMORY = torch.empty(0, dtype=torch.uint8)
 
 
 class Int8Linear(nn.Module):
@@ -36,8 +38,8 @@ class Int8Linear(nn.Module):
         """states (..., inputs), float32 -> (..., outputs)."""
         functions = compiled(self)
         rows = states.reshape(-1, self.in_features)
-        found = self.multiply(rows) if functions is None else self.multiply_natively(functions, rows.contiguous())
-        return found.view(*states.shape[:-1], self.out_features)
+        products = self.multiply(rows) if functions is None else self.multiply_natively(functions, rows.contiguous())
+        return products.view(*states.shape[:-1], self.out_features)
 
     def multiply(self, rows: Tensor) -> Tensor:
         """rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
@@ -45,23 +47,21 @@ class Int8Linear(nn.Module):
         steps = torch.full_like(largest, STEPS)  # a number divided by a tensor would be rounded twice
         inverse = torch.where(largest > 0, steps / largest, 0.0)
         sums = torch._int_mm((rows * inverse).round().to(torch.int8), self.rounded.t())
-        found = sums.float() * (largest / STEPS * self.scales)
-        return found if self.bias is None else found + self.bias
+        products = sums.float() * (largest / STEPS * self.scales)
+        return products if self.bias is None else products + self.bias
 
     def multiply_natively(self, functions: Any, rows: Tensor) -> Tensor:
         """The same in compiled code."""
-        found = rows.new_empty(len(rows), self.out_features)
+        products = rows.new_empty(len(rows), self.out_features)
         numbers, sums = self.pack()
         sizes = len(rows), self.in_features, self.out_features
-        weight = numbers.data_ptr(), self.scales.data_ptr(), sums.data_ptr(), pointer(self.bias)
-        threads = torch.get_num_threads()
-        where = rows.data_ptr(), *weight, found.data_ptr()
-        memory = getattr(_OF_THREAD, "memory", None)
+        tensors = rows, numbers, self.scales, sums, self.bias, products
+        memory = getattr(_OF_THREAD, "memory", _NO_MEMORY)
         while missing := functions.linear(
-            *sizes, *where, pointer(memory), 0 if memory is None else len(memory), threads
+            *sizes, *map(pointer, tensors), memory.data_ptr(), len(memory), torch.get_num_threads()
         ):
             memory = _OF_THREAD.memory = torch.empty(missing, dtype=torch.uint8)
-        return found
+        return products
 
     def pack(self) -> tuple[Tensor, Tensor]:
         """What search.c reads: panels (outputs / PANEL rounded up, inputs / 4, PANEL, 4), and 128 times the sums of the

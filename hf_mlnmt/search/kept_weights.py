@@ -1,9 +1,9 @@
 """Weights in another layout, kept from one search to the next for as long as the module lives and its weight stays.
 
-To lay a large weight out anew takes as long as some steps of a search; kept, it is done once. Whether the weight is
-still the same is asked at every search: its place, its shape, PyTorch's count of changes in place, and the numbers on
-its wrapped diagonal, which meets every row and every column. So what an optimizer, load_state_dict or a change through
-`.data` of whole rows, columns or tensors does is seen; a change of single numbers through `.data` may not be: call
+To lay a large weight out anew takes as long as some steps of a search; kept, it is done once. Every search asks whether
+the weight is still the same: its place, its shape, PyTorch's count of changes in place, and the numbers on its wrapped
+diagonal, which meets every row and every column. This shows what an optimizer, load_state_dict or a change through
+`.data` of whole rows, columns or tensors did; it may not show a change of single numbers through `.data`: call
 `forget()` after one.
 """
 
@@ -30,27 +30,23 @@ _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     """make(module.weight), kept under the layout's name; made anew when the weight has changed.
 
-    Not kept: what is too large, or does not lie in one piece.
+    A weight that is too large, or does not lie in one piece, is laid out anew each time.
     """
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)
-    place, diagonal = _place(weight), weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
-    found = _KEPT.get(module, {}).get(layout)
-    if found is None or found.place != place or not torch.equal(found.diagonal, diagonal):
-        found = _Kept(place, diagonal, make(weight))
-        _KEPT.setdefault(module, {})[layout] = found
-    return found.made
+    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
+    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
+    diagonal = weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
+    copy = _KEPT.get(module, {}).get(layout)
+    if copy is None or copy.place != place or not torch.equal(copy.diagonal, diagonal):
+        copy = _KEPT.setdefault(module, {})[layout] = _Kept(place, diagonal, make(weight))
+    return copy.made
 
 
 def forget() -> None:
     """Keep nothing any longer."""
     _KEPT.clear()
-
-
-def _place(weight: Tensor) -> tuple[Any, ...]:
-    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
-    return weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
 
 
 @cache

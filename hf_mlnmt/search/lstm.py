@@ -1,7 +1,7 @@
 """The decoder of the recurrent models, as the loops of a search take it (decoder.py).
 
 The state of every beam is h and c of all layers and, with input feeding, the attentional state; the source's keys and
-values are there once for each sentence, and the beams of a sentence are its queries.
+values are kept once for each sentence, and the beams of a sentence are the queries to them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNMo
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.source import HANDLED, Source
-
-# Classes whose methods are computed here: of the translation model, of what is below its output projection.
-HEADS: tuple[type, ...] = (RNNForConditionalGeneration, BridgeForConditionalGeneration)
-MODELS: tuple[type, ...] = (RNNModel, BridgeModel)
 
 
 class LSTMState(NamedTuple):
@@ -41,7 +37,7 @@ class LSTMState(NamedTuple):
     def select(self, sentences: Tensor, source_length: int) -> LSTMState:
         mask = None if self.mask is None else self.mask[sentences, ..., :source_length]
         length = self.keys.shape[2] if mask is None else source_length  # without a mask nothing is padding
-        keys, values = (x[sentences, :, :length] for x in (self.keys, self.values))
+        keys, values = self.keys[sentences, :, :length], self.values[sentences, :, :length]
         return LSTMState(self.rows[sentences], keys, values, mask)
 
 
@@ -56,12 +52,15 @@ class LSTMDecoder:
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """What of the model this decoder cannot compute, or None."""
-        inner = model.model
-        parts = [(model, HEADS), (inner, MODELS)]
-        parts += [(inner.decoder, (RNNDecoder,)), (inner.decoder.recurrence, (RNNDecoderLayers,))]
-        for part, plain in parts:
+        computed: list[tuple[Any, tuple[Any, ...]]] = [  # the classes whose methods are computed here
+            (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
+            (model.model, (RNNModel, BridgeModel)),
+            (model.model.decoder, (RNNDecoder,)),
+            (model.model.decoder.recurrence, (RNNDecoderLayers,)),
+        ]
+        for part, kinds in computed:
             for name in ("forward", "decode"):
-                if getattr(type(part), name, None) not in [getattr(kind, name, None) for kind in plain]:
+                if getattr(type(part), name, None) not in [getattr(kind, name, None) for kind in kinds]:
                     return f"a {name} of its own in {type(part).__name__}"
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None

@@ -1,4 +1,4 @@
-"""search.c called: the inner loops of a search on a CPU without PyTorch's price for every operation."""
+"""Calls of search.c: the inner loops of a search on a CPU, without what PyTorch costs for every operation."""
 
 import ctypes
 from typing import Any
@@ -13,7 +13,7 @@ from hf_mlnmt.search.native_library import library, pointer
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
 RELU, SWISH = range(2)  # activations, likewise
 ROWS = 96  # of a task: what they need stays in the processor's cache
-LARGE_ROWS = 512  # where weights are large: each is read once for a task
+LARGE_ROWS = 512  # of a task where weights are large: each is read once for a task
 SMALL = 2**18  # numbers in a weight that compiled code multiplies as fast as a library
 FEW_ROWS = 6  # too few to share out among threads
 
@@ -28,18 +28,20 @@ class Unit(ctypes.Structure):
     """`Unit` of search.c."""
 
     _fields_ = [
-        *((name, ctypes.c_long) for name in ("kind", "pre")),
-        *((name, ctypes.c_double) for name in ("eps", "scaling")),
-        *((x, ctypes.c_void_p) for x in ("norm_weight", "norm_bias", "weight_in", "bias_in", "weight_out", "bias_out")),
-        *((name, ctypes.c_long) for name in ("inner", "heads")),
-        *((name, ctypes.c_void_p) for name in ("keys", "values")),
-        *((name, ctypes.c_long) for name in ("capacity", "slots", "start")),
-        ("mask", ctypes.c_void_p),
-        ("mask_rows", ctypes.c_long),
-        ("activation", ctypes.c_long),
-        ("rounded_in", Rounded),
-        ("rounded_out", Rounded),
-        *((name, ctypes.c_long) for name in ("plain_in", "plain_out")),
+        (name, kind)
+        for kind, names in (
+            (ctypes.c_long, ("kind", "pre")),
+            (ctypes.c_double, ("eps", "scaling")),
+            (ctypes.c_void_p, ("norm_weight", "norm_bias", "weight_in", "bias_in", "weight_out", "bias_out")),
+            (ctypes.c_long, ("inner", "heads")),
+            (ctypes.c_void_p, ("keys", "values")),
+            (ctypes.c_long, ("capacity", "slots", "start")),
+            (ctypes.c_void_p, ("mask",)),
+            (ctypes.c_long, ("mask_rows", "activation")),
+            (Rounded, ("rounded_in", "rounded_out")),
+            (ctypes.c_long, ("plain_in", "plain_out")),
+        )
+        for name in names
     ]
 
 
@@ -57,15 +59,7 @@ class NativeUnits:
         self.array: Any = None
 
     def add(
-        self,
-        sublayer: Any,
-        kind: int,
-        into: Any,
-        out: Any,
-        heads: int = 1,
-        scaling: float = 1.0,
-        slot: int = 0,
-        activation: int = RELU,
+        self, sublayer: Any, kind: int, into: Any, out: Any, heads: int, scaling: float, slot: int, activation: int
     ) -> None:
         """A sublayer with its first and its last product."""
         norm = sublayer.layer_norm
@@ -81,14 +75,15 @@ class NativeUnits:
     def packed(self, module: Any) -> tuple[int | None, Rounded, bool]:
         """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded; and whether it is a
         plain matrix, for the product of a library."""
-        if isinstance(module, Int8Linear):
-            self.reads_much = self.reads_much or module.rounded.numel() > SMALL
+        rounded = isinstance(module, Int8Linear)
+        size = (module.rounded if rounded else module.weight).numel()
+        self.reads_much = self.reads_much or size > SMALL
+        if rounded:
             numbers, sums = module.pack()
             return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums)), False
-        self.reads_much = self.reads_much or module.weight.numel() > SMALL
-        if module.weight.numel() > SMALL and self.functions.gemm:
+        if size > SMALL and self.functions.gemm:
             return self.hold(kept(module, "transposed", transposed)), Rounded(), True
-        self.largest = max(self.largest, module.weight.numel())
+        self.largest = max(self.largest, size)
         return self.hold(kept(module, "panels", self.pack)), Rounded(), False
 
     def pack(self, weight: Tensor) -> Tensor:
@@ -112,17 +107,17 @@ class NativeUnits:
             if unit.kind == SELF_ATTENTION:
                 cache, mask = context.cache.target_layers[slot], context.history_mask.tensor
                 unit.start = cache.extend(context.width)
-                keys, values, unit.slots = cache.key_buffer, cache.value_buffer, mask.shape[-1]
+                keys, values = cache.key_buffer, cache.value_buffer
             elif unit.kind == SOURCE_ATTENTION:
                 cache, mask = context.cache.source_layers[slot], context.source_mask.tensor
-                keys, values, unit.slots = cache.keys, cache.values, mask.shape[-1]
+                keys, values = cache.keys, cache.values
             else:
                 continue
             if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten
-                found = ", ".join(str(tensor.dtype) for tensor in (keys, values, mask))
-                raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {found}")
+                types = ", ".join(str(tensor.dtype) for tensor in (keys, values, mask))
+                raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {types}")
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]
-            unit.mask, unit.mask_rows = mask.data_ptr(), mask.shape[2]
+            unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), mask.shape[2], mask.shape[3]
         sentences, threads = len(states) // context.width, torch.get_num_threads()
         rows = max(FEW_ROWS, min(LARGE_ROWS if self.reads_much else ROWS, -(-len(states) // threads)))
         sizes = len(self.units), sentences, context.width, states.shape[1]
@@ -151,8 +146,8 @@ def best_continuations_natively(
     beams, tokens = torch.empty(2, sentences, count, dtype=torch.long).unbind()
     where = logits.data_ptr(), logits.stride(0), logits.stride(1), sentences, width, vocabulary
     running = None if running is None else running.contiguous()
-    found = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
-    functions.choose(*where, pointer(running), count, *found, torch.get_num_threads())
+    best = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
+    functions.choose(*where, pointer(running), count, *best, torch.get_num_threads())
     return scores, beams, tokens
 
 

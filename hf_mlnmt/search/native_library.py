@@ -1,9 +1,9 @@
-"""search.c compiled: by the system's C compiler, the first time that it is wanted, and kept.
+"""search.c is compiled by the system's C compiler the first time that it is needed, and kept.
 
 The compiler is `cc`, or what the variable CC names; it takes about two seconds. The library is kept in the user's
 cache: `$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else `~/.cache/hf_mlnmt`. Without a compiler, or with
-HF_MLNMT_NATIVE=0, there is none, and a search calls PyTorch's operations, which compute the same; a line of this file's
-logger says so.
+HF_MLNMT_NATIVE=0, a search calls PyTorch's operations, which compute the same; where the compiler is missing or fails,
+a line of this file's logger says so.
 """
 
 import ctypes
@@ -55,24 +55,24 @@ def _library(number: str) -> Any:
     except (OSError, subprocess.SubprocessError) as error:
         logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
         return None
-    address, number_of = ctypes.c_void_p, ctypes.c_long
-    functions.run.argtypes = [address, *[number_of] * 4, address, number_of, number_of, address, number_of]
-    functions.run.restype = number_of
-    functions.pack.argtypes = [number_of, number_of, address, address]
-    functions.pack.restype = None
-    functions.choose.argtypes = [address, *[number_of] * 5, address, number_of, address, address, address, number_of]
-    functions.choose.restype = None
-    functions.use_gemm.argtypes, functions.use_gemm.restype = [address], None
+    address, integer = ctypes.c_void_p, ctypes.c_long
+    for name, result, arguments in (
+        ("run", integer, [address, *[integer] * 4, address, integer, integer, address, integer]),
+        ("pack", None, [integer, integer, address, address]),
+        ("choose", None, [address, *[integer] * 5, address, integer, address, address, address, integer]),
+        ("use_gemm", None, [address]),
+        ("linear", integer, [*[integer] * 3, *[address] * 7, integer, integer]),
+        ("int8_kind", integer, []),
+    ):
+        function = getattr(functions, name)
+        function.argtypes, function.restype = arguments, result
     functions.gemm = _gemm(number)
     functions.use_gemm(functions.gemm)
-    functions.linear.argtypes = [*[number_of] * 3, *[address] * 7, number_of, number_of]
-    functions.linear.restype = number_of
-    functions.int8_kind.argtypes, functions.int8_kind.restype = [], number_of
     return functions
 
 
 def _gemm(number: str) -> int | None:
-    """The address of the matrix product in PyTorch's own library (MKL or another BLAS), or None where it shows none."""
+    """The address of the matrix product in PyTorch's own library (MKL or another BLAS); None where it exports none."""
     name = {"float": "sgemm_", "double": "dgemm_"}[number]
     for file in sorted(Path(torch.__file__).with_name("lib").glob("*torch_cpu.*")):
         try:

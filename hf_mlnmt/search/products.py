@@ -43,7 +43,7 @@ def _energies(query: Tensor, source: HeadMatrices, mask: AdditiveMask, scaling: 
     _, heads, width, size = query.shape
     query = query.reshape(-1, width, size)
     scores = torch.baddbmm(mask.of_heads(heads), query, source.keys, alpha=scaling)
-    if scores.dtype == torch.float32:  # a call for nothing costs as much as a small operation
+    if scores.dtype == torch.float32:  # a call that changes nothing costs as much as a small operation
         return scores
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 

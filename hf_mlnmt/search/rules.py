@@ -7,39 +7,22 @@ from torch import Tensor
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from hf_mlnmt.search.decoder import rows_of_sentences
+
 # Processors that look at one row at a time: with these alone, rows may leave the batch.
-ROW_BY_ROW = {
-    getattr(processors, name)
-    for name in (
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "RepetitionPenaltyLogitsProcessor",
-        "TopPLogitsWarper",
-        "TopKLogitsWarper",
-        "TopHLogitsWarper",
-        "MinPLogitsWarper",
-        "PLessLogitsWarper",
-        "TypicalLogitsWarper",
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "NoRepeatNGramLogitsProcessor",
-        "SequenceBiasLogitsProcessor",
-        "NoBadWordsLogitsProcessor",
-        "ForcedBOSTokenLogitsProcessor",
-        "ForcedEOSTokenLogitsProcessor",
-        "InfNanRemoveLogitsProcessor",
-        "ExponentialDecayLengthPenalty",
-        "LogitNormalization",
-        "SuppressTokensLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-    )
-    if hasattr(processors, name)
-}
+NAMES = (
+    "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "TemperatureLogitsWarper", "TopPLogitsWarper",
+    "RepetitionPenaltyLogitsProcessor", "TopKLogitsWarper", "TopHLogitsWarper", "MinPLogitsWarper", "PLessLogitsWarper",
+    "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "NoRepeatNGramLogitsProcessor",
+    "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor", "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor", "ExponentialDecayLengthPenalty",
+    "LogitNormalization", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
+)  # fmt: skip
+ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
 
 def least_length(processor: Any) -> int:
-    """From which length on a processor of least lengths allows everything."""
+    """The length from which on a processor of least lengths allows everything."""
     if type(processor) is processors.MinLengthLogitsProcessor:
         return processor.min_length
     return processor.prompt_length_to_skip + processor.min_new_tokens
@@ -56,12 +39,14 @@ class Rules:
         self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
         others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]
         self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in others)
-        self.end_tokens = next((c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)), None)
-        limits = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
-        self.max_length = min(limits) if limits else None
+        ends = [criterion.eos_token_id for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
+        self.end_tokens = ends[0] if ends else None
+        limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
+        self.max_length = min(limits, default=None)
         # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
         lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
-        self.least = [(least_length(p), p.eos_token_id) for p in logits_processor if type(p) in lengths]
+        forbidding = [processor for processor in logits_processor if type(processor) in lengths]
+        self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
         self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
@@ -75,8 +60,8 @@ class Rules:
 
     def forbidden(self, length: int) -> Tensor | None:
         """Tokens that may not follow a sequence of this length, where `lengths_alone`; None: all may."""
-        found = [tokens for least, tokens in self.least if length < least]
-        return torch.cat([tokens.flatten() for tokens in found]).unique() if found else None
+        forbidden = [tokens.flatten() for least, tokens in self.least if length < least]
+        return torch.cat(forbidden).unique() if forbidden else None
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
         """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, which may change."""
@@ -97,5 +82,4 @@ class Rules:
     def keep(self, sentences: Tensor, width: int) -> None:
         """Only these sentences (indices) stay, each with its `width` rows."""
         for processor in self.followers:
-            rows = torch.arange(width, device=sentences.device)
-            processor.keep_rows((sentences.unsqueeze(-1) * width + rows).flatten())
+            processor.keep_rows(rows_of_sentences(sentences, width))

@@ -1,5 +1,5 @@
 """The source as a search keeps it: what the encoder gave, once for each sentence, whatever the number of beams; and the
-keys and values of every attention over it, computed once, of real positions alone.
+keys and values of every attention over it, computed once and for real positions alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_mlnmt.modeling.releases import CACHE_NAMES
 
-# What generate() gives its loops by keyword, and they hand on in another form or not at all.
+# What generate() gives its loops by keyword, and the loops hand on in another form or not at all.
 HANDLED = {
     *("encoder_outputs", "attention_mask", *CACHE_NAMES, "use_cache", "logits_to_keep", "streamer", "synced_gpus")
 }
@@ -26,24 +26,27 @@ class Source(NamedTuple):
 
     @classmethod
     def take(cls, outputs: Any, mask: Tensor | None, width: int) -> Source:
-        """From what generate() hands to its loops, where every sentence is there `width` times.
+        """From what generate() hands to its loops, where every sentence is there `width` times; one copy is kept.
 
-        Once is enough. `outputs` is generate()'s own container (generation.py): it is emptied, so that the copies are
-        let go. `mask` (sentences x width, source) is None where nothing is padding.
+        outputs: generate()'s own container (modeling/generation.py); it is emptied, so that the other copies are freed.
+        mask: (sentences x width, source), or None where nothing is padding.
         """
         states = outputs.last_hidden_state
         mask = states.new_ones(states.shape[:2]) if mask is None else mask
-        found = {}
+        tensors = {}
         for name, value in list(outputs.items()):
             if isinstance(value, Tensor):
-                found[name] = value[::width].contiguous()
+                tensors[name] = value[::width].contiguous()
             outputs[name] = None
-        return cls(type(outputs)(**found), mask[::width].bool())
+        return cls(type(outputs)(**tensors), mask[::width].bool())
 
     def pad(self, length: int) -> Source:
         """Zeros behind the sources up to this length; all tensors are (sentences, source, ...)."""
         blank = length - self.real.shape[1]
-        outputs = {name: pad_source(value, blank) for name, value in self.outputs.items()}
+        outputs = {
+            name: torch.cat([value, value.new_zeros(len(value), blank, *value.shape[2:])], dim=1)
+            for name, value in self.outputs.items()
+        }
         return Source(type(self.outputs)(**outputs), torch.nn.functional.pad(self.real, (0, blank)))
 
     def select(self, sentences: Tensor, length: int | None = None) -> Source:
@@ -51,11 +54,6 @@ class Source(NamedTuple):
         part = (sentences,) if length is None else (sentences, slice(length))
         outputs = {name: value[part] for name, value in self.outputs.items()}
         return Source(type(self.outputs)(**outputs), self.real[part])
-
-
-def pad_source(states: Tensor, blank: int) -> Tensor:
-    """(batch, source, ...) with `blank` positions of zeros behind."""
-    return torch.cat([states, states.new_zeros(len(states), blank, *states.shape[2:])], dim=1)
 
 
 class RealPositions:
@@ -84,7 +82,7 @@ class RealPositions:
 
 
 def read_source(attentions: list[tuple[Any, Tensor]], real: Tensor, cache: Any) -> None:
-    """Fill the cache: of every attention over the source and the memory (sentences, source, ...) that it reads."""
+    """Fill the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
     positions, memory, packed = RealPositions(real), None, None
     for attention, read in attentions:
         if packed is None or read is not memory:  # most layers read the same

@@ -3,9 +3,9 @@
 The table STEPS says which step computes which model.
 
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
-than through the modules; less again in compiled code, which computes the sublayers that it knows (native.py). So
-do products with small weights that lie transposed in memory (for a few rows, up to a half less), which are kept as long
-as the search; for large ones a search is too short to earn the copy.
+than through the modules, and less again in compiled code, which computes the sublayers that it knows (native.py).
+Products with weights that lie transposed in memory take up to a half less time for a few rows; such copies are kept
+(kept_weights.py), but for a single row large weights are read as they lie.
 
 A family's step overrides `begin` and `after_self_attention` if its layers take more than the baseline's, `attend_self`
 and `attend_source` for an attention of its own; one that is not in `attentions` is called as a module. Where a product
@@ -87,7 +87,7 @@ class StepContext(NamedTuple):
 
 
 class ByRows:
-    """Sublayers in compiled code for few rows, in PyTorch's operations for many."""
+    """Sublayers that are computed by compiled code for few rows, by PyTorch's operations for many."""
 
     def __init__(self, native: NativeUnits):
         self.native = native
@@ -121,11 +121,10 @@ class DecoderStep:
     @classmethod
     def weights_of(cls, layer: Any) -> list[nn.Module]:
         """The modules of a layer whose weights are used without calling them."""
-        found = [layer.feed_forward.fc1, layer.feed_forward.fc2]
+        modules = [layer.feed_forward.fc1, layer.feed_forward.fc2]
         for attention in (layer.self_attn, layer.source_attn):
-            products = [getattr(attention, name) for name in cls.attentions.get(type(attention), ())]
-            found += [product for product in products if product is not None]
-        return found
+            modules += [getattr(attention, name) for name in cls.attentions.get(type(attention), ())]
+        return [module for module in modules if module is not None]
 
     @classmethod
     def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
@@ -150,8 +149,7 @@ class DecoderStep:
         states = self.norm(decoder.embedding_norm, torch.add(here, states, alpha=decoder.embed_scale))
         extras = self.begin(states, context)
         states = self.run(decoder, states.clone() if extras else states, context._replace(extras=extras))
-        logits = self.score(states)  # (sentences x width, vocabulary)
-        return logits.view(*tokens.shape, -1)
+        return self.score(states).view(*tokens.shape, -1)
 
     def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
         """What the layers take besides, from the embedding output (sentences x width, d_model)."""
@@ -198,31 +196,27 @@ class DecoderStep:
                     parts.append(last)
                 last.native.add(sublayer, *unit)
                 last.written_out.append(written_out)
-        return [part.native if isinstance(part, ByRows) and self.is_small(part) else part for part in parts]
-
-    @staticmethod
-    def is_small(part: ByRows) -> bool:
-        """Whether compiled code is the faster one for any number of rows."""
-        return part.native.largest <= SMALL
+        # With small weights alone compiled code is the faster one for any number of rows.
+        return [part.native if isinstance(part, ByRows) and part.native.largest <= SMALL else part for part in parts]
 
     def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
         """What search.c needs to compute this sublayer, or None if it cannot."""
-        found: tuple[Any, ...]
+        unit: tuple[Any, ...]
         if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
-            found = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]
+            unit = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]
         elif type(module) in (SelfAttention, CrossAttention):
             kind = SELF_ATTENTION if type(module) is SelfAttention else SOURCE_ATTENTION
             products = (getattr(module, name) for name in self.attentions[type(module)])
-            found = kind, *products, module.heads, module.scaling, module.layer_idx
+            unit = kind, *products, module.heads, module.scaling, module.layer_idx, RELU
         else:
             return None
         if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
             return None
-        parts = (*found[1:3], sublayer.layer_norm)
+        parts = (*unit[1:3], sublayer.layer_norm)
         if any(type(part) is Int8Linear and compiled(part) is None for part in parts):
             return None
-        numbers = {x.dtype for part in parts for x in part.parameters()}
-        return found if numbers == {self.decoder.embed_tokens.weight.dtype} else None
+        numbers = {parameter.dtype for part in parts for parameter in part.parameters()}
+        return unit if numbers == {self.decoder.embed_tokens.weight.dtype} else None
 
     def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, context: StepContext) -> Tensor:
         """Equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
@@ -284,18 +278,14 @@ class DecoderStep:
     def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
         """The module's weight, transposed, and its bias. Where that pays for so many rows, it lies so in memory."""
         key = module, rows > 1 or module.weight.numel() <= SMALL
-        found = self.factors.get(key)
-        if found is None:
+        if key not in self.factors:
             weight = kept(module, "transposed", transposed) if key[1] else module.weight.t()
-            found = self.factors[key] = weight, module.bias
-        return found
+            self.factors[key] = weight, module.bias
+        return self.factors[key]
 
     def score(self, states: Tensor) -> Tensor:
-        """The output projection, (sentences x width, vocabulary), in the memory of the last step's.
-
-        So large a piece is handed back to the system when it is free, and each of its pages costs time when it is
-        asked for again.
-        """
+        """The output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of that size
+        goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
         if type(self.projection) is Int8Linear:
             return self.projection(states)
         weight, bias = self.factor(self.projection, len(states))
@@ -309,12 +299,11 @@ class DecoderStep:
 
     def norm(self, module: Any, states: Tensor) -> Tensor:
         """Layer norm; or nothing, at the end of a post-norm stack."""
-        found = self.norms.get(module)
-        if found is None:
+        if module not in self.norms:
             plain = isinstance(module, nn.LayerNorm)
-            found = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
-            self.norms[module] = found
-        return torch.layer_norm(states, *found) if found else states
+            self.norms[module] = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
+        arguments = self.norms[module]
+        return torch.layer_norm(states, *arguments) if arguments else states
 
 
 class AggregationStep(DecoderStep):
@@ -336,7 +325,7 @@ class BridgeStep(DecoderStep):
 
 
 class DualContextStep(DecoderStep):
-    """The baseline's step with the module in place of self-attention."""
+    """The baseline's step with `DualContextAttention` in place of self-attention."""
 
     attentions = {
         **DecoderStep.attentions,
@@ -355,14 +344,15 @@ class DualContextStep(DecoderStep):
         query, key, value = whole.unflatten(0, (-1, context.width)).split((2 * size, size, size), -1)
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
         # (sentences, 2 heads, width, d_h) each
-        query, key, value = (split_heads(x, 2 * module.heads) for x in (query, key, value))
+        query, key, value = (split_heads(part, 2 * module.heads) for part in (query, key, value))
         slot.update(key, value)
         return self.attend(module, query, slot.matrices, context.history_mask, onto)  # (5.5), (5.6)
 
 
-def step_context(
-    module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+Pair = tuple[Tensor, Tensor]  # contexts, and the state that comes back
+
+
+def step_context(module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equation 5.5: contexts, which are the state."""
     source = context.cache.source_layers[module.layer_idx].matrices
     query = query + module.extend_query(before)
@@ -370,9 +360,7 @@ def step_context(
     return contexts, contexts
 
 
-def step_weights(
-    module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+def step_weights(module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     coefficient = slot.of_source(lambda: module.coefficient(source.keys, context.features))
@@ -381,9 +369,7 @@ def step_weights(
     return weighted_values(weights, source.matrices), before + weights if module.accumulate else weights
 
 
-def step_key_value(
-    module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor
-) -> tuple[Tensor, Tensor]:
+def step_key_value(module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
     """Equation 5.8: contexts, which are the state."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
@@ -403,7 +389,7 @@ RECURRENCES: dict[type, Any] = {
 
 
 class ExtendedCrossAttentionStep(DecoderStep):
-    """The baseline's step with the member's attention over the source."""
+    """The baseline's step with an attention over the source that reads words, or what it did before."""
 
     family = (ExtendedDecoder, ExtendedDecoderLayer)
     attentions = {
@@ -468,11 +454,11 @@ class MultiLevelSupervisionStep(DecoderStep):
     @classmethod
     def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
         """The main decoder's as the baseline's; every auxiliary decoder reads its encoder layer."""
-        found = super().sources(model, outputs)
+        pairs = super().sources(model, outputs)
         if model.config.information_fusion:
             for decoder, memory in zip(model.auxiliary_decoders, outputs.features.unbind(2)):
-                found += [(layer.source_attn, memory) for layer in decoder.layers]
-        return found
+                pairs += [(layer.source_attn, memory) for layer in decoder.layers]
+        return pairs
 
     def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
         if not self.model.config.information_fusion:
@@ -542,9 +528,8 @@ def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) ->
     """Whether the methods of each part are those of the baseline's class beside it, or of the step's family."""
     for name in ("forward", "decode", "extend", "attend_self", "attend_source"):
         for part, plain in parts:
-            classes = [x for x in (plain, *step.family) if hasattr(x, name)]
             # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
-            known = {inspect.unwrap(getattr(x, name)) for x in classes}
+            known = {inspect.unwrap(getattr(kind, name)) for kind in (plain, *step.family) if hasattr(kind, name)}
             if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
                 return False
     return True
@@ -552,5 +537,5 @@ def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) ->
 
 def _is_hooked(step: type[DecoderStep], model: Any) -> bool:
     """Whether calling a module does something besides its `forward`."""
-    modules = [module for decoder in step.decoders(model.model) for module in decoder.modules()] + [model.lm_head]
-    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    modules = [model.lm_head, *(module for decoder in step.decoders(model.model) for module in decoder.modules())]
+    return any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in modules)

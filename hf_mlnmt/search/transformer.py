@@ -1,8 +1,8 @@
-"""The decoder of every model of this package, as the loops of a search take it (decoder.py).
+"""The decoders of this package's Transformers and language models, as the loops of a search take them (decoder.py).
 
 A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in
 the sentence. It is written out where steps.py knows the model and a CPU computes it; else the model's own
-modules are called: with the beams as positions, a mask of four dimensions and `decoder_position_ids`.
+modules are called: with the beams as positions, a mask of four dimensions and the ids of the positions.
 """
 
 from functools import partial
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.cache import whole_blocks
+from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.decoder import gather_beams
 from hf_mlnmt.search.products import AdditiveMask, attend
 from hf_mlnmt.search.source import HANDLED, Source, read_source
-from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamCache
 from hf_mlnmt.search.steps import StepContext, find_step, write_out
 
 PRUNE_FROM = 64  # slots
@@ -36,17 +36,15 @@ class TransformerState:
         self.length = 0  # positions of the target that have been read
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
-        self.cuts_sources = step_class is not None
-        self._change_source(source.pad(whole_blocks(source.real.shape[1])) if self.cuts_sources else source)
+        self._change_source(source.pad(whole_blocks(source.real.shape[1])) if step_class else source)
 
     def _change_source(self, source: Source) -> None:
         self.source = source
         mask = torch.zeros(source.real.shape, dtype=self.dtype, device=source.real.device)
         mask = mask.masked_fill_(~source.real, self.hidden)[:, None, None, :]  # (sentences, 1, 1, source)
         self.source_mask = AdditiveMask(mask)
-        self.memories = {}  # of every attention over the source, what it reads
-        if self.step_class is not None:
-            self.memories = dict(self.step_class.sources(self.model.model, source.outputs))
+        sources = self.step_class.sources(self.model.model, source.outputs) if self.step_class else ()
+        self.memories: dict[Any, Tensor] = dict(sources)  # of every attention over the source, what it reads
 
     def add_prompt(self, sentences: int, length: int) -> None:
         """The positions of the prompt, each behind those before it."""
@@ -57,8 +55,7 @@ class TransformerState:
     def add_step(self, width: int) -> None:
         """One position for each beam, behind the slots that are there."""
         start, end = self.cache.slots, self.cache.slots + width
-        missing = whole_blocks(end) - self.history_mask.shape[-1]
-        if missing:
+        if missing := whole_blocks(end) - self.history_mask.shape[-1]:
             self.history_mask = nn.functional.pad(self.history_mask, (0, missing), value=self.hidden)
         self.history_mask[..., start:end].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
         self.length += 1
@@ -76,7 +73,7 @@ class TransformerState:
         return self
 
     def select(self, sentences: Tensor, source_length: int) -> "TransformerState":
-        length = whole_blocks(source_length) if self.cuts_sources else None
+        length = whole_blocks(source_length) if self.step_class else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
         self.cache.select(sentences, self.source.real.shape[1])
@@ -99,13 +96,14 @@ class TransformerState:
 class TransformerDecoder:
     """`Decoder` of decoder.py for `TransformerForConditionalGeneration` and all that is derived from it."""
 
+    positions = "decoder_position_ids"  # forward's name for them
+
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """`arguments`: what generate() gives its loops by keyword; what they do not handle is for the forward."""
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
-        self.normalized = model.logits_are_scores
-        self.step_class = find_step(model)
-        self.written_out = None
+        self.normalized = getattr(model, "logits_are_scores", False)
+        self.step_class, self.written_out = find_step(model), None
         if model.device.type == "cpu":
             self.written_out = None if self.arguments else write_out(self.step_class, model)
             self.arguments["attention_function"] = attend
@@ -128,10 +126,11 @@ class TransformerDecoder:
         if self.step_class is not None:
             known = [(a, memory) for a, memory in state.memories.items() if type(a) in self.step_class.attentions]
             read_source(known, state.source.real, cache)
-            self.mark_states(cache)
-        sentences, length = prompt.shape
-        state.add_prompt(sentences, length)
-        if self.written_out is not None and length == 1 and self.written_out.prepare_first(cache):
+            for module in self.model.model.modules():
+                if isinstance(module, PreviousWeightAttention):
+                    cache.target_layers[module.layer_idx].over_source = True
+        state.add_prompt(*prompt.shape)
+        if self.written_out is not None and state.length == 1 and self.written_out.prepare_first(cache):
             return self.write_out(prompt, state, state.history_mask.contiguous()), state
         return self.call_modules(prompt, state, logits_to_keep=1), state
 
@@ -140,36 +139,41 @@ class TransformerDecoder:
         if self.written_out is not None:
             return self.write_out(tokens, state, state.history_mask), state
         positions = torch.full((1, 1), state.length - 1, device=tokens.device)
-        return self.call_modules(tokens, state, decoder_position_ids=positions), state
-
-    def mark_states(self, cache: BeamCache) -> None:
-        """Tell the cache which states have a number for each position of the source."""
-        for module in self.model.model.modules():
-            if isinstance(module, PreviousWeightAttention):
-                cache.target_layers[module.layer_idx].over_source = True
+        return self.call_modules(tokens, state, **{self.positions: positions}), state
 
     def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor) -> Tensor:
         """tokens (sentences, width) -> logits (sentences, width, vocabulary), float32."""
-        masks = AdditiveMask(mask), state.source_mask
-        features = state.source.outputs.features
-        context = StepContext(tokens.shape[1], state.cache, masks[0], state.memories, masks[1], features, {})
+        width, features = tokens.shape[1], state.source.outputs.features
+        context = StepContext(width, state.cache, AdditiveMask(mask), state.memories, state.source_mask, features, {})
         assert self.written_out is not None
         return self.written_out(tokens, state.length - 1, context).float()
 
-    def call_modules(self, tokens: Tensor, state: TransformerState, **inputs) -> Tensor:
+    def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
         """tokens (sentences, prompt or width) -> logits (sentences, 1 or width, vocabulary), float32."""
-        outputs = self.forward(
-            encoder_outputs=state.source.outputs,
-            attention_mask=state.source_mask.tensor,
-            decoder_attention_mask=state.history_mask,
-            decoder_input_ids=tokens,
-            cache=state.cache,
-            use_cache=True,
-            return_dict=True,
-            **inputs,
-            **self.arguments,
-        )
-        return outputs.logits.float()
+        inputs |= {"cache": state.cache, "use_cache": True, "return_dict": True, **self.arguments}
+        return self.forward(**self.inputs_of(tokens, state), **inputs).logits.float()
+
+    def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
+        """What the model reads, under forward's names."""
+        return {
+            "encoder_outputs": state.source.outputs,
+            "attention_mask": state.source_mask.tensor,
+            "decoder_attention_mask": state.history_mask,
+            "decoder_input_ids": tokens,
+        }
+
+
+class LanguageModelDecoder(TransformerDecoder):
+    """`Decoder` of decoder.py for `DecoderOnlyForCausalLM`, a member of a fused model: there is no source."""
+
+    positions = "position_ids"
+
+    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, TransformerState]:
+        blank = torch.zeros(len(prompt), 1, 1, dtype=self.model.dtype, device=prompt.device)
+        return super().begin(prompt, Source(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0))
+
+    def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
+        return {"input_ids": tokens, "attention_mask": state.history_mask}
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:

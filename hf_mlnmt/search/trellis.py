@@ -1,7 +1,7 @@
-"""The trellis of a beam search with recombination, whole: its nodes, the tokens between them, and where it ends.
+"""The whole trellis of a beam search with recombination: its nodes, the tokens between them, and where paths end.
 
 Reference: thesis on monolingual data, section 4.1.2. Q of a node is the sum over all paths to it; Z is the sum over all
-finished paths. Here is the graph alone: scores of it that have gradients are computed by who needs them.
+finished paths. This is the graph alone: training/fusion_objectives.py computes its scores, with gradients.
 """
 
 from __future__ import annotations
@@ -26,51 +26,38 @@ END = -1
 
 @dataclass
 class Trellis:
-    """Of one sentence: `nodes[t]` are the histories of t tokens that stand for all paths to them, the first the root's.
+    """The trellis of one sentence.
 
-    `arcs[t]`: from nodes[t] to nodes[t + 1], by their places.
+    nodes: `nodes[t]` are histories of t tokens, each of which stands for all paths to its node; nodes[0] is the root.
+    arcs: `arcs[t]` lead from nodes[t] to nodes[t + 1], by their places there; there are as many levels of both.
     """
 
     nodes: list[list[History]] = field(default_factory=lambda: [[()]])
-    arcs: list[list[Arc]] = field(default_factory=list)
+    arcs: list[list[Arc]] = field(default_factory=lambda: [[]])
 
     def pruned(self) -> Trellis:
         """Without the nodes that no finished path goes through."""
-        kept: list[set[int]] = [set() for _ in self.nodes]
-        for level in range(len(self.arcs) - 1, -1, -1):
-            alive = kept[level + 1] if level + 1 < len(kept) else set()
-            kept[level] = {parent for parent, _, child in self.arcs[level] if child == END or child in alive}
-        kept[0].add(0)
-        order = [{node: place for place, node in enumerate(sorted(some))} for some in kept]
-        nodes = [[self.nodes[level][node] for node in places] for level, places in enumerate(order)]
-        arcs = []
-        for level, some in enumerate(self.arcs):
-            after = order[level + 1] if level + 1 < len(order) else {}
-            arcs.append(
-                [
-                    (order[level][parent], token, END if child == END else after[child])
-                    for parent, token, child in some
-                    if parent in order[level] and (child == END or child in after)
-                ]
-            )
-        return Trellis(nodes, arcs)
+        nodes: list[list[History]] = []
+        arcs: list[list[Arc]] = []
+        after = {END: END}  # of the nodes that are kept of the next level, the new places
+        for histories, leading in zip(reversed(self.nodes), reversed(self.arcs), strict=True):
+            leading = [(parent, token, after[child]) for parent, token, child in leading if child in after]
+            kept = {parent for parent, _, _ in leading} | ({0} if histories == [()] else set())  # the root stays
+            places = {node: place for place, node in enumerate(sorted(kept))}
+            nodes.append([histories[node] for node in places])
+            arcs.append([(places[parent], token, child) for parent, token, child in leading])
+            after = {**places, END: END}
+        return Trellis(nodes[::-1], arcs[::-1])
 
     def has(self, path: list[int]) -> bool:
         """Whether a path that ends with its last token goes through the trellis."""
-        node = 0
+        node: int | None = 0
         for level, token in enumerate(path):
-            if level >= len(self.arcs):
-                return False
-            wanted = level + 1 == len(path)
-            found = [
-                child
-                for parent, other, child in self.arcs[level]
-                if parent == node and other == token and (child == END) == wanted
-            ]
-            if not found:
-                return False
-            node = found[0]
-        return bool(path)
+            is_last = level + 1 == len(path)
+            arcs = self.arcs[level] if level < len(self.arcs) else []
+            onward = (child for parent, other, child in arcs if (parent, other) == (node, token))
+            node = next((child for child in onward if (child == END) == is_last), None)
+        return node == END
 
 
 @torch.no_grad()
@@ -100,20 +87,20 @@ def build_trellis(
     running[:, 0] = 0.0
     joined = Recombination(k, prompt, running, batch.scale)
     total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
-    found = [_Builder() for _ in prompt]
+    builders = [_Builder() for _ in prompt]
     scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
     history = prompt.unsqueeze(1)  # nothing reads it
     for length in range(1, longest + 1):
         chosen, stands = joined.groups(running)
         running = joined.join(running)
         for row, sentence in enumerate(batch.ids.tolist()):
-            found[sentence].join(chosen[row].tolist(), stands[row].tolist())
+            builders[sentence].join(chosen[row].tolist(), stands[row].tolist())
         count = min(max(2, 1 + len(ends)) * beams, beams * scores.shape[-1])
         sums, parents, tokens = continuations(rules, history, scores, decoder.normalized, running, count)
         over, real = torch.isin(tokens, torch.tensor(ends, device=tokens.device)), is_possible(sums)
         finished = (over & real)[:, :beams]
         for row, place in finished.nonzero().tolist():
-            found[int(batch.ids[row])].finish(int(parents[row, place]), int(tokens[row, place]))
+            builders[int(batch.ids[row])].finish(int(parents[row, place]), int(tokens[row, place]))
         if length == longest:
             break
         ended = sums[:, :beams].masked_fill(~finished, -torch.inf)
@@ -127,7 +114,7 @@ def build_trellis(
             open_ &= left > total + math.log(tolerance) / batch.scale
             running = running.masked_fill(~open_, IMPOSSIBLE)
         for row, sentence in enumerate(batch.ids.tolist()):
-            found[sentence].expand(parents[row].tolist(), tokens[row].tolist(), open_[row].tolist())
+            builders[sentence].expand(parents[row].tolist(), tokens[row].tolist(), open_[row].tolist())
         going = open_.any(1)
         if not going.any():
             break
@@ -138,7 +125,7 @@ def build_trellis(
             running, tokens, parents, total = running[rows], tokens[rows], parents[rows], total[rows]
             history = history[rows]
         scores = batch.step(tokens, parents)
-    return [one.trellis.pruned() for one in found]
+    return [builder.trellis.pruned() for builder in builders]
 
 
 class _Builder:
@@ -151,8 +138,7 @@ class _Builder:
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
         """Make the nodes that the beams come to: chosen[i] stands for beam i."""
-        if not self.trellis.arcs:
-            self.trellis.arcs.append([])
+        if not self.coming:  # at the root
             return
         before = self.trellis.nodes[-1]
         nodes: list[History] = []
@@ -161,8 +147,8 @@ class _Builder:
             if stands[beam]:
                 self.places[beam] = len(nodes)
                 nodes.append((*before[parent], token))
-        arcs = [(parent, token, self.places[chosen[beam]]) for beam, (parent, token) in self.coming.items()]
-        self.trellis.arcs[-1] += arcs
+        coming = self.coming.items()
+        self.trellis.arcs[-1] += [(parent, token, self.places[chosen[beam]]) for beam, (parent, token) in coming]
         self.trellis.nodes.append(nodes)
         self.trellis.arcs.append([])
 

@@ -13,8 +13,9 @@ from helpers.toy_translators import SENTENCES
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation import TranslationPipeline, engines
-from hf_mlnmt.generation.ctranslate2_search import request_of
+from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, request_of
+from hf_mlnmt.generation.pipeline import ENGINES
 
 pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
@@ -76,7 +77,7 @@ def pipeline(folder, engine, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_translations_and_scores_are_generates(folders, kind):
-    ours, theirs = (pipeline(folders(kind), engine) for engine in engines.ENGINES)
+    ours, theirs = (pipeline(folders(kind), engine) for engine in ENGINES)
     ours.model.generation_config.forced_eos_token_id = None  # CTranslate2 forces no end at the limit
     for options in SEARCHES.values():
         expected = ours(TEXTS, **KINDS[kind], **options)
@@ -102,7 +103,7 @@ def test_searches_end_as_with_early_stopping(folders):
         for parameter in model.parameters():
             parameter.data += 0.1 * parameter.std() * torch.randn_like(parameter)
         parts = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").parts._replace(model=ending(model))
-        ours, theirs = (TranslationPipeline(parts, engine=engine) for engine in engines.ENGINES)
+        ours, theirs = (TranslationPipeline(parts, engine=engine) for engine in ENGINES)
         for penalty, count in ((0.0, 1), (0.6, 5), (1.5, 5)):
             options = {"num_beams": 5, "num_return_sequences": count, "length_penalty": penalty, "early_stopping": True}
             expected, found = ours(TEXTS, **options), theirs(TEXTS, **options)
@@ -146,13 +147,13 @@ def test_limits_beyond_the_positions_and_starts_of_their_own_are_not_the_engines
 
 
 def test_searches_end_as_the_engine_ends_them(folders):
-    ours, theirs = (pipeline(folders("baseline"), engine) for engine in engines.ENGINES)
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ENGINES)
     assert theirs(TEXTS, num_beams=4) == ours(TEXTS, num_beams=4, early_stopping=True)
 
 
 def test_forbidden_tokens(folders):
     """Those that would be taken most often."""
-    ours, theirs = (pipeline(folders("baseline"), engine) for engine in engines.ENGINES)
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ENGINES)
     options = {"num_beams": 3, "early_stopping": True, "renormalize_logits": True}
     before = ours(TEXTS, **options)
     sources = ours.parts.source(SENTENCES[:9])["input_ids"]
@@ -167,7 +168,7 @@ def test_forbidden_tokens(folders):
 @pytest.mark.parametrize("kind", ["marian", "bart"])
 def test_no_end_is_forced_at_the_limit(folders, kind):
     """generate() puts one there; the text is the same."""
-    ours, theirs = (pipeline(folders(kind), engine) for engine in engines.ENGINES)
+    ours, theirs = (pipeline(folders(kind), engine) for engine in ENGINES)
     options = {**MARIAN, "num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 5}
     expected, found = ours(TEXTS, **options), theirs(TEXTS, **options)
     same = [one[0].text.startswith(two[0].text) for one, two in zip(found, expected, strict=True)]
@@ -206,8 +207,9 @@ def test_multi_level_supervision_goes_as_its_main_decoder(tmp_path):
 def test_which_engine(folders, monkeypatch):
     with pytest.raises(UserError, match=r"engine 'ctranslate': unknown.*did you mean 'ctranslate2'"):
         pipeline(folders("baseline"), "ctranslate")
-    assert isinstance(TranslationPipeline.from_pretrained(folders("baseline"), "cpu").search, engines.TorchSearch)
-    monkeypatch.setattr(engines, "installed", lambda: False)
+    search = TranslationPipeline.from_pretrained(folders("baseline"), "cpu").search
+    assert not isinstance(search, CTranslate2Search)
+    monkeypatch.setattr("hf_mlnmt.generation.pipeline.installed", lambda: False)
     with pytest.raises(UserError, match=r"hf-mlnmt\[export\]"):
         pipeline(folders("baseline"), "ctranslate2")
 

@@ -63,6 +63,12 @@ def test_a_folder_like_any_other(folders):
         assert [[one.score for one in row] for row in rows] == [pytest.approx(row, abs=1e-4) for row in scores]
 
 
+def test_draws_by_text_are_of_the_scales_that_were_asked_for(folders):
+    alone, fused = (TranslationPipeline.from_pretrained(folders / name) for name in ("tm", "fused"))
+    draws = {"do_sample": True, "draws": "text", "seed": 1, "max_new_tokens": 10}
+    assert fused(TEXTS, beta=0.0, **draws) == alone(TEXTS, **draws) != fused(TEXTS, beta=20.0, **draws)
+
+
 def test_beta_0_is_the_translation_model(folders):
     alone, fused = (TranslationPipeline.from_pretrained(folders / name) for name in ("tm", "fused"))
     options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 10}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation.options import LENGTH_NORMALIZATIONS, LengthPenalty, length_divisor
+from hf_mlnmt.generation.options import LENGTH_NORMALIZATIONS, LengthPenalty
 
 LONGEST = 5  # generated tokens; 4 + 3*4 + ... few enough to list all
 VOCABULARY = 5
@@ -28,10 +28,7 @@ FORMULAS = {
 def test_power_of_a_length_is_the_formula(name, length, exponent):
     penalty = LengthPenalty(exponent, name)
     assert length**penalty == pytest.approx(FORMULAS[name](length, exponent))
-    assert length_divisor(penalty, torch.tensor([length])).item() == pytest.approx(
-        FORMULAS[name](length, exponent), 1e-5
-    )
-    assert length_divisor(exponent, length) == pytest.approx(length**exponent)
+    assert penalty.divisor(torch.tensor([length])).item() == pytest.approx(FORMULAS[name](length, exponent), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["length", "length+1", "gnmt"])

@@ -3,10 +3,10 @@
 import logging
 
 import pytest
-from helpers.toy_translators import SENTENCES
-from transformers import AutoTokenizer
+from helpers.toy_translators import SENTENCES, bpe
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_mlnmt import UserError
+from hf_mlnmt import UserError, config_for
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.languages import code_tokens
 
@@ -45,6 +45,26 @@ def test_languages(ours_multilingual, foreign, pipeline):
     for translate, options, message in cases:
         with pytest.raises(UserError, match=message):
             translate("A man.", **options)
+
+
+def test_a_model_with_modules_of_each_language_in_int8(tmp_path):
+    """It is rounded as a whole, before a call says which modules it needs."""
+    tokenizer = bpe()
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "bridge_heads": 3, "bridge_width": 8}
+    languages = {"source_languages": ["de", "en"], "target_languages": ["en", "fr"]}
+    tokens = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
+    tokens |= {"vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.pad_token_id}
+    config = config_for("bridge-transformer", "tiny", **sizes, **languages, **tokens)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    pair = {"source_language": "de", "target_language": "fr"}
+    options = {**pair, "num_return_sequences": 1, "max_new_tokens": 6}
+    scores = [
+        TranslationPipeline.from_pretrained(tmp_path, "cpu", dtype=dtype)(SENTENCES[0], **options)[0].score
+        for dtype in ("auto", "int8")
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
+    assert scores[0] != scores[1]
 
 
 def test_prefix_is_used_as_it_is(foreign):

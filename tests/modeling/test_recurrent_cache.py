@@ -7,7 +7,7 @@ import torch
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
 
 from hf_mlnmt.modeling.caches import RecurrentCacheLayer, StaticRecurrentCacheLayer
-from hf_mlnmt.search.state_layers import BEAM_LAYERS, BeamRecurrentCacheLayer
+from hf_mlnmt.search.cache import BEAM_LAYERS, BeamRecurrentCacheLayer
 
 
 def filled(steps: int, recorded: int = 0, chunk: int = 1) -> RecurrentCacheLayer:

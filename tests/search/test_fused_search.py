@@ -10,7 +10,7 @@ from helpers.searching import assert_equal_loops, decode, sources
 from reference.fusion import every_sequence, sequence_scores, symbol_scores
 
 from hf_mlnmt import search
-from hf_mlnmt.generation.scoring import generated_lengths, log_probabilities
+from hf_mlnmt.generation.batches import generated_lengths, log_probabilities
 
 VOCABULARY, LONGEST = 6, 3
 BEAMS = {"num_beams": 4, "num_return_sequences": 3}

@@ -11,11 +11,11 @@ from helpers.contract import FIELDS, TINY, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 from transformers.cache_utils import DynamicLayer
 
+from hf_mlnmt.search.cache import BeamCache
 from hf_mlnmt.search.hypotheses import SearchBatch
 from hf_mlnmt.search.native import NativeUnits
 from hf_mlnmt.search.products import AdditiveMask
 from hf_mlnmt.search.source import RealPositions
-from hf_mlnmt.search.state_layers import BeamCache
 from hf_mlnmt.search.steps import DecoderStep, StepContext
 from hf_mlnmt.zoo.systems import list_systems
 
