@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.files import atomic_path, check_file
 
 COLUMN, PAGE = 3.35, 6.9
 """Widths in inches: one column of a two-column paper, and both."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
+SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -128,7 +129,7 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
 
 
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
-    """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read.
+    """{panel's title: (name, value, sign)}: a lying bar for each name, the value and its sign at the bar's end.
 
     changes: a value above zero has its plus.
     """
@@ -216,6 +217,21 @@ def points(
     return figure
 
 
+def check_picture(path: str | Path) -> None:
+    """UserError if the suffix is not that of a picture, or no file can be written there."""
+    if Path(path).suffix not in SUFFIXES:
+        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
+    check_file(path)
+
+
+def save_picture(figure: Any, path: str | Path) -> Path:
+    """Write one file, in the form that its suffix names; returns its path."""
+    path = Path(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+    return path
+
+
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     """Write `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
     paths = []
@@ -238,15 +254,17 @@ def look(number: int) -> dict[str, Any]:
 
 def style() -> Any:
     """A context in which figures look alike. UserError without matplotlib."""
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
-    return rc_context(STYLE)  # type: ignore[arg-type]
+    return _matplotlib().rc_context(STYLE)
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches."""
-    from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
+    """An empty figure, in inches. UserError without matplotlib."""
+    return _matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
-    return Figure(figsize=(width, height), layout="constrained")
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib.figure  # no pyplot: no display is needed, no state is left
+    except ImportError as error:
+        raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
+    return matplotlib
