@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_mlnmt.evaluation.comparison import Comparison
@@ -34,6 +31,7 @@ from hf_mlnmt.reports.tables import (
     scores_of,
     show,
     significance_tables,
+    template,
     title,
 )
 from hf_mlnmt.table import Number, Table
@@ -316,7 +314,7 @@ def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
     if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
         return _card_of_text(facts)
-    return _template(TEMPLATE).render(
+    return template(TEMPLATE).render(
         facts=facts,
         missing=MISSING,
         metadata=metadata(facts).to_yaml(),
@@ -337,7 +335,7 @@ def build_card(facts: Facts) -> str:
 def _card_of_text(facts: Facts) -> str:
     """Of a language model, or of an encoder with a projection."""
     what, part = what_it_is(facts)
-    return _template(TEMPLATE_OF_TEXT).render(
+    return template(TEMPLATE_OF_TEXT).render(
         facts=facts,
         missing=MISSING,
         metadata=metadata(facts).to_yaml(),
@@ -349,19 +347,6 @@ def _card_of_text(facts: Facts) -> str:
         training_tables=[_training(result) for result in facts.results],
         perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
     )
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    """A template beside this file; a name in it that it is not given is an error."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    ).get_template(name)
 
 
 def _direction(facts: Facts) -> str:

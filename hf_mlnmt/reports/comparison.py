@@ -1,4 +1,4 @@
-"""Making a comparison of what a user gives, and keeping it in a folder (evaluation/comparison.py: what is in it)."""
+"""Making a comparison of what a user gives, and keeping it in a folder; evaluation/comparison.py says what it holds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def add_runs(
         if given.setdefault((run.name, run.seed), run) is not run:
             other = given[run.name, run.seed].origin
             raise UserError(f"{other} and {run.origin} are two runs of one system and seed ({run.name}, {run.seed}).")
-    every = {**_kept_runs(kept), **given}
+    every = {
+        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
+        for system, by_seed in (kept.runs if kept else {}).items()
+        for seed, results in by_seed.items()
+    } | given
     _check(every, comparison, tell)
     kept_counts = {key: _kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
     texts = {key: texts_of(run, data) if run.outputs else {} for key, run in given.items()}
@@ -81,7 +85,7 @@ def add_runs(
     if known_texts is not None:
         known_texts |= {run.origin: texts[key] for key, run in given.items()}
     counted = {key: counts_of(run, texts[key]) for key, run in given.items()}
-    packed = {key: pack_counts(counts) if counts is not None else None for key, counts in counted.items()}
+    packed = {key: None if counts is None else pack_counts(counts) for key, counts in counted.items()}
     for (system, seed), run in every.items():
         comparison.runs.setdefault(system, {})[seed] = hide_paths({**run.results, "seed": seed})
     comparison.runs = in_order(comparison.runs, comparison.baseline, list(comparison.runs))
@@ -111,9 +115,9 @@ def analyses_of(
     texts: Mapping[Path, Mapping[str, Texts]],
     **about: Any,
 ) -> dict[str, OutputAnalysis]:
-    """{test set: what is to be said of the translations of each system's first run}, of systems that have some here.
+    """{test set: analysis of the translations of each system's first run}, of systems whose translations are here.
 
-    texts: of the runs by their origins, as `add_runs` has found them. about: as `analyse_outputs` takes it, without
+    texts: by origin of a run, as `add_runs` fills `known_texts`. about: as `analyse_outputs` takes it, without
     protocol and language.
     """
     firsts: dict[str, Run] = {}
@@ -139,19 +143,10 @@ def file_stem(system: str) -> str:
 def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
     if isinstance(run, Run):
         return run
-    found = read_run(run)
-    if found is None:
+    finished = read_run(run)
+    if finished is None:
         tell(f"{run}: not finished, passed over")
-    return found
-
-
-def _kept_runs(kept: Comparison | None) -> dict[tuple[str, int], Run]:
-    runs = kept.runs if kept else {}
-    return {
-        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
-        for system, by_seed in runs.items()
-        for seed, results in by_seed.items()
-    }
+    return finished
 
 
 def _kept_counts(folder: Path, system: str, seed: int) -> Path:
@@ -162,7 +157,7 @@ def _kept_counts(folder: Path, system: str, seed: int) -> Path:
 
 
 def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Every run beside the baseline's of its seed, and the baseline's beside one another."""
+    """Compare how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
     from hf_mlnmt.recipe.schema import default_keys
 
     baseline = comparison.baseline
