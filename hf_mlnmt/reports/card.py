@@ -1,10 +1,10 @@
-"""The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config.
+"""The model card, README.md: a template filled with Facts. Its numbers stand in results.json or in a config.
 
 | part of a card | made by |
 | --- | --- |
 | the YAML on top, which the Hub searches and shows | `metadata`; only what is recorded, nothing is guessed |
-| code that runs as it is, beside the model or online | `how_to_use`, `how_to_use_text` |
-| of a model of one language: use, task, perplexities | `what_it_is`, `perplexity_table` |
+| code that runs as it is, beside the model or online | card_code.jinja |
+| of a model of one language: task, perplexities | `what_it_is`, `perplexity_table` |
 | the system beside others, at a comparison's own budget | `side_by_side` |
 """
 
@@ -56,36 +56,6 @@ def what_it_is(facts: Facts) -> tuple[str, str]:
     return "Predicts the next token: a language model, the decoder of a translation model by itself.", "decoder"
 
 
-def how_to_use_text(facts: Facts) -> dict[str, str]:
-    """The blocks of code: `plain` with the package, `trusting` without it."""
-    return {"plain": _code(facts, ""), "trusting": _code(facts, ", trust_remote_code=True")}
-
-
-def _code(facts: Facts, trusted: str) -> str:
-    auto_class = auto_class_of_facts(facts)
-    lines = [
-        f"from transformers import {auto_class}, AutoTokenizer",
-        "",
-        f'name = "{facts.name}"',
-        f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
-        f"model = {auto_class}.from_pretrained(name{trusted})",
-        "",
-    ]
-    if auto_class == "AutoModelForMaskedLM":
-        lines += [
-            'inputs = tokenizer("A <mask> is here.", return_tensors="pt")',
-            "hidden = inputs.input_ids == tokenizer.mask_token_id",
-            "print(tokenizer.batch_decode(model(**inputs).logits[hidden].topk(5).indices.T))",
-        ]
-    else:
-        lines += [
-            'inputs = tokenizer("A", return_tensors="pt")',
-            "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=20)",
-            "print(tokenizer.batch_decode(outputs, skip_special_tokens=True)[0])",
-        ]
-    return "\n".join(lines)
-
-
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
     """The key "perplexity" of results.json; None where it is not recorded."""
     found = results.get("perplexity")
@@ -128,103 +98,6 @@ def _rows(comparison: Comparison, stem: str) -> Table:
                 cells = detail(comparison, stem, test_set, protocol, metric)
                 rows.append([test_set, protocol, with_arrow(metric), *cells])
     return Table(header, rows)
-
-
-def how_to_use(facts: Facts) -> dict[str, str]:
-    """The blocks of code: `plain` with the package, `trusting` without it, by the `pipeline`, and by the `shell`."""
-    return {
-        "plain": "\n".join(_plain(facts)),
-        "trusting": "\n".join(_plain(facts, trust=True)),
-        "pipeline": "\n".join(_pipeline(facts)),
-        "shell": _shell(facts),
-    }
-
-
-def _plain(facts: Facts, trust: bool = False) -> list[str]:
-    """Tokenizer, AutoModelForSeq2SeqLM, generate()."""
-    target = "target_tokenizer" if facts.separate_tokenizers else "tokenizer"
-    # The tokenizer has no code of its own, but AutoTokenizer reads the model's config first, and would ask.
-    trusted = ", trust_remote_code=True" if trust else ""
-    source, undo = facts.processing.get("source") or {}, facts.processing.get("target") or {}
-    folder, other = "", TARGET_TOKENIZER
-    if facts.language_tokenizers:
-        folder, other = (f"{LANGUAGE_TOKENIZERS}/{code}" for code in facts.languages)
-    where = f', subfolder="{folder}"' if folder else ""
-    lines = [
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        *_moses_import(source, undo),
-        "",
-        f'name = "{facts.name}"',
-        f"tokenizer = AutoTokenizer.from_pretrained(name{where}{trusted})",
-    ]
-    if facts.separate_tokenizers:
-        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{other}"{trusted})')
-    lines += [
-        f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
-        "",
-        f'text = "{example(facts.languages[0])}"',
-        *_apply(source),
-    ]
-    prefix = f"<2{facts.codes[0]}> " if facts.codes else ""
-    argument = f'"{prefix}" + text' if prefix else "text"
-    lines.append(f'inputs = tokenizer([{argument}], return_tensors="pt", padding=True)')
-    lines.append(f"outputs = model.generate(**inputs{''.join(f', {x}' for x in _names(facts))})")
-    lines.append(f"translation = {target}.batch_decode(outputs, skip_special_tokens=True)[0]")
-    return [*lines, *_undo(undo), "print(translation)"]
-
-
-def _names(facts: Facts) -> list[str]:
-    """What a model with modules of several languages is told."""
-    config = facts.config
-    if not hasattr(config, "source_languages") or config.is_pair:
-        return []
-    return [f'{side}_language="{code}"' for side, code in zip(("source", "target"), facts.languages)]
-
-
-def _pipeline(facts: Facts) -> list[str]:
-    option = f', target_language="{facts.codes[0]}"' if facts.codes else ""
-    option += "".join(f", {name}" for name in _names(facts))
-    return [
-        "from hf_mlnmt.generation import TranslationPipeline",
-        "",
-        f'translate = TranslationPipeline.from_pretrained("{facts.name}")',
-        f'print(translate(["{example(facts.languages[0])}"]{option})[0])',
-    ]
-
-
-def _shell(facts: Facts) -> str:
-    option = f" --to {facts.codes[0]}" if facts.codes else ""
-    if _names(facts):
-        option += "".join(f" {name} {code}" for name, code in zip(("--from", "--to"), facts.languages))
-    return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
-
-
-def _moses_import(source: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
-    names = ["MosesDetokenizer"] if target.get("moses") else []
-    names += ["MosesPunctNormalizer"] if source.get("normalize") else []
-    names += ["MosesTokenizer"] if source.get("moses") else []
-    return [f"from sacremoses import {', '.join(names)}"] if names else []
-
-
-def _apply(processing: Mapping[str, Any]) -> list[str]:
-    """What data/processing.py does to the source before the tokenizer, in its order."""
-    language, lines = processing.get("language", "en"), []
-    if processing.get("normalize"):
-        lines.append(f'text = MosesPunctNormalizer(lang="{language}").normalize(text)')
-    if processing.get("moses"):
-        lines.append(f'text = MosesTokenizer(lang="{language}").tokenize(text, return_str=True, escape=False)')
-    if processing.get("lowercase"):
-        lines.append("text = text.lower()")
-    return lines
-
-
-def _undo(processing: Mapping[str, Any]) -> list[str]:
-    if not processing.get("moses"):
-        return []
-    language = processing.get("language", "en")
-    return [
-        f'translation = MosesDetokenizer(lang="{language}").detokenize(translation.split(), unescape=False)',
-    ]
 
 
 _HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
@@ -312,40 +185,33 @@ _RUN = {
 
 def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
-    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
-        return _card_of_text(facts)
+    auto_class = auto_class_of_facts(facts)
+    content: dict[str, Any] = {
+        "facts": facts,
+        "missing": MISSING,
+        "metadata": metadata(facts).to_yaml(),
+        "shape": _shape(facts.config),
+        "auto_class": auto_class,
+        "modules": _of_modules(facts.config),
+        "sentence": example(facts.languages[0]),
+        "tokenizers": LANGUAGE_TOKENIZERS,
+        "target_tokenizer": TARGET_TOKENIZER,
+        "data_table": _data(facts),
+        "training_tables": [_training(result) for result in facts.results],
+    }
+    if auto_class != "AutoModelForSeq2SeqLM":  # a language model, or an encoder with a projection
+        what, part = what_it_is(facts)
+        scored = perplexity_table(facts.results[0]) if facts.results else None
+        return template(TEMPLATE_OF_TEXT).render(content, what=what, part=part, perplexity_table=scored)
     return template(TEMPLATE).render(
-        facts=facts,
-        missing=MISSING,
-        metadata=metadata(facts).to_yaml(),
+        content,
         direction=_direction(facts),
-        shape=_shape(facts.config),
-        use=how_to_use(facts),
-        data_table=_data(facts),
-        training_tables=[_training(result) for result in facts.results],
         score_tables=score_tables(facts.results),
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
         legend=LEGEND,
         decoding=_decoding(facts),
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
-    )
-
-
-def _card_of_text(facts: Facts) -> str:
-    """Of a language model, or of an encoder with a projection."""
-    what, part = what_it_is(facts)
-    return template(TEMPLATE_OF_TEXT).render(
-        facts=facts,
-        missing=MISSING,
-        metadata=metadata(facts).to_yaml(),
-        what=what,
-        part=part,
-        shape=_shape(facts.config),
-        use=how_to_use_text(facts),
-        data_table=_data(facts),
-        training_tables=[_training(result) for result in facts.results],
-        perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from hf_mlnmt.analysis.curves import FILE as METRICS
 from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
 from hf_mlnmt.analysis.outputs import OutputAnalysis
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
@@ -131,28 +131,6 @@ def _notes(comparison: Comparison) -> list[str]:
         if (run.get("budget") or {}).get("note")
     ]
     return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
-
-
-def brief(comparison: Comparison, wanted: Sequence[str] = ()) -> Table:
-    """`overview` for a page that is about more: classic BLEU alone, and the systems without their setup's name.
-
-    wanted: these systems and the baseline; none: all. UserError for one that there is not.
-    """
-    names = {name.partition(".")[0]: name for name in comparison.runs}
-    if gone := [name for name in wanted if name not in names]:
-        raise UserError(f"no runs of {gone[0]!r}{suggest(gone[0], names)}")
-    tests = [(test, protocol) for test, protocol in comparison.places if protocol == "classic"]
-    rows = []
-    for short, name in names.items():
-        if wanted and name != comparison.baseline and short not in wanted:
-            continue
-        runs = comparison.runs[name]
-        size = next(iter(runs.values())).get("parameters")
-        millions = f"{size / 1e6:.1f}" if size else MISSING
-        scores = [with_difference(comparison, name, *test) for test in tests]
-        rows.append([f"`{short}`", millions, minutes_of(runs), str(len(runs)), *scores])
-    columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
-    return Table(["system", *map(Number, columns)], rows)
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
