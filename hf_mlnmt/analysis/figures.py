@@ -68,8 +68,7 @@ def heat_maps(
     values = [value for panel in panels for row in panel.values for value in row if value is not None]
     least, most = (min(values) if low is None else low), max(values)
     widest, highest = max(len(p.columns) for p in panels), max(len(p.rows) for p in panels)
-    cell = 0.34 if numbers else 0.16
-    margin = 0.75 if not numbers else 0.45
+    cell, margin = (0.34, 0.45) if numbers else (0.16, 0.75)
     across = max(1, min(len(panels), int((PAGE - 0.7) // (widest * cell + margin))))
     down = ceil(len(panels) / across)
     width = max(COLUMN, across * (widest * cell + margin) + 0.7)
@@ -123,8 +122,8 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
         axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # whole markers, also at the top
         if len(series) > 1:
             handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
-            columns = 2 if len(panels) == 1 else 4
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(series)))
+            columns = min(2 if len(panels) == 1 else 4, len(series))
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
     return figure
 
 

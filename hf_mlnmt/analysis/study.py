@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,8 +42,8 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def file_name(text: str) -> str:
-    """Text as part of a file's name: letters, digits, dot, hyphen and underscore; anything else becomes a hyphen."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+    """Text as part of a file's name: letters, digits and . + @ - _ stay; anything else becomes a hyphen."""
+    return re.sub(r"[^\w.+@-]", "-", text)
 
 
 @dataclass

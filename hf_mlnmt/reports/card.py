@@ -48,9 +48,8 @@ def auto_class_of_facts(facts: Facts) -> str:
 def what_it_is(facts: Facts) -> tuple[str, str]:
     """A sentence, and the part of a translation model that begins with it."""
     if auto_class_of_facts(facts) == "AutoModelForMaskedLM":
-        return "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze).", (
-            "encoder"
-        )
+        what = "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze)."
+        return what, "encoder"
     if hasattr(facts.config, "encoder_layers"):
         return "Predicts the next token: the encoder of a translation model, pre-trained (encoder-lm).", "encoder"
     return "Predicts the next token: a language model, the decoder of a translation model by itself.", "decoder"
@@ -58,49 +57,46 @@ def what_it_is(facts: Facts) -> tuple[str, str]:
 
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
     """The key "perplexity" of results.json; None where it is not recorded."""
-    found = results.get("perplexity")
-    if not isinstance(found, Mapping) or not found:
+    tests = results.get("perplexity")
+    if not isinstance(tests, Mapping) or not tests:
         return None
-    shown = [name for name in _NUMBERS if any(name in numbers for numbers in found.values())]
+    shown = [name for name in _NUMBERS if any(name in numbers for numbers in tests.values())]
     rows = [
         [test, *(f"{numbers[name]:.3f}" if name in numbers else "" for name in shown)]
-        for test, numbers in found.items()
+        for test, numbers in tests.items()
     ]
     return Table(["test set", *(Number(name.replace("_", " ")) for name in shown)], rows)
 
 
 def side_by_side(facts: Facts) -> list[dict[str, Any]]:
     """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
-    found, stem = [], facts.name
-    for name, comparison in facts.comparisons.items():
-        baseline = comparison.baseline
-        found.append(
-            {
-                "name": name,
-                "role": "the baseline" if baseline == stem else f"compared with `{baseline}`",
-                "what_is_the_same": same_for_all(comparison, facts.own_budget),
-                "table": _rows(comparison, stem),
-                "tested": stem in comparison.tests,
-                "systems": len(comparison.tests),
-                "note": comparison.note,
-                "seeds": len(comparison.runs[stem]),
-            }
-        )
-    return found
+    stem = facts.name
+    return [
+        {
+            "name": name,
+            "role": "the baseline" if comparison.baseline == stem else f"compared with `{comparison.baseline}`",
+            "what_is_the_same": same_for_all(comparison, facts.own_budget),
+            "table": _rows(comparison, stem),
+            "tested": stem in comparison.tests,
+            "systems": len(comparison.tests),
+            "note": comparison.note,
+            "seeds": len(comparison.runs[stem]),
+        }
+        for name, comparison in facts.comparisons.items()
+    ]
 
 
 def _rows(comparison: Comparison, stem: str) -> Table:
-    header = ["test set", "protocol", "metric", "score", "difference", "p"]
-    rows = []
-    for test_set, protocols in comparison.first["scores"].items():
-        for protocol, metrics in protocols.items():
-            for metric in metrics:
-                cells = detail(comparison, stem, test_set, protocol, metric)
-                rows.append([test_set, protocol, with_arrow(metric), *cells])
-    return Table(header, rows)
+    rows = [
+        [test, protocol, with_arrow(metric), *detail(comparison, stem, test, protocol, metric)]
+        for test, protocol in comparison.places
+        for metric in comparison.metrics(test, protocol)
+    ]
+    return Table(["test set", "protocol", "metric", "score", "difference", "p"], rows)
 
 
-_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+# A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 # The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
 _METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("cased", "TER"): "ter"}
 
@@ -109,12 +105,15 @@ def metadata(facts: Facts) -> ModelCardData:
     """Languages, licence, library, task, tags, data sets, metrics, and the scores as a model-index."""
     results = [_eval_result(facts, score) for score in scores_of(facts.results)]
     datasets = hub_datasets(facts.data)
+    task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
+    own = ["hf_mlnmt", facts.config.model_type] if facts.carries_code else []
+    languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
     return ModelCardData(
-        language=_languages(facts) or None,
+        language=list(languages) or None,
         license=facts.licence.lower() if facts.licence else None,
         library_name="transformers",
-        pipeline_tag=PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation"),
-        tags=_tags(facts),
+        pipeline_tag=task,
+        tags=[task, "neural-machine-translation", *own],
         datasets=datasets or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         eval_results=results or None,
@@ -125,28 +124,16 @@ def metadata(facts: Facts) -> ModelCardData:
 
 def hub_datasets(data: Mapping[str, Any]) -> list[str]:
     """The corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
-    return list(dict.fromkeys(name for name in _dataset_names(data.get("train")) if _HUB_NAME.fullmatch(name)))
+    names = [corpus.get("dataset") for corpus, _ in _corpora_of(data)]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and _HUB_NAME.fullmatch(name)))
 
 
-def _dataset_names(corpora: Any) -> Iterator[str]:
-    for corpus in corpora if isinstance(corpora, list) else [corpora]:
-        if isinstance(corpus, Mapping):
-            name = (corpus["corpus"] if isinstance(corpus.get("corpus"), Mapping) else corpus).get("dataset")
-            # A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
-            if isinstance(name, str) and ("/" in name and not name.startswith((".", "/"))):
-                yield name
-
-
-def _languages(facts: Facts) -> list[str]:
-    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())]))
-
-
-def _tags(facts: Facts) -> list[str]:
-    kind = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
-    tags = [kind, "neural-machine-translation"]
-    if facts.carries_code:
-        tags += ["hf_mlnmt", facts.config.model_type]
-    return tags
+def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(corpus, what results say of it) of all training corpora; where nothing is said, the corpus twice."""
+    corpora = data.get("train")
+    for entry in corpora if isinstance(corpora, list) else [corpora]:
+        if isinstance(entry, Mapping):
+            yield entry["corpus"] if isinstance(entry.get("corpus"), Mapping) else entry, entry
 
 
 def _eval_result(facts: Facts, score: Score) -> EvalResult:
@@ -274,29 +261,20 @@ def _data(facts: Facts) -> Table | None:
             "name": data.get("name"),
             "licence of the data": data.get("licence") or data.get("license"),
             **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
-            **_corpora(data.get("train")),
+            **{f"corpus {number}": _corpus(*one) for number, one in enumerate(_corpora_of(data), 1)},
         }
     )
 
 
-def _corpora(corpora: Any) -> dict[str, str]:
-    """A row for each corpus: its files, and how many pairs were kept and dropped where that is recorded."""
-    many = corpora if isinstance(corpora, list) else [corpora] if isinstance(corpora, Mapping) else []
-    rows = {}
-    for number, entry in enumerate(many, 1):
-        if isinstance(entry, Mapping):
-            corpus = entry["corpus"] if isinstance(entry.get("corpus"), Mapping) else entry
-            counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
-            dropped = entry.get("dropped") or entry.get("counts")
-            parts = [
-                _files(corpus),
-                _made(corpus, entry.get("synthetic")),
-                show(counts) if counts and corpus is not entry else "",
-            ]
-            if isinstance(dropped, Mapping) and corpus is not entry:
-                parts.append(f"dropped: {show(dropped)}")
-            rows[f"corpus {number}"] = "; ".join(part for part in parts if part)
-    return rows
+def _corpus(corpus: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """A corpus's files, and how many pairs were kept and dropped where that is recorded."""
+    parts = [_files(corpus), _made(corpus, entry.get("synthetic"))]
+    if entry is not corpus:
+        counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
+        dropped = entry.get("dropped") or entry.get("counts")
+        parts.append(show(counts) if counts else "")
+        parts.append(f"dropped: {show(dropped)}" if isinstance(dropped, Mapping) else "")
+    return "; ".join(part for part in parts if part)
 
 
 def _files(corpus: Mapping[str, Any]) -> str:
@@ -327,22 +305,17 @@ def _training(result: Mapping[str, Any]) -> Table:
 
 
 def _decoding(facts: Facts) -> list[str]:
-    """A paragraph for each thing that is known of it."""
-    scored = facts.recorded("decoding")
+    """What is known of decoding, a paragraph each."""
     blocks = []
     if facts.results:
-        blocks.append(f"The scores above were made with: {show(scored)}.")
+        blocks.append(f"The scores above were made with: {show(facts.recorded('decoding'))}.")
     if facts.generation:
-        settings = {key: value for key, value in facts.generation.items() if key not in ("transformers_version",)}
-        blocks.append("`generation_config.json`, what `generate()` does unless told otherwise: " + _settings(settings))
-    formula = facts.generation.get("length_normalization")
-    if formula:
+        settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
+        shown = ", ".join(f"`{key}={value!r}`" for key, value in settings.items())
+        blocks.append(f"`generation_config.json`, what `generate()` does unless told otherwise: {shown}.")
+    if formula := facts.generation.get("length_normalization"):
         blocks.append(
             f"The scores' length normalisation is `{formula}`, which only the package's pipeline and command do; "
             "`generate()` by itself divides by the length to the power of `length_penalty`."
         )
     return blocks
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{key}={value!r}`" for key, value in settings.items()) + "."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
+from hf_mlnmt.analysis.study import file_name
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, add_tests, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
@@ -99,7 +99,7 @@ def add_runs(
     add_tests(comparison, load, kept, pairs, tell)
     if folder:
         for (system, seed), counts in packed.items():
-            stem = f"{file_stem(system)}.seed{seed}"
+            stem = f"{file_name(system)}.seed{seed}"
             if counts is not None:
                 with atomic_path(folder / f"{stem}{COUNTS}") as path:
                     path.write_bytes(counts)
@@ -135,11 +135,6 @@ def analyses_of(
     return analyses
 
 
-def file_stem(system: str) -> str:
-    """A system's name as part of a file's name."""
-    return re.sub(r"[^\w.+@-]", "-", system)
-
-
 def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
     if isinstance(run, Run):
         return run
@@ -150,7 +145,7 @@ def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
 
 
 def _kept_counts(folder: Path, system: str, seed: int) -> Path:
-    path = folder / f"{file_stem(system)}.seed{seed}{COUNTS}"
+    path = folder / f"{file_name(system)}.seed{seed}{COUNTS}"
     if not path.is_file():
         raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
     return path

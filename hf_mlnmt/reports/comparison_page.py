@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """The page. own_budget: that of the baseline's recipe; sections: Markdown that is to stand behind the overview."""
+    """The page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
     blocks = [
         f"# {_heading(comparison)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
@@ -71,7 +71,7 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
 
 
 def _trained(comparison: Comparison) -> bool:
-    """Whether all runs say how they were trained; of files of translations that is not known."""
+    """Whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
 
 
@@ -86,7 +86,7 @@ def _heading(comparison: Comparison) -> str:
 
 
 def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """What the systems of a comparison share, and how their budget stands to the recipe's own."""
+    """What the systems of a comparison share, and how their budget compares with the recipe's own."""
     seeds = list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
     if not _trained(comparison):
@@ -142,16 +142,8 @@ def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
     """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
-    scores = comparison.scores(system, test_set, protocol, "BLEU")
-    tested = comparison.tested(system, test_set, protocol, "BLEU")
-    if tested is None:
-        return mean_text(scores)
-    return f"{mean_text(scores)} ({_difference(comparison, tested, system, test_set, protocol, 'BLEU')})"
-
-
-def _difference(comparison: Comparison, tested: Mapping[str, Any], *place: str) -> str:
-    """Of a test the difference with its mark; place: system, test set, protocol, metric."""
-    return f"{tested['difference']:+.2f}{comparison.mark(*place)}"
+    scores, difference, _ = detail(comparison, system, test_set, protocol, "BLEU")
+    return f"{scores} ({difference})" if difference else scores
 
 
 def mean_text(scores: Sequence[float]) -> str:
@@ -162,34 +154,28 @@ def mean_text(scores: Sequence[float]) -> str:
 
 def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
     """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
-    metrics = list(comparison.first["scores"][test_set][protocol])
+    metrics = comparison.metrics(test_set, protocol)
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
     for system in comparison.runs:
-        cells = (cell for metric in metrics for cell in detail(comparison, system, test_set, protocol, metric))
+        cells = [cell for metric in metrics for cell in detail(comparison, system, test_set, protocol, metric)]
         rows.append([f"`{system}`", *cells])
     return Table(["system", *(Number(name) for name in names)], rows)
 
 
 def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Mean score, difference and p-values of one system; the baseline has the score alone."""
+    """Mean score, difference and p-values of one system ("equal": equal outputs); the baseline has the score alone."""
     place = (system, test_set, protocol, metric)
     scores = mean_text(comparison.scores(*place))
     tested = comparison.tested(*place)
     if tested is None:
         return scores, "", ""
-    difference = _difference(comparison, tested, *place)
-    return scores, difference, TOO_FEW if comparison.too_few(test_set, protocol) else " / ".join(p_values(tested))
-
-
-def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
-    """Those of the three tests that there are; "equal" for equal outputs."""
-    if not tested["difference"]:
-        yield "equal"
-        return
-    for name in P_VALUES:
-        if tested.get(name) is not None:
-            yield f"{tested[name]:.3f}"
+    p_values = " / ".join(f"{tested[name]:.3f}" for name in P_VALUES if tested.get(name) is not None)
+    if comparison.too_few(test_set, protocol):
+        p_values = TOO_FEW
+    elif not tested["difference"]:
+        p_values = "equal"
+    return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
 def _changes(comparison: Comparison) -> str:
@@ -303,9 +289,7 @@ def _data(analyses: Analyses) -> dict[str, Any]:
     known = list(analyses.values())
     systems = list(known[0].outputs) if known else []
     lines = [
-        f"line {n}{_suffix(test, analyses)}"
-        for test, one in analyses.items()
-        for n in range(1, len(one.references) + 1)
+        f"line {n}{_suffix(test, analyses)}" for test, one in analyses.items() for n, _ in enumerate(one.references, 1)
     ]
     sources = [line for one in known for line in one.sources or ()]
     return {
@@ -357,12 +341,10 @@ def _tests(comparison: Comparison, system: str, test: str, protocol: str, metric
     p_values = [comparison.p_values(test, protocol, metric)[system]]
     if len(comparison.tests) > 1:
         p_values.append(comparison.corrected(test, protocol, metric)[system])
-    p_values += [
-        tested.get("paired_bootstrap"),
-        tested.get("welch" if comparison.several else "sacrebleu_randomisation"),
-    ]
+    beside = "welch" if comparison.several else "sacrebleu_randomisation"
+    p_values += [tested.get("paired_bootstrap"), tested.get(beside)]
     shown = ("–" if p is None else f"{p:.4f}" for p in p_values)
-    return [_difference(comparison, tested, system, test, protocol, metric), *shown]
+    return [detail(comparison, system, test, protocol, metric)[1], *shown]
 
 
 def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> str:
@@ -378,10 +360,9 @@ def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
     names = [f"{group} ({counts[group]})" for group in groups]
     plots, tables = {}, {}
     for metric in dict.fromkeys(row["metric"] for row in analysis.lengths):
-        rows = [row for row in analysis.lengths if row["metric"] == metric]
         of_systems: dict[str, dict[float, float]] = {}
         cells: dict[str, list[str]] = {}
-        for row in rows:
+        for row in (row for row in analysis.lengths if row["metric"] == metric):
             if row["score"] is not None:
                 of_systems.setdefault(row["system"], {})[groups.index(row["source_length"])] = row["score"]
             cells.setdefault(row["system"], []).append(_with_interval(row))
@@ -403,8 +384,7 @@ def _statistics(analysis: OutputAnalysis) -> str:
     kinds = [key for key in shares[0] if key not in ("system", "length_ratio")]
     columns = ["system", Number("length ratio"), *(Number(f"{kind.replace('_', ' ')} (%)") for kind in kinds)]
     rows = [
-        [str(row["system"]), f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)]
-        for row in shares
+        [row["system"], f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)] for row in shares
     ]
     return Table(columns, rows).html()
 

@@ -147,11 +147,11 @@ def training(config: Any, work: Work) -> Turn:
     inputs = batches(work)
 
     def make() -> tuple[Any, Any]:
-        parts = _trained(config, work)
-        train(*parts, inputs)
-        return parts
+        model, optimizer = _trained(config, work)
+        train(model, optimizer, inputs)
+        return model, optimizer
 
-    return _turn(make, lambda parts: train(*parts, inputs), work.steps, work)
+    return _turn(make, lambda made: train(made[0], made[1], inputs), work.steps, work)
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:

@@ -81,8 +81,7 @@ def _architecture(config: Any) -> dict[str, Any]:
 def _training(results: Any) -> dict[str, Any]:
     """What results files say, as they say it: a list when there are several seeds."""
     keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
-    found = [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]
-    return {"results": found}
+    return {"results": [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]}
 
 
 def _tokenizers(folder: Path) -> dict[str, Any]:
@@ -101,16 +100,14 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
             "class": type(tokenizer).__name__,
             "kind": _kind(folder / folders.get(side, "")),
             "entries": len(tokenizer),
-            "special_tokens": {str(token): tokenizer.convert_tokens_to_ids(token) for token in _special(tokenizer)},
+            "special_tokens": {
+                str(token): tokenizer.convert_tokens_to_ids(str(token)) for token in tokenizer.all_special_tokens
+            },
             "languages": languages_of(tokenizer),
             "longest_input": tokenizer.model_max_length,
         }
         for side, tokenizer in (tokenizers.each or sides).items()
     }
-
-
-def _special(tokenizer: Any) -> list[str]:
-    return list(dict.fromkeys(str(token) for token in tokenizer.all_special_tokens))
 
 
 def _kind(folder: Path) -> str | None:
@@ -129,10 +126,11 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     """What to print, in order."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
-    blocks = [_pairs(description["name"], {"architecture": kind})]
-    further = (description["parameters_of_a_pair"], description["parameters_beyond_baseline"])
-    blocks.append(_parameters(description["parameters"], *further))
-    blocks.append(_pairs("config", description["config"]))
+    blocks = [
+        _pairs(description["name"], {"architecture": kind}),
+        _parameters(description),
+        _pairs("config", description["config"]),
+    ]
     for side, facts in description.get("tokenizers", {}).items():
         blocks.append(_pairs(f"tokenizer ({side})", facts))
     if "tokenizers" in description and not description["tokenizers"]:
@@ -149,24 +147,23 @@ def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
         yield _pairs("results", {"": MISSING})
     for result in results:
         yield _pairs("training", {key: value for key, value in result.items() if key != "scores"})
-    scores = list(scores_of(results))
     columns = ["test set", "seed", "metric", Number("score"), "signature"]
-    for protocol in dict.fromkeys(score.protocol for score in scores):
-        rows = [
-            [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
-            for one in scores
-            if one.protocol == protocol
-        ]
-        yield Table(columns, rows, f"scores, {title(protocol)}")
+    tables: dict[str, Table] = {}
+    for one in scores_of(results):
+        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol)}"))
+        cells = [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
+        table.rows.append(cells)
+    yield from tables.values()
 
 
-def _parameters(parts: Mapping[str, int], of_a_pair: int, beyond: int | None) -> Table:
+def _parameters(description: Mapping[str, Any]) -> Table:
+    parts, of_a_pair = description["parameters"], description["parameters_of_a_pair"]
     shown = [(part, number) for part, number in parts.items() if number or part == "total"]
     rows = [[part, f"{number:,}", f"{number / max(parts['total'], 1):.1%}"] for part, number in shown]
     total = [index for index, (part, _) in enumerate(shown) if part == "total"]
     if of_a_pair != parts["total"]:
         rows.append(["used by one pair of languages", f"{of_a_pair:,}", f"{of_a_pair / parts['total']:.1%}"])
-    if beyond:
+    if beyond := description["parameters_beyond_baseline"]:
         rows.append(["beyond the Transformer of its size", f"{beyond:+,}", ""])
     columns = ["part", Number("number"), Number("share")]
     return Table(columns, rows, "parameters", bold=total)

@@ -44,26 +44,20 @@ def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
 
 def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     """One table for each protocol, so that no table holds numbers of two; a column of seeds when there are several."""
-    scores = list(scores_of(results))
-    seeds = len(results) > 1
-    tables = []
-    for protocol in dict.fromkeys(score.protocol for score in scores):
-        score_column, interval_column = Number("score"), Number("95 % interval")
-        columns = ["test set", *(["seed"] if seeds else []), "metric", score_column, interval_column, "signature"]
-        rows = []
-        for score in scores:
-            if score.protocol == protocol:
-                interval = f"{score.interval[0]:.2f} to {score.interval[1]:.2f}" if score.interval else MISSING
-                signature = f"`{score.signature}`" if score.signature else MISSING
-                seed = [show(score.seed)] if seeds else []
-                number = f"{score.score:.2f}"
-                rows.append([score.test_set, *seed, with_arrow(score.metric), number, interval, signature])
-        tables.append(Table(columns, rows, title(protocol)))
-    return tables
+    seeds = ["seed"] if len(results) > 1 else []
+    columns = ["test set", *seeds, "metric", Number("score"), Number("95 % interval"), "signature"]
+    tables: dict[str, Table] = {}
+    for score in scores_of(results):
+        seed = [show(score.seed)] if seeds else []
+        interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else MISSING
+        signature = f"`{score.signature}`" if score.signature else MISSING
+        cells = [score.test_set, *seed, with_arrow(score.metric), f"{score.score:.2f}", interval, signature]
+        tables.setdefault(score.protocol, Table(columns, [], title(score.protocol))).rows.append(cells)
+    return list(tables.values())
 
 
 def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """The paired tests that a results file holds, one table for each test set and protocol, its title saying which."""
+    """The paired tests that a results file holds, one table for each test set and protocol, which its title names."""
     names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
     columns = ["system", "metric", *(Number(name) for name in names)]
     tables = []
