@@ -191,17 +191,13 @@ def points(
         for axis, (title, lines) in zip(axes, panels.items()):
             for name, values in lines.items():
                 number = series.index(name)
-                known = [(x, value, low, high) for x, (value, low, high) in enumerate(values) if value is not None]
                 shift = (number - (len(series) - 1) / 2) * step
-                below = [max(value - (value if low is None else low), 0.0) for _, value, low, _ in known]
-                above = [max((value if high is None else high) - value, 0.0) for _, value, _, high in known]
-                axis.errorbar(
-                    [x + shift for x, *_ in known],
-                    [value for _, value, *_ in known],
-                    yerr=[below, above],
-                    label=name,
-                    **{**look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
-                )
+                places = [x + shift for x, (value, _, _) in enumerate(values) if value is not None]
+                known = [(value, low, high) for value, low, high in values if value is not None]
+                below = [0.0 if low is None else max(value - low, 0.0) for value, low, _ in known]
+                above = [0.0 if high is None else max(high - value, 0.0) for value, _, high in known]
+                how = {**look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5}
+                axis.errorbar(places, [value for value, _, _ in known], yerr=[below, above], label=name, **how)
             if levels is not None:
                 axis.plot(range(len(names)), levels[1], "_", color="#777777", markersize=14, label=levels[0], zorder=1)
             axis.set_xticks(range(len(names)), names)

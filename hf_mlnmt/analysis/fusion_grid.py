@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +60,17 @@ class Grid:
         sequence = self.normalization == "sequence"
         self.alphas = sorted(self.alphas or ((1.0,) if sequence else ALPHAS))
         self.betas = sorted(self.betas or (GAMMAS if sequence else BETAS))
-        for alpha in self.alphas:
-            for beta in self.betas:
-                try:
-                    model.factors(alpha, beta)
-                except ValueError as error:
-                    raise UserError(f"grid: {error}.") from error
+        for alpha, beta in product(self.alphas, self.betas):
+            try:
+                model.factors(alpha, beta)
+            except ValueError as error:
+                raise UserError(f"grid: {error}.") from error
         self.rows = self._kept()
 
     @property
     def points(self) -> list[tuple[float, float]]:
         """(alpha, beta) of the grid, without the point where both are 0."""
-        assert self.alphas is not None
-        assert self.betas is not None
-        return [(alpha, beta) for alpha in self.alphas for beta in self.betas if alpha or beta]
+        return [(alpha, beta) for alpha, beta in product(self.alphas or (), self.betas or ()) if alpha or beta]
 
     def settings(self) -> Row:
         """What the scores depend on, beside alpha and beta."""

@@ -232,12 +232,20 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
 
 
 def probe_key(
-    parts: Parts, task: ProbingTask, layer: int | str, classifier: Classifier, settings: MlpSettings, seed: int
+    parts: Parts,
+    task: ProbingTask,
+    layer: int | str,
+    classifier: Classifier,
+    settings: MlpSettings,
+    seed: int,
+    **reading: Any,
 ) -> str:
-    """A digest of all that a probe's result depends on, to recognise one that is done."""
+    """A digest of all that a probe's result depends on, to recognise one that is done; `reading` as of `probe`."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
     used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
+    languages = {name: reading[name] for name in ("source_language", "target_language") if reading.get(name)}
     content = [fingerprint(parts.model), layer, classifier, used, task.classes, texts]
+    content += [languages] if languages else []  # keys of before have none
     return Digest("sha256").value(content).hex()[:16]
 
 
@@ -362,7 +370,7 @@ def probing_study(
             for layer in chosen[name]:
                 for classifier in classifiers or CLASSIFIERS:
                     settings = PRESETS[preset]
-                    key = probe_key(parts, task, layer, classifier, settings, seed)
+                    key = probe_key(parts, task, layer, classifier, settings, seed, **reading)
                     path = Path(folder) / DONE / f"{key}.json"
                     if path.is_file():
                         row = json.loads(path.read_text(encoding="utf-8"))

@@ -7,10 +7,10 @@ What a model returns as the weights of a layer: (batch, heads, time, time); of a
 (batch, 2, heads, time, time), its unit over the local context, then its unit over the sentence. Each unit has its own
 numbers.
 
-Attention distance: how far from a position the attention of a head reaches, in positions.
+References of distance and entropy: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig
+and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on joint attention, section 3.5.3.
 
-Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019);
-thesis on joint attention, section 3.5.3.
+Attention distance: how far from a position the attention of a head reaches, in positions.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
@@ -19,9 +19,6 @@ with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, 
 as printed, a position counts by how much of its attention goes to the left.
 
 Attention entropy: how widely a head spreads its attention from one position, in nats.
-
-Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 15 and 16 (after Ghader and Monz 2017); thesis
-on joint attention, section 3.5.3.
 
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
@@ -430,10 +427,9 @@ def heads_study(
         for name, table in of_range.items():
             for unit, means in table.means().items():
                 lines.setdefault(title, {})[_title(name, unit)] = means
-                common = {"system": name, "range": positions}
-                study.rows += [
-                    {**common, "layer": x, "unit": unit, "head": "mean", "value": y} for x, y in means.items()
-                ]
+                for x, y in means.items():
+                    common = {"system": name, "range": positions, "layer": x, "unit": unit}
+                    study.rows.append({**common, "head": "mean", "value": y})
                 shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
                 study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
         panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]

@@ -23,7 +23,6 @@ from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
-from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
@@ -255,13 +254,11 @@ def html_page(
         },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
-        settings=_settings(comparison),
+        settings={
+            **{name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")},
+            "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
+        },
     )
-
-
-def write_html(path: str | Path, comparison: Comparison, analyses: Analyses, **more: Any) -> Path:
-    """Write the page; returns its path. more: as `html_page` takes it."""
-    return write_text(path, html_page(comparison, analyses, **more))
 
 
 @cache
@@ -397,11 +394,6 @@ def _curves(curves: Curves) -> dict[str, str]:
         if logged := {name: one for name, one in points.items() if one}:
             plots[label(key)] = lines(logged, label(key), "optimizer step")
     return plots
-
-
-def _settings(comparison: Comparison) -> dict[str, str]:
-    settings = {name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")}
-    return settings | {"versions": ", ".join(f"{name} {number}" for name, number in versions().items())}
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:

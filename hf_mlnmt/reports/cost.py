@@ -1,9 +1,8 @@
 """What systems cost beside a baseline: parameters, operations, memory, speed of training and of decoding.
 
 Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
-sentences.
-
-Speed by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn right before.
+sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn
+right before.
 """
 
 from __future__ import annotations
@@ -259,7 +258,7 @@ def peak_memory(config: Any, work: Work) -> int:
 
 
 def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
-    """A row for each system, the first being the baseline: what it costs, and each cost as a multiple of its."""
+    """A row for each system, the first being the baseline: its costs, and each as a multiple of the baseline's."""
     baseline = next(iter(configs))
     tokens = int((batches(work)[0]["labels"] != -100).sum())
     speeds = []
@@ -286,14 +285,12 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {
-        "parameters": f"{row['parameters']:,}",
-        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f}",
-        "MiB": f"{row['peak_memory'] / 2**20:.0f}",
-        "steps/s": f"{row['training_steps_per_second']:.2f}",
-        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f}",
+    """Each cost, and in brackets as a multiple of the baseline's."""
+    return {
+        "system": row["system"],
+        "parameters": f"{row['parameters']:,} ({row['parameters_ratio']:.2f})",
+        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f} ({row['operations_ratio']:.2f})",
+        "MiB": f"{row['peak_memory'] / 2**20:.0f} ({row['memory_ratio']:.2f})",
+        "steps/s": f"{row['training_steps_per_second']:.2f} ({row['training_ratio']:.2f})",
+        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f} ({row['decoding_ratio']:.2f})",
     }
-    ratios = {
-        name: f"{value} ({row[f'{key}_ratio']:.2f})" for (name, value), key in zip(shown.items(), MEASURES.values())
-    }
-    return {"system": row["system"], **ratios}

@@ -64,8 +64,7 @@ def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     for result in results:
         for test_set, protocols in _items(result.get("significance")):
             for protocol, tests in _items(protocols):
-                rows = list(_significance_rows(tests))
-                if rows:
+                if rows := list(_significance_rows(tests)):
                     against = f"against `{tests.get('baseline', MISSING)}`:"
                     tables.append(Table(columns, rows, f"{test_set}, protocol {protocol}, {against}"))
     return tables
