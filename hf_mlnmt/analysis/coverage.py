@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.analysis.figures import check_picture, new_figure, save_picture
+from hf_mlnmt.analysis.figures import new_figure, save_picture
 from hf_mlnmt.analysis.reading import (
     Sample,
     Systems,
@@ -105,7 +105,6 @@ def draw(
 
     Raises: UserError if matplotlib is missing, or the file's suffix is not .png, .svg or .pdf.
     """
-    check_picture(path)
     return save_picture(figure(coverage, layer, head, title), path)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.figures import COLOURS, MARKERS, check_picture, new_figure, save_picture
+from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure, save_picture
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
 
@@ -69,7 +69,6 @@ def draw(runs: Sequence[str | Path], path: str | Path, names: Sequence[str] | No
 
     Raises: UserError if matplotlib is missing, the suffix is another, or a run has no metrics.
     """
-    check_picture(path)
     metrics = {name: read_metrics(run) for name, run in zip(names or names_of(runs), runs, strict=True)}
     return save_picture(figure(metrics), path)
 

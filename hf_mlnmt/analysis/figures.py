@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path, check_file
+from hf_mlnmt.files import atomic_path
 
 COLUMN, PAGE = 3.35, 6.9
 """Widths in inches: one column of a two-column paper, and both."""
@@ -212,16 +212,11 @@ def points(
     return figure
 
 
-def check_picture(path: str | Path) -> None:
-    """UserError if the suffix is not that of a picture, or no file can be written there."""
-    if Path(path).suffix not in SUFFIXES:
-        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
-    check_file(path)
-
-
 def save_picture(figure: Any, path: str | Path) -> Path:
-    """Write one file, in the form that its suffix names; returns its path."""
+    """Write one file, in the form that its suffix names; returns its path. UserError for another suffix."""
     path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=120)
     return path
