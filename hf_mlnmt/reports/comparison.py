@@ -60,7 +60,13 @@ def add_runs(
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
     """
-    new = [run for run in (_read(run, tell) for run in runs) if run is not None]
+    new = []
+    for run in runs:
+        finished = run if isinstance(run, Run) else read_run(run)
+        if finished is None:
+            tell(f"{run}: not finished, passed over")
+        else:
+            new.append(finished)
     folder = Path(output) if output is not None else None
     kept = read_comparison(folder) if folder and (folder / COMPARISON).is_file() else None
     if kept is None and (not new or (new[0] is not runs[0] and new[0].origin != Path(str(runs[0])))):
@@ -133,15 +139,6 @@ def analyses_of(
         how: dict[str, Any] = {"protocol": next(iter(protocols)), "language": language, **about}
         analyses[test] = analyse_outputs(outputs, known.references, known.sources, **how)
     return analyses
-
-
-def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
-    if isinstance(run, Run):
-        return run
-    finished = read_run(run)
-    if finished is None:
-        tell(f"{run}: not finished, passed over")
-    return finished
 
 
 def _kept_counts(folder: Path, system: str, seed: int) -> Path:

@@ -229,9 +229,9 @@ def sweep_figure(groups: Sequence[Group]) -> Any:
 
 
 def _numeric_key(groups: Sequence[Group]) -> str | None:
-    def numbers(key: str) -> bool:
+    for key in groups[0].point:
         values = [group.point[key] for group in groups]
-        real = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-        return real and len(set(values)) > 1
-
-    return next((key for key in groups[0].point if numbers(key)), None)
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        if numbers and len(set(values)) > 1:
+            return key
+    return None
