@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,11 @@ from papers import printed_tables
 from published import setup_tables
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.evaluation.comparison import comparisons, read_comparison
+from hf_mlnmt.evaluation.comparison import Comparison, comparisons, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.files import write_text
 from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown
-from hf_mlnmt.reports.comparison_page import brief, mean_text
+from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.tables import DEV, MISSING
 from hf_mlnmt.table import Number, Table
@@ -47,6 +47,28 @@ from hf_mlnmt.zoo.records import records_root
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
 PAGES = ("README.md", "docs/*.md")
 STUDIES = {table: study for study in (monolingual, multilingual) for table in study.STUDY_TABLES}
+
+
+def brief(comparison: Comparison, wanted: Sequence[str] = ()) -> Table:
+    """`overview` for a page that is about more: classic BLEU alone, and the systems without their setup's name.
+
+    wanted: these systems and the baseline; none: all. UserError for one that there is not.
+    """
+    names = {name.partition(".")[0]: name for name in comparison.runs}
+    if gone := [name for name in wanted if name not in names]:
+        raise UserError(f"no runs of {gone[0]!r}{suggest(gone[0], names)}")
+    tests = [(test, protocol) for test, protocol in comparison.places if protocol == "classic"]
+    rows = []
+    for short, name in names.items():
+        if wanted and name != comparison.baseline and short not in wanted:
+            continue
+        runs = comparison.runs[name]
+        size = next(iter(runs.values())).get("parameters")
+        millions = f"{size / 1e6:.1f}" if size else MISSING
+        scores = [with_difference(comparison, name, *test) for test in tests]
+        rows.append([f"`{short}`", millions, minutes_of(runs), str(len(runs)), *scores])
+    columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
+    return Table(["system", *map(Number, columns)], rows)
 
 
 def pages(root: Path) -> list[Path]:

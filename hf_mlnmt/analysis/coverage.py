@@ -7,7 +7,6 @@ recurrent attention the sums are of its ordinary attention over the source, whic
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.analysis.study import Study, file_name, named
+from hf_mlnmt.analysis.figures import new_figure, save_picture
+from hf_mlnmt.analysis.reading import (
+    Sample,
+    Systems,
+    check_place,
+    eager_attention,
+    encode_sources,
+    encode_targets,
+    own_translations,
+    subwords,
+)
+from hf_mlnmt.analysis.study import Study, file_name, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path, check_file
+from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import check_characters
-
-SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -42,58 +50,52 @@ class Coverage:
 
         Raises: UserError for a layer or head that is not there.
         """
-        layers, heads = self.sums.shape[:2]
-        for name, value, count in (("layer", layer, layers), ("head", head, heads)):
-            if value is not None and not 1 <= value <= count:
-                raise UserError(f"--{name} {value}: this model has {count}; give 1 to {count}")
+        check_place(layer, head, *self.sums.shape[:2])
         chosen = self.sums if layer is None else self.sums[layer - 1 : layer]
         return chosen.mean(1) if head is None else chosen[:, head - 1]
 
 
 @torch.no_grad()
-def measure(parts: Parts, text: str, translation: str | None = None, num_beams: int = 5) -> Coverage:
+def measure(
+    parts: Parts,
+    text: str,
+    translation: str | None = None,
+    num_beams: int = 5,
+    languages: tuple[str | None, str | None] = (None, None),
+) -> Coverage:
     """Translate `text`, or take the `translation` that is given, and sum the attention over the source.
 
-    Raises: UserError if the text is empty, or the model returns no attention over the source.
+    languages: source and target, for a model that is told them.
+
+    Raises: UserError if the text is empty or too long, or the model returns no attention over the source.
     """
     model = parts.model
     if not text.strip():
         raise UserError("the sentence is empty: give one to translate")
     check_characters(text, "the sentence")
     check_characters(translation or "", "the translation")
-    batch = _encode(parts.source, parts.source_processing, text, "input").to(model.device)
+    ids, mask = pad(encode_sources(parts, [text], *languages), 0, model.device)
     if translation is None:
-        limit = min(2 * batch["input_ids"].shape[1] + 20, getattr(model.config, "max_position_embeddings", 512) - 1)
-        rows = model.generate(**batch, num_beams=num_beams, max_new_tokens=limit)
-        labels = rows[:, 1:]
+        labels = own_translations(model, ids, mask, num_beams)
     else:
-        labels = _encode(parts.target, parts.target_processing, translation, "target")["input_ids"].to(model.device)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the others keep their weights to themselves
-    try:
-        out = model(**batch, labels=labels, output_attentions=True)
-    finally:
-        model.set_attn_implementation(before)
+        labels = torch.tensor(encode_targets(parts, [translation]), device=model.device)
+    with eager_attention(model):
+        out = model(input_ids=ids, attention_mask=mask, labels=labels, output_attentions=True)
     if not out.cross_attentions:
         raise UserError(f"{type(model).__name__} returns no attention over the source: there is nothing to sum")
     layers = [layer[0].float().reshape(-1, *layer.shape[-2:]) for layer in out.cross_attentions]
-    if any(layer.shape[-1] != batch["input_ids"].shape[1] for layer in layers):
+    if any(layer.shape[-1] != ids.shape[1] for layer in layers):
         raise UserError(f"{type(model).__name__} does not attend to source positions: there is no coverage to show")
+    encoder, fertilities = model.get_encoder(), None
+    if getattr(encoder, "fertility", None) is not None:
+        states = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        fertilities = (1 / encoder.fertility(states)[0, :, 0]).tolist()
     return Coverage(
-        source=_subwords(parts.source, batch["input_ids"][0]),
-        target=_subwords(parts.target, labels[0]),
+        source=subwords(parts.source, ids[0]),
+        target=subwords(parts.target, labels[0]),
         sums=torch.stack(layers).cumsum(2).cpu(),
-        fertilities=_fertilities(model, batch),
+        fertilities=fertilities,
     )
-
-
-def check_picture(path: str | Path) -> Path:
-    """The path; UserError if its suffix is not that of a picture, or no file can be written there."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
-    check_file(path)
-    return path
 
 
 def draw(
@@ -103,32 +105,26 @@ def draw(
 
     Raises: UserError if matplotlib is missing, or the file's suffix is not .png, .svg or .pdf.
     """
-    path = check_picture(path)
-    picture = figure(coverage, layer, head, title)
-    with atomic_path(path) as temporary:
-        picture.savefig(temporary, format=path.suffix[1:], dpi=120)
-    return path
+    return save_picture(figure(coverage, layer, head, title), path)
 
 
 def coverage_study(
-    systems: Mapping[str, Parts],
-    text: str,
-    translation: str | None = None,
+    systems: Systems,
+    sample: Sample,
     layer: int | None = None,
     head: int | None = None,
     num_beams: int = 5,
 ) -> Study:
-    """The coverage of one sentence by each system's translation of it, or by the one that is given.
+    """The coverage of the sample's first sentence by each system's translation of it, or by the one that is given.
 
     Raises: UserError as `measure` and `Coverage.select`, naming the system.
     """
     study = Study("coverage")
+    translation = sample.targets[0] if sample.targets else None
     for name, parts in systems.items():
-        try:
-            measured = measure(parts, text, translation, num_beams)
+        with naming(name):
+            measured = measure(parts, sample.sources[0], translation, num_beams, sample.languages)
             panels = measured.select(layer, head)
-        except UserError as error:
-            raise named(name, error) from error
         for number, sums in enumerate(panels.tolist(), start=layer or 1):
             study.rows += [
                 {
@@ -150,16 +146,12 @@ def coverage_study(
 
 def figure(coverage: Coverage, layer: int | None = None, head: int | None = None, title: str = "") -> Any:
     """What `draw` writes, as a figure of matplotlib."""
-    try:
-        from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
     panels = coverage.select(layer, head)
     wide, high = 1.6 + 0.32 * len(coverage.source), 1.6 + 0.26 * len(coverage.target)
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
     extra = 2.2 if coverage.fertilities else 0.0
-    picture = Figure(figsize=(columns * wide + 1, rows * high + extra), layout="constrained")
+    picture = new_figure(columns * wide + 1, rows * high + extra)
     if title:
         picture.suptitle(title)
     grid = picture.add_gridspec(rows + bool(extra), columns, height_ratios=[high] * rows + [extra] * bool(extra))
@@ -167,39 +159,16 @@ def figure(coverage: Coverage, layer: int | None = None, head: int | None = None
     for index, sums in enumerate(panels):
         axis = picture.add_subplot(grid[index // columns, index % columns])
         axis.imshow(sums.numpy(), vmin=0.0, vmax=top, cmap="viridis", aspect="auto")
-        number = layer if layer is not None else index + 1
-        axis.set_title(f"layer {number}, " + ("mean of heads" if head is None else f"head {head}"), fontsize=9)
-        _name_ticks(axis, coverage)
+        of_heads = "mean of heads" if head is None else f"head {head}"
+        axis.set_title(f"layer {layer or index + 1}, {of_heads}", fontsize=9)
+        axis.set_yticks(range(len(coverage.target)), coverage.target, fontsize=7)
         axes.append(axis)
     picture.colorbar(axes[0].images[0], ax=axes, label="attention so far", shrink=0.8)
     if coverage.fertilities:
         axis = picture.add_subplot(grid[rows, :])
         axis.bar(range(len(coverage.source)), coverage.fertilities)
-        axis.set_xticks(range(len(coverage.source)), coverage.source, rotation=90, fontsize=7)
         axis.set_ylabel("fertility")
+        axes.append(axis)
+    for axis in axes:
+        axis.set_xticks(range(len(coverage.source)), coverage.source, rotation=90, fontsize=7)
     return picture
-
-
-def _name_ticks(axis: Any, coverage: Coverage) -> None:
-    axis.set_xticks(range(len(coverage.source)), coverage.source, rotation=90, fontsize=7)
-    axis.set_yticks(range(len(coverage.target)), coverage.target, fontsize=7)
-
-
-def _encode(tokenizer: Any, processing: Any, text: str, side: str) -> Any:
-    text = processing.apply(text) if processing is not None else text
-    given = {"text": text} if side == "input" else {"text_target": text}
-    encoded = tokenizer(**given, return_tensors="pt")
-    encoded.pop("token_type_ids", None)
-    return encoded
-
-
-def _subwords(tokenizer: Any, ids: Tensor) -> list[str]:
-    return [token.replace("\u2581", "_") for token in tokenizer.convert_ids_to_tokens(ids.tolist())]
-
-
-def _fertilities(model: Any, batch: Any) -> list[float] | None:
-    encoder = model.get_encoder()
-    if getattr(encoder, "fertility", None) is None:
-        return None
-    states = encoder(**batch).last_hidden_state
-    return (1 / encoder.fertility(states)[0, :, 0]).tolist()

@@ -6,16 +6,14 @@ Colours are those of all figures, which colour-blind people tell apart; runs dif
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.analysis.figures import COLOURS, MARKERS
+from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure, save_picture
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
 
-SUFFIXES = (".png", ".svg", ".pdf")
 FILE = "metrics.jsonl"
 SPEED = "target_tokens_per_second"
 LABELS = {"loss": "loss per token", "learning_rate": "learning rate", SPEED: "target tokens / s"}
@@ -24,40 +22,38 @@ AXES = {"step": "optimizer step", "epoch": "epoch"}
 INSIDE = 3  # runs whose names fit into the first panel
 
 Series = tuple[list[float], list[float]]  # steps or epochs, values
-Metrics = list[dict[str, Any]]
+Metrics = Sequence[Mapping[str, Any]]
+"""The lines of a run's metrics.jsonl."""
 
 
-def read_metrics(run: str | Path) -> Metrics:
-    """The lines of a run's metrics.jsonl, in the order of their steps; one that is being written is left out.
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, in the order of the file; one that is being written is left out.
 
     Raises: UserError when there is none, it is empty, or a line of it is broken.
     """
     path = Path(run) / FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}). Give folders that `hf-mlnmt train` made."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error}). Give folders that `hf-mlnmt train` made.") from error
-    found: Metrics = []
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else f"not UTF-8 text ({error})"
+        raise UserError(f"{path}: {why}. Give folders that `hf-mlnmt train` made.") from error
+    metrics = []
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
         except ValueError as error:
             if not line.endswith("\n"):
-                break  # its process is writing it, or was killed as it did
+                break  # the training is writing this line, or was killed while it wrote
             raise UserError(f"{path}, line {number}: not a JSON object ({error}).") from error
         if not isinstance(content, dict) or not isinstance(content.get("step"), int | float):
             raise UserError(f'{path}, line {number}: expected a JSON object with a "step".')
-        found.append(content)
-    if not found:
+        metrics.append(content)
+    if not metrics:
         raise UserError(f"{path}: nothing is logged yet. Wait for the first line, or lower the recipe's logging.every.")
-    return found
+    return metrics
 
 
-def series(metrics: Sequence[dict[str, Any]], key: str, over: str = "step") -> Series:
+def series(metrics: Metrics, key: str, over: str = "step") -> Series:
     """Where a value was written, in steps or epochs, and the values."""
     points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
     return [where for where, _ in points], [value for _, value in points]
@@ -73,13 +69,8 @@ def draw(runs: Sequence[str | Path], path: str | Path, names: Sequence[str] | No
 
     Raises: UserError if matplotlib is missing, the suffix is another, or a run has no metrics.
     """
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
-    drawn = figure({name: read_metrics(run) for name, run in zip(names or names_of(runs), runs, strict=True)})
-    with atomic_path(path) as temporary:
-        drawn.savefig(temporary, format=path.suffix[1:], dpi=120)
-    return path
+    metrics = {name: read_metrics(run) for name, run in zip(names or names_of(runs), runs, strict=True)}
+    return save_picture(figure(metrics), path)
 
 
 def names_of(runs: Sequence[str | Path]) -> list[str]:
@@ -109,63 +100,58 @@ def _summary(name: str, lines: Metrics) -> dict[str, Any]:
     for key in ("loss", "eval_loss"):
         _, values = series(lines, key)
         row["training loss" if key == "loss" else "dev loss"] = values[-1] if values else None
-    for key in _scores([lines]):
+    for key in dev_scores([lines]):
         steps, values = series(lines, key)
         if values:
             best = (min if key == "eval_ter" else max)(range(len(values)), key=values.__getitem__)
-            row[f"best {_label(key)}"] = f"{values[best]:.2f} at {steps[best]:,}"
+            row[f"best {label(key)}"] = f"{values[best]:.2f} at {steps[best]:,}"
     return row
 
 
 def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     """The curves of runs {name: lines of metrics.jsonl}, as a matplotlib figure."""
-    try:
-        from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
     speed = [SPEED] if any(series(lines, SPEED)[0] for lines in runs.values()) else []
-    panels = ["loss", *_scores(runs.values()), "learning_rate", *speed]
+    panels = ["loss", *dev_scores(runs.values()), "learning_rate", *speed]
     heights = [2.0 if key == "loss" else 0.7 if key in ("learning_rate", SPEED) else 1.2 for key in panels]
     many = len(runs) > INSIDE
-    made = Figure(figsize=(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0)), layout="constrained")
-    axes = made.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
+    axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, key in zip(axes, panels):
         _draw_panel(axis, key, runs, over)
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(AXES[over])
     axes[-1].xaxis.set_major_formatter("{x:,.0f}" if over == "step" else "{x:g}")
-    made.align_ylabels(axes)
+    drawn.align_ylabels(axes)
     handles, names = axes[0].get_legend_handles_labels()
     if many:
-        made.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+        drawn.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncols=3)
     elif names:
         axes[0].legend(frameon=False, fontsize=9, loc="upper right")
-    return made
+    return drawn
 
 
-def _scores(metrics: Any) -> list[str]:
-    """Keys of the dev scores, the loss and what is the same thing left out."""
+def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
+    """Keys of the scores on the development set, without its loss and perplexity."""
     keys = dict.fromkeys(key for lines in metrics for line in lines for key in line if key.startswith("eval_"))
     return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
 
 
-def _label(key: str) -> str:
+def label(key: str) -> str:
+    """What a key of metrics.jsonl is called in figures."""
     return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
 
 
 def _draw_panel(axis: Any, key: str, runs: Mapping[str, Metrics], over: str) -> None:
     for number, (name, lines) in enumerate(runs.items()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
-        if len(runs) <= len(COLOURS):
-            marker = MARKERS[number]
+        colour = COLOURS[number % len(COLOURS)]
+        marker = MARKERS[number if len(runs) <= len(COLOURS) else number // len(COLOURS) % len(MARKERS)]
         run = f"{name}, " if len(runs) > 1 else ""
         dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
         if key == "loss":
-            # The training's is smoothed by label smoothing where that is used, the dev set's never.
-            thin = None if len(runs) > INSIDE else f"{run}training"
+            # The training's loss has label smoothing in it where that is used, the dev set's has not.
+            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}training", f"{run}development")
             axis.plot(*series(lines, "loss", over), color=colour, alpha=0.55, linewidth=1.0, label=thin)
-            thick = name if thin is None else f"{run}development"
             axis.plot(*series(lines, "eval_loss", over), **dev, label=thick)
         elif key in ("learning_rate", SPEED):
             axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
@@ -173,4 +159,4 @@ def _draw_panel(axis: Any, key: str, runs: Mapping[str, Metrics], over: str) -> 
             axis.plot(*series(lines, key, over), **dev)
     if key == SPEED:
         axis.set_ylim(bottom=0)  # half the speed should look like half
-    axis.set_ylabel("loss per token\n(thin: training)" if key == "loss" and len(runs) > INSIDE else _label(key))
+    axis.set_ylabel("loss per token\n(thin: training)" if key == "loss" and len(runs) > INSIDE else label(key))

@@ -62,7 +62,7 @@ def embed_texts(
     encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
     ids = encoder(list(texts))
     real = [number for number, sentence in enumerate(ids) if len(sentence) > encoder.overhead]
-    found: np.ndarray | None = None
+    embeddings: np.ndarray | None = None
     for batch in batches_by_tokens([len(ids[i]) for i in real], batch_tokens):
         chosen = [real[i] for i in batch]
         input_ids, mask = pad([ids[i] for i in chosen], parts.source.pad_token_id or 0, model.device)
@@ -70,13 +70,14 @@ def embed_texts(
             vectors = _embed(model, input_ids, mask, options).float().cpu().numpy()
         except ValueError as error:
             raise UserError(str(error)) from error
-        found = np.zeros((len(texts), vectors.shape[1]), np.float32) if found is None else found
-        found[chosen] = vectors
+        if embeddings is None:
+            embeddings = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        embeddings[chosen] = vectors
         if progress:
             progress(len(chosen))
-    if found is None:
+    if embeddings is None:
         raise UserError("there is no text to embed: every line is empty.")
-    return found
+    return embeddings
 
 
 def embed_file(
@@ -90,11 +91,16 @@ def embed_file(
 
     pooling: "flat", "mean" or the digits of a row's number; None: flat with a bridge, else mean.
     """
-    chosen = pooling or ("flat" if has_modules(parts.model) else "mean")
+    chosen = pooling or default_pooling(parts.model)
     texts = list(read_lines(file))
     with tqdm(total=len(texts), unit=" texts", disable=None, leave=False) as bar:
         row = int(chosen) if chosen.isdigit() else chosen
         return embed_texts(parts, texts, language, row, progress=bar.update, target_language=target_language)
+
+
+def default_pooling(model: Any) -> str:
+    """The bridge's rows side by side where there is a bridge, else the mean of the states."""
+    return "flat" if has_modules(model) else "mean"
 
 
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:

@@ -21,6 +21,7 @@ COLUMN, PAGE = 3.35, 6.9
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
+SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -67,8 +68,7 @@ def heat_maps(
     values = [value for panel in panels for row in panel.values for value in row if value is not None]
     least, most = (min(values) if low is None else low), max(values)
     widest, highest = max(len(p.columns) for p in panels), max(len(p.rows) for p in panels)
-    cell = 0.34 if numbers else 0.16
-    margin = 0.75 if not numbers else 0.45
+    cell, margin = (0.34, 0.45) if numbers else (0.16, 0.75)
     across = max(1, min(len(panels), int((PAGE - 0.7) // (widest * cell + margin))))
     down = ceil(len(panels) / across)
     width = max(COLUMN, across * (widest * cell + margin) + 0.7)
@@ -122,13 +122,13 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
         axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # whole markers, also at the top
         if len(series) > 1:
             handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
-            columns = 2 if len(panels) == 1 else 4
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(series)))
+            columns = min(2 if len(panels) == 1 else 4, len(series))
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
     return figure
 
 
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
-    """{panel's title: (name, value, sign)}: one bar each, the sign at its end, lying so that names can be read.
+    """{panel's title: (name, value, sign)}: a lying bar for each name, the value and its sign at the bar's end.
 
     changes: a value above zero has its plus.
     """
@@ -191,17 +191,13 @@ def points(
         for axis, (title, lines) in zip(axes, panels.items()):
             for name, values in lines.items():
                 number = series.index(name)
-                known = [(x, value, low, high) for x, (value, low, high) in enumerate(values) if value is not None]
                 shift = (number - (len(series) - 1) / 2) * step
-                below = [max(value - (value if low is None else low), 0.0) for _, value, low, _ in known]
-                above = [max((value if high is None else high) - value, 0.0) for _, value, _, high in known]
-                axis.errorbar(
-                    [x + shift for x, *_ in known],
-                    [value for _, value, *_ in known],
-                    yerr=[below, above],
-                    label=name,
-                    **{**look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5},
-                )
+                places = [x + shift for x, (value, _, _) in enumerate(values) if value is not None]
+                known = [(value, low, high) for value, low, high in values if value is not None]
+                below = [0.0 if low is None else max(value - low, 0.0) for value, low, _ in known]
+                above = [0.0 if high is None else max(high - value, 0.0) for value, _, high in known]
+                how = {**look(number), "linestyle": "none", "elinewidth": 0.8, "capsize": 1.5}
+                axis.errorbar(places, [value for value, _, _ in known], yerr=[below, above], label=name, **how)
             if levels is not None:
                 axis.plot(range(len(names)), levels[1], "_", color="#777777", markersize=14, label=levels[0], zorder=1)
             axis.set_xticks(range(len(names)), names)
@@ -214,6 +210,16 @@ def points(
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=2 if width == COLUMN else 4)
     return figure
+
+
+def save_picture(figure: Any, path: str | Path) -> Path:
+    """Write one file, in the form that its suffix names; returns its path. UserError for another suffix."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: a picture's name ends in {', '.join(SUFFIXES)}")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+    return path
 
 
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
@@ -238,15 +244,17 @@ def look(number: int) -> dict[str, Any]:
 
 def style() -> Any:
     """A context in which figures look alike. UserError without matplotlib."""
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
-    return rc_context(STYLE)  # type: ignore[arg-type]
+    return _matplotlib().rc_context(STYLE)
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches."""
-    from matplotlib.figure import Figure  # no pyplot: no display is needed, no state is left
+    """An empty figure, in inches. UserError without matplotlib."""
+    return _matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
-    return Figure(figsize=(width, height), layout="constrained")
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib.figure  # no pyplot: no display is needed, no state is left
+    except ImportError as error:
+        raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
+    return matplotlib

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Grid:
-    """What is tried on what; `run` does what is missing.
+    """A grid of scales and what was scored of it; `run` scores the rest.
 
     Args:
         alphas, betas: None: the thesis's. Of sequence-level normalization these are alpha = 1 and its values of gamma.
@@ -59,42 +60,36 @@ class Grid:
         sequence = self.normalization == "sequence"
         self.alphas = sorted(self.alphas or ((1.0,) if sequence else ALPHAS))
         self.betas = sorted(self.betas or (GAMMAS if sequence else BETAS))
-        for alpha in self.alphas:
-            for beta in self.betas:
-                try:
-                    model.factors(alpha, beta)
-                except ValueError as error:
-                    raise UserError(f"grid: {error}.") from error
+        for alpha, beta in product(self.alphas, self.betas):
+            try:
+                model.factors(alpha, beta)
+            except ValueError as error:
+                raise UserError(f"grid: {error}.") from error
         self.rows = self._kept()
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """All of them; neither scale may be 0 together with the other."""
-        assert self.alphas is not None
-        assert self.betas is not None
-        return [(alpha, beta) for alpha in self.alphas for beta in self.betas if alpha or beta]
+        """(alpha, beta) of the grid, without the point where both are 0."""
+        return [(alpha, beta) for alpha, beta in product(self.alphas or (), self.betas or ()) if alpha or beta]
 
     def settings(self) -> Row:
         """What the scores depend on, beside alpha and beta."""
         model = Path(self.pipeline.name)
         weights = sorted(model.glob("*.safetensors")) if model.is_dir() else []
+        kept, left_out = self.pipeline.model.generation_config.to_diff_dict(), ("alpha", "beta", "transformers_version")
         return {
             "model": self.pipeline.name,
             "weights": [size_and_crc(path) for path in weights],
             "normalization": self.normalization,
             "decoding": self.options,
-            "generation_config": self._generation(),
+            "generation_config": {name: value for name, value in kept.items() if name not in left_out},
             "sentences": len(self.sources),
             "sources": sha256_of_lines(self.sources),
             "references": [sha256_of_lines(lines) for lines in self.references],
         }
 
-    def _generation(self) -> Row:
-        kept = self.pipeline.model.generation_config.to_diff_dict()
-        return {name: value for name, value in kept.items() if name not in ("alpha", "beta", "transformers_version")}
-
     def _kept(self) -> list[Row]:
-        """The rows of an earlier run of this grid, or a part of one. Raises: UserError when it was another."""
+        """The rows of an earlier run of this grid. Raises: UserError when that was another grid."""
         path = self.folder / f"{STEM}.json"
         if not path.is_file():
             return []
@@ -112,7 +107,7 @@ class Grid:
         return rows
 
     def run(self, progress: bool = True) -> list[Row]:
-        """Score every point that is not there yet; what is done is written after each. Returns all rows."""
+        """Score every point that is not there yet; all rows are written after each. Returns those of this grid."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for alpha, beta in tqdm(self.missing(), unit=" points", disable=None if progress else True, leave=False):
             self.rows.append(self._like(alpha, beta) or self._score(alpha, beta))
@@ -126,10 +121,10 @@ class Grid:
         return [point for point in self.points if point not in there]
 
     def _like(self, alpha: float, beta: float) -> Row | None:
-        """A row of the same search with other scales."""
+        """The row of a point that the same search answers: of one gamma, with sequence-level normalization."""
         gamma = _gamma(alpha, beta)
-        found = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
-        return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in found), None)
+        same = (row for row in self.rows if self.normalization == "sequence" and row["gamma"] == gamma)
+        return next(({**row, "alpha": alpha, "beta": beta, "seconds": 0.0} for row in same), None)
 
     def _score(self, alpha: float, beta: float) -> Row:
         started = time.perf_counter()
@@ -147,7 +142,7 @@ class Grid:
 
 
 def best(rows: Iterable[Row]) -> Row:
-    """Of the highest BLEU; of several, the one with the largest weight of the language models."""
+    """The row of the highest BLEU; of several, the one with the largest weight of the language models."""
     return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.self_attention import Systems
-from hf_mlnmt.analysis.study import Study, file_name, named
+from hf_mlnmt.analysis.reading import Systems
+from hf_mlnmt.analysis.study import Study, file_name, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName, score
 from hf_mlnmt.evaluation.significance import marks, significance_tests
@@ -54,22 +54,22 @@ def collected_names(model: Any) -> list[str]:
 
 
 def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
-    """What can be left out of this model, of these questions or of all that make sense.
+    """What can be left out of this model for these questions, or for all that make sense.
 
     Raises: UserError if a question makes no sense for the model, or none does.
     """
     layers = collected_names(model)
     auxiliaries = list(getattr(model.config, "auxiliary_layers", None) or [])
     fused = auxiliaries if getattr(model.config, "information_fusion", False) else []
-    found = [Variant("layers", name, {"layer_mask": _without(i, layers)}) for i, name in enumerate(layers)]
+    every = [Variant("layers", name, {"layer_mask": _without(i, layers)}) for i, name in enumerate(layers)]
     for index, layer in enumerate(fused):
-        found.append(Variant("auxiliaries", f"auxiliary {layer}", {"auxiliary_mask": _without(index, fused)}))
+        every.append(Variant("auxiliaries", f"auxiliary {layer}", {"auxiliary_mask": _without(index, fused)}))
     if len(fused) > 1:
-        found.append(Variant("auxiliaries", "all auxiliaries", {"auxiliary_mask": [0.0] * len(fused)}))
-    found += [Variant("decoders", f"decoder on layer {layer}", {}, layer) for layer in auxiliaries]
+        every.append(Variant("auxiliaries", "all auxiliaries", {"auxiliary_mask": [0.0] * len(fused)}))
+    every += [Variant("decoders", f"decoder on layer {layer}", {}, layer) for layer in auxiliaries]
     asked = questions or QUESTIONS
-    lacking = [question for question in asked if not any(variant.question == question for variant in found)]
-    if lacking if questions else not found:
+    lacking = [question for question in asked if not any(variant.question == question for variant in every)]
+    if lacking if questions else not every:
         why = {
             "layers": "collects no encoder layers (layer aggregation and m-00 .. m-11 do)",
             "auxiliaries": "has no auxiliary information fusion (ms-<layers>-aif has)",
@@ -77,24 +77,25 @@ def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Va
         }
         reasons = "; it ".join(why[question] for question in lacking)
         raise UserError(f"{type(model).__name__} {reasons}. There is nothing to mask.")
-    return [variant for variant in found if variant.question in asked]
+    return [variant for variant in every if variant.question in asked]
 
 
-def _without(index: int, parts: Sequence[Any]) -> list[float]:
-    return [float(other != index) for other in range(len(parts))]
+def _without(index: int, names: Sequence[Any]) -> list[float]:
+    """A mask that leaves one out."""
+    return [float(other != index) for other in range(len(names))]
 
 
 def translations(
     parts: Parts, sources: Sequence[str], chosen: Sequence[Variant], **decoding: Any
 ) -> dict[str, list[str]]:
     """{name: translations}: the whole model's first, then each variant's; `decoding`: TranslationPipeline's options."""
-    found = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
+    outputs = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
     for variant in chosen:
         used = parts
         if variant.auxiliary is not None:
             used = parts._replace(model=parts.model.auxiliary_translator(variant.auxiliary))
-        found[variant.name] = list(TranslationPipeline(used)(list(sources), **decoding, **variant.arguments))
-    return found
+        outputs[variant.name] = list(TranslationPipeline(used)(list(sources), **decoding, **variant.arguments))
+    return outputs
 
 
 def rows(
@@ -108,23 +109,16 @@ def rows(
     trials: int = 10_000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
-    """A row for the whole model, then one for each variant: BLEU, difference, p-values and the mark of them."""
+    """A row for the whole model, then one for each variant: BLEU, difference, p-values and their mark."""
     how: dict[str, Any] = {"protocol": protocol, "language": language, "metrics": ["BLEU"], "seed": seed}
     tests = significance_tests(outputs, references, bootstrap=bootstrap, trials=trials, **how)
     signs = marks({name: results["BLEU"].approximate_randomisation for name, results in tests.items()})
-    found: list[dict[str, Any]] = []
-    for name, question in {WHOLE: "", **{variant.name: variant.question for variant in chosen}}.items():
-        row = {
-            "question": question,
-            "without": name,
-            "BLEU": score(outputs[name], references, bootstrap=0, **how)["BLEU"],
-        }
-        if name == WHOLE:
-            row |= {"difference": 0.0, "sign": ""}
-        else:
-            row |= {**tests[name]["BLEU"].to_dict(), "sign": signs[name]}
-        found.append(row)
-    return found
+    made: list[dict[str, Any]] = []
+    for name, question in [(WHOLE, ""), *((variant.name, variant.question) for variant in chosen)]:
+        bleu = score(outputs[name], references, bootstrap=0, **how)["BLEU"]
+        tested = {"difference": 0.0} if name == WHOLE else tests[name]["BLEU"].to_dict()
+        made.append({"question": question, "without": name, "BLEU": bleu, **tested, "sign": signs.get(name, "")})
+    return made
 
 
 def masking_study(
@@ -142,10 +136,8 @@ def masking_study(
     """
     chosen = {}
     for name, parts in systems.items():
-        try:
+        with naming(name):
             chosen[name] = variants(parts.model, questions)
-        except UserError as error:
-            raise named(name, error) from error
     study, panels = Study("masking"), {}
     for name, parts in systems.items():
         tell(f"{name}: {1 + len(chosen[name])} translations of {len(sources)} sentences")
@@ -153,18 +145,15 @@ def masking_study(
         for what, lines in outputs.items():
             text = "".join(line.replace("\n", " ") + "\n" for line in lines)
             study.texts[f"translations/{file_name(f'{name}.{what}')}.txt"] = text
-        found = [{"system": name, **row} for row in rows(outputs, chosen[name], references, **scoring)]
-        study.rows += found
-        study.summary += [
-            {
-                "system": name,
-                "without": row["without"] if row["question"] != "decoders" else f"only the {row['without']}",
-                "BLEU": round(row["BLEU"], 2),
-                "difference": "" if row["without"] == WHOLE else f"{row['difference']:+.2f}{row['sign']}",
-            }
-            for row in found
-        ]
-        bars = [(row["without"], row["difference"], row["sign"]) for row in found if row["without"] != WHOLE]
-        panels[f"{name}: {found[0]['BLEU']:.2f} BLEU"] = bars
+        whole, *others = rows(outputs, chosen[name], references, **scoring)
+        for row in (whole, *others):
+            study.rows.append({"system": name, **row})
+            without = f"only the {row['without']}" if row["question"] == "decoders" else row["without"]
+            change = "" if row is whole else f"{row['difference']:+.2f}{row['sign']}"
+            study.summary.append(
+                {"system": name, "without": without, "BLEU": round(row["BLEU"], 2), "difference": change}
+            )
+        bars = [(row["without"], row["difference"], row["sign"]) for row in others]
+        panels[f"{name}: {whole['BLEU']:.2f} BLEU"] = bars
     study.figures["masking"] = figures.bars(panels, "change of BLEU", changes=True)
     return study

@@ -1,7 +1,7 @@
 """Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
 
-What no score says is wrong with a translation. Words are runs of letters (and digits) without case; a translation may
-be counted under several headings:
+Faults of translations that no score names. Words are runs of letters (and digits) without case; a translation may be
+counted under several headings:
 
 empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
@@ -59,12 +59,10 @@ def is_copied(source: str, output: str, reference: str) -> bool:
 
 def has_run(text: str) -> bool:
     """Whether a phrase of 2 to 4 words stands twice in a row, or one word three times."""
-    found = words(text)
-    for length in (1, 2, 3, 4):
-        times = 3 if length == 1 else 2
-        for start in range(len(found) - times * length + 1):
-            phrase = found[start : start + length]
-            if found[start : start + times * length] == phrase * times:
+    spoken = words(text)
+    for length, times in ((1, 3), (2, 2), (3, 2), (4, 2)):
+        for start in range(len(spoken) - times * length + 1):
+            if spoken[start : start + times * length] == spoken[start : start + length] * times:
                 return True
     return False
 
@@ -76,9 +74,8 @@ def is_repeated(source: str, output: str, reference: str) -> bool:
 
 def is_untranslated(source: str, output: str, reference: str) -> bool:
     """At least half of the words are the source's and not the reference's."""
-    found = words(output)
-    left = [word for word in found if word in set(words(source)) - set(words(reference))]
-    return bool(found) and 2 * len(left) >= len(found)
+    written, kept = words(output), set(words(source)) - set(words(reference))
+    return bool(written) and 2 * sum(word in kept for word in written) >= len(written)
 
 
 KINDS: dict[str, Callable[[str, str, str], bool]] = {
@@ -100,23 +97,27 @@ def output_statistics(
     `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
     several references the first is compared with.
     """
-    sets: list[Sequence[Any]] = reference_lists(references)  # type: ignore[assignment]
-    check_counts(
-        outputs, [*sets, sources], ["the output", *(f"reference {i + 1}" for i in range(len(sets))), "the source"]
-    )
+    sets = reference_lists(references)
+    _check("the output", outputs, sets, len(sources))
     kinds = dict(KINDS)
     if is_off_target is not None:
         kinds["off_target"] = lambda source, output, reference: is_off_target(output)
-    found: dict[str, Any] = {"sentences": len(outputs)}
-    found["length_ratio"] = score(outputs, references, metrics=["BLEU"], bootstrap=0).length_ratio
+    statistics: dict[str, Any] = {"sentences": len(outputs)}
+    statistics["length_ratio"] = score(outputs, references, metrics=["BLEU"], bootstrap=0).length_ratio
     for kind, is_so in kinds.items():
         lines = [
             number
             for number, (source, output, reference) in enumerate(zip(sources, outputs, sets[0], strict=True), start=1)
             if is_so(source, output, reference or "")
         ]
-        found[kind] = {"share": len(lines) / len(outputs), "lines": lines}
-    return found
+        statistics[kind] = {"share": len(lines) / len(outputs), "lines": lines}
+    return statistics
+
+
+def _check(name: str, outputs: Lines, references: Sequence[Sequence[str | None]], sources: int) -> None:
+    """UserError unless there are as many outputs as lines of every reference, and as sources."""
+    names = [name, *(f"reference {number}" for number in range(1, len(references) + 1)), "the source"]
+    check_counts(outputs, [*references, [None] * sources], names)
 
 
 def sentence_scores(outputs: Lines, references: References) -> list[float]:
@@ -126,13 +127,13 @@ def sentence_scores(outputs: Lines, references: References) -> list[float]:
     sets = reference_lists(references)
     check_counts(outputs, sets)
     metric = CHRF()
-    found = []
-    for index, output in enumerate(outputs):
-        given: Sequence[Any] = [lines[index] for lines in sets if lines[index] is not None]
-        found.append(float(metric.sentence_score(output, list(given)).score))
-    return found
+    scores = []
+    for output, *given in zip(outputs, *sets, strict=True):
+        scores.append(float(metric.sentence_score(output, [line for line in given if line is not None]).score))
+    return scores
 
 
+METRICS = ("BLEU", "chrF")
 SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31, 41]}
 """The smallest length of every group but the first."""
 
@@ -157,7 +158,7 @@ def group_names(starts: Sequence[int]) -> list[str]:
 
 
 def group_indices(lengths: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
-    """The sentences of each group."""
+    """The sentences of each group, by their numbers from 0."""
     groups: list[list[int]] = [[] for _ in range(len(starts) + 1)]
     for index, length in enumerate(lengths):
         groups[bisect_right(starts, length)].append(index)
@@ -172,7 +173,7 @@ def scores_by_length(
     *,
     protocol: ProtocolName = "cased",
     language: str | None = None,
-    metrics: Sequence[str] = ("BLEU", "chrF"),
+    metrics: Sequence[str] = METRICS,
     bootstrap: int = 1000,
     seed: int = 12345,
 ) -> list[dict[str, Any]]:
@@ -182,35 +183,23 @@ def scores_by_length(
     """
     sets = reference_lists(references)
     for name, lines in systems.items():
-        check_counts(
-            lines, [*sets, list(map(str, lengths))], [name, *(f"reference {i + 1}" for i in range(len(sets))), "source"]
-        )
-    found = []
+        _check(name, lines, sets, len(lengths))
+    how: Any = {"protocol": protocol, "language": language, "metrics": metrics, "seed": seed}
+    rows = []
     for group, indices in zip(group_names(starts), group_indices(lengths, starts), strict=True):
         chosen = [[lines[i] for i in indices] for lines in sets]
         for name, lines in systems.items():
-            how: Any = {"protocol": protocol, "language": language, "metrics": metrics, "seed": seed}
             # Of one sentence all resamples are the same.
             resamples = bootstrap if len(indices) > 1 else 0
             scores = score([lines[i] for i in indices], chosen, bootstrap=resamples, **how) if indices else None
             for metric in metrics:
                 value = scores.metrics[metric] if scores else None  # type: ignore[index]
                 low, high = (value.ci if value else None) or (None, None)
-                found.append(
-                    {
-                        "system": name,
-                        "source_length": group,
-                        "sentences": len(indices),
-                        "metric": metric,
-                        "score": value.score if value else None,
-                        "low": low,
-                        "high": high,
-                    }
-                )
-    return found
+                row = {"system": name, "source_length": group, "sentences": len(indices), "metric": metric}
+                rows.append({**row, "score": value.score if value else None, "low": low, "high": high})
+    return rows
 
 
-METRICS = ("BLEU", "chrF")
 SOURCE, TARGET = "the source's", "the reference's"
 SHOWN = 20
 
@@ -230,7 +219,7 @@ def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
 
 @dataclass(frozen=True)
 class OutputAnalysis:
-    """What is to be said of the translations of one test set, {system: ...}, the baseline first.
+    """What is known of the translations of one test set, {system: ...}, the baseline first.
 
     chrf: of each sentence. lengths: rows of scores_by_length. statistics: of output_statistics. Both are empty where
     the sources are not known.
@@ -247,8 +236,8 @@ class OutputAnalysis:
     def shares(self) -> list[dict[str, Any]]:
         """A row for each system: length ratio, and the share of each kind of faulty outputs."""
         return [
-            {"system": name, "length_ratio": found["length_ratio"]} | {kind: of["share"] for kind, of in _kinds(found)}
-            for name, found in self.statistics.items()
+            {"system": name, "length_ratio": of["length_ratio"], **{kind: one["share"] for kind, one in _kinds(of)}}
+            for name, of in self.statistics.items()
         ]
 
     def differences(self, count: int = SHOWN) -> dict[str, list[dict[str, Any]]]:
@@ -261,13 +250,13 @@ class OutputAnalysis:
             raise UserError(f"{count} sentences: expected at least 1.")
         baseline, *others = self.outputs
         before = self.chrf[baseline]
-        found = {}
+        rows = {}
         for name in others:
             after = self.chrf[name]
             ordered = sorted(range(len(after)), key=lambda i: (before[i] - after[i], i))
             gains = [i for i in ordered if after[i] > before[i]][:count]
             losses = [i for i in ordered if after[i] < before[i]][-count:]
-            found[name] = [
+            rows[name] = [
                 {
                     "line": i + 1,
                     "difference": after[i] - before[i],
@@ -280,7 +269,7 @@ class OutputAnalysis:
                 }
                 for i in [*gains, *losses]
             ]
-        return found
+        return rows
 
     def studies(self, count: int = SHOWN) -> list[Study]:
         """Files, figures and a summary of all: lengths and statistics where sources are known, then differences."""
@@ -297,7 +286,7 @@ def analyse_outputs(
     languages: Mapping[str, Lines] | None = None,
     **scoring: Any,
 ) -> OutputAnalysis:
-    """Everything that can be said of one run of each system.
+    """`OutputAnalysis` of one run of each system.
 
     Args:
         sources: None where they are not known; then there are no lengths and no statistics.
@@ -323,29 +312,27 @@ def analyse_outputs(
     return OutputAnalysis(outputs, references[0], sources, chrf, lengths, statistics, unit)
 
 
-def _kinds(found: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(kind, value) for kind, value in found.items() if isinstance(value, Mapping)]
+def _kinds(statistics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(kind, value) for kind, value in statistics.items() if isinstance(value, Mapping)]
 
 
 def _length_study(analysis: OutputAnalysis) -> Study:
     """BLEU and chrF of each group, points with intervals; the count of sentences stands below each group's name.
 
-    A group that no sentence is in has its rows, and no place in the figure.
+    A group without sentences has rows, and no place in the figure.
     """
     study = Study("lengths", rows=[dict(row) for row in analysis.lengths])
     counts = {row["source_length"]: row["sentences"] for row in study.rows}
     drawn = [group for group, count in counts.items() if count]
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
-    scores: dict[tuple[str, str], dict[str, str]] = {}
+    lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in study.rows:
-        line = scores.setdefault((row["metric"], row["system"]), {})
+        line = lines.setdefault((row["metric"], row["system"]), {"system": row["system"], "metric": row["metric"]})
         line[row["source_length"]] = "" if row["score"] is None else f"{row['score']:.2f}"
         if row["source_length"] in drawn:
             interval = (row["score"], row["low"], row["high"])
             panels.setdefault(row["metric"], {}).setdefault(row["system"], []).append(interval)
-    for metric in METRICS:
-        lines = {system: line for (name, system), line in scores.items() if name == metric}
-        study.summary += [{"system": system, "metric": metric, **line} for system, line in lines.items()]
+    study.summary = sorted(lines.values(), key=lambda line: METRICS.index(line["metric"]))
     study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
     labels = [f"{group}\n({counts[group]:,})" for group in drawn]
     study.figures["lengths"] = figures.points(panels, labels, f"source length in {analysis.unit} (sentences)", "score")
@@ -356,17 +343,17 @@ def _statistics_study(analysis: OutputAnalysis) -> Study:
     """Shares of faulty outputs, with the lines."""
     study = Study("statistics")
     panels: dict[str, list[tuple[str, float, str]]] = {}
-    for name, found in analysis.statistics.items():
+    for name, statistics in analysis.statistics.items():
+        ratio, kinds = statistics["length_ratio"], _kinds(statistics)
         study.rows += [
             {"system": name, "kind": kind, "share": value["share"], "lines": " ".join(map(str, value["lines"]))}
-            for kind, value in _kinds(found)
+            for kind, value in kinds
         ]
-        study.rows.append({"system": name, "kind": "length_ratio", "share": found["length_ratio"]})
-        shares = {kind.replace("_", " "): 100 * value["share"] for kind, value in _kinds(found)}
-        text = {kind: f"{share:.2f} %" for kind, share in shares.items()}
-        study.summary.append({"system": name, "length ratio": round(found["length_ratio"], 3), **text})
-        title = f"{name}: length ratio {found['length_ratio']:.3f}"
-        panels[title] = [(kind, share, "") for kind, share in shares.items()]
+        study.rows.append({"system": name, "kind": "length_ratio", "share": ratio})
+        bars = [(kind.replace("_", " "), 100 * value["share"], "") for kind, value in kinds]
+        text = {kind: f"{share:.2f} %" for kind, share, _ in bars}
+        study.summary.append({"system": name, "length ratio": round(ratio, 3), **text})
+        panels[f"{name}: length ratio {ratio:.3f}"] = bars
     study.figures["statistics"] = figures.bars(panels, "outputs (%)")
     return study
 
@@ -376,19 +363,12 @@ def _difference_study(analysis: OutputAnalysis, count: int) -> Study:
     study = Study("differences")
     baseline = next(iter(analysis.outputs))
     panels = {}
-    for name, found in analysis.differences(count).items():
-        study.rows += [{"system_name": name, "baseline_name": baseline, **row} for row in found]
-        study.summary += [
-            {
-                "system": name,
-                "line": row["line"],
-                "chrF": f"{row['difference']:+.1f}",
-                baseline: row["baseline"],
-                "other": row["system"],
-            }
-            for row in [*found[:3], *found[-3:]]
-        ]
-        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in found]
+    for name, rows in analysis.differences(count).items():
+        study.rows += [{"system_name": name, "baseline_name": baseline, **row} for row in rows]
+        for row in [*rows[:3], *rows[-3:]]:
+            line = {"system": name, "line": row["line"], "chrF": f"{row['difference']:+.1f}"}
+            study.summary.append({**line, baseline: row["baseline"], "other": row["system"]})
+        panels[f"{name} less {baseline}"] = [(f"line {row['line']}", row["difference"], "") for row in rows]
     study.figures["differences"] = figures.bars(panels, "difference of chrF", changes=True)
     return study
 
@@ -421,9 +401,9 @@ def domain_study(
                     row |= {**tested, "sign": comparison.mark(system, test, protocol, metric)}
                 study.rows.append(row)
                 panels.setdefault(metric, {}).setdefault(system, []).append((value, low, high))
-        for model, found in (perplexities or {}).get(test, {}).items():
-            row = {"test": test, "sentences": found.sentences, "system": model}
-            values = (found.per_subword, found.per_word, found.bits_per_byte)
+        for model, perplexity in (perplexities or {}).get(test, {}).items():
+            row = {"test": test, "sentences": perplexity.sentences, "system": model}
+            values = (perplexity.per_subword, perplexity.per_word, perplexity.bits_per_byte)
             study.rows += [{**row, "measure": name, "value": value} for name, value in zip(MEASURES, values)]
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in study.rows:

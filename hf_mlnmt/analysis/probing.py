@@ -1,16 +1,14 @@
 """Probing: how well a classifier reads a property of the sentence from a frozen encoder's vector of it.
 
-References: thesis on joint attention, sections 4.5.4 (table 4.8) and 5.6.1 (table 5.5); Conneau et al. 2018.
+References: thesis on joint attention, sections 4.5.4 (table 4.8) and 5.6.1 (table 5.5); "Dual contextual module",
+section 6; Conneau et al. 2018.
 
-Sentence vectors of a frozen encoder: the mean of a layer's states over the real positions, kept on disk.
+Sentence vectors: the mean of a layer's states over the real positions, kept on disk. Layers: 0 the embeddings, 1 .. L
+the encoder's layers as they hand on their states, L after the layer norm that ends a pre-norm encoder; </s> is a
+position like the others.
 
-Reference: thesis on joint attention, section 4.5.4. Layers: 0 the embeddings, 1 .. L the encoder's layers as they hand
-on their states, L after the layer norm that ends a pre-norm encoder; </s> is a position like the others.
-
-The classifiers of probing: a two-layer perceptron as in the papers, and logistic regression beside it.
-
-Reference: thesis on joint attention, sections 4.5.4 and 5.6.1; "Dual contextual module", section 6: two layers, L2 of
-1e-4 on the hidden layer, RMSProp, up to 100 epochs, stopped early by the accuracy on dev.
+Classifiers: logistic regression, and the papers' two-layer perceptron: L2 of 1e-4 on the hidden layer, RMSProp, up to
+100 epochs, stopped early by the accuracy on dev.
 
 | preset | source | learning rate | batch |
 | --- | --- | --- | --- |
@@ -21,8 +19,6 @@ Departs, the texts being silent: 200 hidden units, ReLU; L2 is lambda |W|^2 of t
 mean cross-entropy; RMSProp with PyTorch's other settings; training stops when dev has not improved for 5 epochs, and
 the best epoch's weights are used; vectors are standardised (mean and deviation of the training part), for both
 classifiers. Logistic regression: scikit-learn's, C = 1.
-
-The study of probing: several systems on several tasks, resumable, as rows and points with intervals.
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -52,9 +49,8 @@ from hf_mlnmt.analysis.probing_tasks import (
     read_task,
     word_content_task,
 )
-from hf_mlnmt.analysis.reading import encode_sources, encoder_passes, usable_indices
-from hf_mlnmt.analysis.self_attention import Systems
-from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path, write_json
 from hf_mlnmt.generation.languages import has_modules
@@ -70,14 +66,9 @@ def masked_mean(states: Tensor, real: Tensor) -> Tensor:
     return states.float().masked_fill(~kept, 0.0).sum(1) / kept.sum(1)
 
 
-def layer_count(model: Any) -> int:
-    """L: layers of the encoder."""
-    return int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
-
-
 def check_layer(model: Any, layer: int | None) -> int:
     """The layer asked for, the last for None. Raises: UserError if it is not there."""
-    last = layer_count(model)
+    last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
     if layer is not None and not 0 <= layer <= last:
         raise UserError(f"layer {layer}: this encoder has 0 (embeddings) to {last}.")
     return last if layer is None else layer
@@ -87,16 +78,16 @@ def mean_states(
     parts: Parts, sources: Sequence[Sequence[int]], layers: Sequence[int], batch_tokens: int = 4096
 ) -> dict[int, Tensor]:
     """{layer: (sentences, width)} of token ids, on the CPU."""
-    found: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
+    vectors: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
     for one in encoder_passes(parts, sources, batch_tokens, output_hidden_states=True):
         for layer in layers:
-            vectors = masked_mean(one.output.hidden_states[layer], one.source_real).cpu()
-            found[layer].update(zip(one.indices, vectors, strict=True))
-    return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in found.items()}
+            means = masked_mean(one.output.hidden_states[layer], one.source_real).cpu()
+            vectors[layer].update(zip(one.indices, means, strict=True))
+    return {layer: torch.stack([rows[i] for i in range(len(sources))]) for layer, rows in vectors.items()}
 
 
 def fingerprint(model: Any) -> str:
-    """A digest of the encoder's weights (of several, the model's) and of the config: what the vectors depend on."""
+    """A digest of what the vectors depend on: the config and the encoder's weights; of several encoders the model's."""
     fields = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
     encoder = model if has_modules(model) else model.get_encoder()
     return Digest("sha256").value(fields).weights(encoder.state_dict(), shapes=False).hex()
@@ -111,7 +102,7 @@ def cached_states(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> dict[int, Tensor]:
-    """As `mean_states` of texts; with a folder `cache`, what is there is read, and what is not is computed and written.
+    """As `mean_states`, of texts; with a folder `cache`, vectors in it are read, and others are computed and written.
 
     A file holds one layer of some thousand sentences, under a name made from the encoder's weights and the token ids;
     an interrupted run goes on behind the last one.
@@ -120,33 +111,23 @@ def cached_states(
     if cache is None:
         return mean_states(parts, sources, layers, batch_tokens)
     of_model = fingerprint(parts.model)
-    found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    vectors: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     for start in range(0, len(sources), CHUNK):
         chunk = sources[start : start + CHUNK]
-        paths = {layer: Path(cache) / f"{_name(of_model, layer, chunk)}.safetensors" for layer in layers}
-        known = {layer: _read_states(path) for layer, path in paths.items()}
-        lacking = [layer for layer in layers if known[layer] is None]
-        computed = mean_states(parts, chunk, lacking, batch_tokens) if lacking else {}
-        for layer in lacking:
-            with atomic_path(paths[layer]) as temporary:
-                save_file({"states": computed[layer]}, temporary)
+        names = {layer: Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32] for layer in layers}
+        paths = {layer: Path(cache) / f"{name}.safetensors" for layer, name in names.items()}
+        states: dict[int, Tensor] = {}
+        for layer, path in paths.items():
+            with suppress(FileNotFoundError, SafetensorError, KeyError):  # none, or half a file
+                states[layer] = load_file(path)["states"]
+        if lacking := [layer for layer in layers if layer not in states]:
+            for layer, computed in mean_states(parts, chunk, lacking, batch_tokens).items():
+                states[layer] = computed
+                with atomic_path(paths[layer]) as temporary:
+                    save_file({"states": computed}, temporary)
         for layer in layers:
-            states = computed[layer] if layer in computed else known[layer]
-            assert states is not None
-            found[layer].append(states)
-    return {layer: torch.cat(chunks) for layer, chunks in found.items()}
-
-
-def _name(of_model: str, layer: int, chunk: Sequence[Sequence[int]]) -> str:
-    return Digest("sha256").text(f"{of_model} {layer} {chunk}").hex()[:32]
-
-
-def _read_states(path: Path) -> Tensor | None:
-    """The file's vectors; None if there is none, or half a one."""
-    try:
-        return load_file(path)["states"]
-    except (FileNotFoundError, SafetensorError, KeyError):
-        return None
+            vectors[layer].append(states[layer])
+    return {layer: torch.cat(chunks) for layer, chunks in vectors.items()}
 
 
 @dataclass(frozen=True)
@@ -168,7 +149,7 @@ Vectors = Mapping[Part, Tensor]
 
 @dataclass(frozen=True)
 class Predictions:
-    """`test`: the classes named for the test part; accuracy on dev; the epoch whose weights are used, 0: no epochs."""
+    """`test`: the classes predicted for the test part; `epoch`: the one whose weights are used, 0 without epochs."""
 
     test: Tensor
     dev_accuracy: float
@@ -184,7 +165,7 @@ def standardized(vectors: Vectors) -> dict[Part, Tensor]:
 def train_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> Predictions:
-    """Train on "train", stop by "dev", name the classes of "test". vectors (sentences, width), labels (sentences,).
+    """Train on "train", stop by "dev", predict "test". vectors (sentences, width), labels (sentences,).
 
     The same seed gives the same result; the caller's random numbers are left as they are.
     """
@@ -227,15 +208,14 @@ def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
 
 
 def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
-    """scikit-learn's on the same vectors; "dev" only says how it does there. Raises: UserError without scikit-learn."""
+    """scikit-learn's on the same vectors; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
         raise UserError("logistic regression needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
     arrays = {part: x.numpy() for part, x in standardized(vectors).items()}
     model = LogisticRegression(max_iter=1000).fit(arrays["train"], labels["train"].numpy())
-    dev = torch.from_numpy(model.predict(arrays["dev"]))
-    test = torch.from_numpy(model.predict(arrays["test"]))
+    dev, test = (torch.from_numpy(model.predict(arrays[part])) for part in ("dev", "test"))
     return Predictions(test, (dev == labels["dev"]).double().mean().item())
 
 
@@ -252,12 +232,20 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
 
 
 def probe_key(
-    parts: Parts, task: ProbingTask, layer: int | str, classifier: Classifier, settings: MlpSettings, seed: int
+    parts: Parts,
+    task: ProbingTask,
+    layer: int | str,
+    classifier: Classifier,
+    settings: MlpSettings,
+    seed: int,
+    **reading: Any,
 ) -> str:
-    """A digest of all that a probe's result depends on, to recognise one that is done."""
+    """A digest of all that a probe's result depends on, to recognise one that is done; `reading` as of `probe`."""
     texts = [(part, task.texts[part], task.labels[part]) for part in PARTS]
     used = {**asdict(settings), "seed": seed} if classifier == "mlp" else {}
+    languages = {name: reading[name] for name in ("source_language", "target_language") if reading.get(name)}
     content = [fingerprint(parts.model), layer, classifier, used, task.classes, texts]
+    content += [languages] if languages else []  # keys of before have none
     return Digest("sha256").value(content).hex()[:16]
 
 
@@ -271,43 +259,42 @@ def probe(
     cache: str | Path | None = None,
     **reading: Any,
 ) -> dict[str, Any]:
-    """One row: accuracy on the test part in percent with its 95 % interval, and what it is to be compared with.
+    """One row: accuracy on the test part in percent with its 95 % interval, and that of the most frequent class.
 
     layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
-    `majority`: the accuracy of the most frequent class; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
+    `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
     `dev`, `test`: sentences. `reading`: batch_tokens, source_language, target_language of `cached_states`.
     """
     vectors = {part: _vectors(parts, task.texts[part], layer, cache, **reading) for part in PARTS}
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
-        found = train_mlp(vectors, labels, len(task.classes), settings, seed)
+        predictions = train_mlp(vectors, labels, len(task.classes), settings, seed)
     else:
-        found = train_logistic_regression(vectors, labels)
-    right, count = int((found.test == labels["test"]).sum()), len(labels["test"])
+        predictions = train_logistic_regression(vectors, labels)
+    right, count = int((predictions.test == labels["test"]).sum()), len(labels["test"])
     low, high = wilson_interval(right, count)
-    sizes = {str(part): len(task.texts[part]) for part in PARTS}
     scores = {"accuracy": right / count, "low": low, "high": high, "majority": task.majority}
-    scores["dev_accuracy"] = found.dev_accuracy
+    scores["dev_accuracy"] = predictions.dev_accuracy
     return {
         "task": task.name,
         "layer": layer,
         "classifier": classifier,
         **{name: 100 * value for name, value in scores.items()},
-        "epoch": found.epoch or None,
+        "epoch": predictions.epoch or None,
         "classes": len(task.classes),
-        **sizes,
+        **{str(part): len(task.texts[part]) for part in PARTS},
     }
 
 
 def _vectors(
     parts: Parts, texts: Sequence[str], layer: int | str, cache: str | Path | None = None, **reading: Any
 ) -> torch.Tensor:
-    """(sentences, width): a layer's mean states, or the model's embeddings, which are not kept."""
+    """(sentences, width): a layer's mean states, or the model's embeddings, which are not cached."""
     if isinstance(layer, int):
         return cached_states(parts, texts, [layer], cache, **reading)[layer]
     pooling = int(layer.removeprefix("row ")) if layer.startswith("row ") else layer
-    found = embed_texts(parts, texts, reading.get("source_language"), pooling, reading.get("batch_tokens") or 4096)
-    return torch.from_numpy(found)
+    batch_tokens = reading.get("batch_tokens") or 4096
+    return torch.from_numpy(embed_texts(parts, texts, reading.get("source_language"), pooling, batch_tokens))
 
 
 DONE = "probes"  # folder of finished probes, a file each
@@ -337,10 +324,8 @@ def make_tasks(
     """
     fit = {}
     for name, lines in texts.items():
-        kept = set(range(len(lines)))
-        for parts in systems.values():
-            kept &= set(usable_indices(parts, lines, *languages))
-        fit[name] = [lines[i] for i in sorted(kept)]
+        usable = [set(usable_indices(parts, lines, *languages)) for parts in systems.values()]
+        fit[name] = [lines[i] for i in sorted(set.intersection(*usable))]
     first = next(iter(fit.values()))
     makers: dict[str, Callable[[], ProbingTask]] = {
         "length": lambda: length_task(first, seed, sizes),
@@ -352,7 +337,7 @@ def make_tasks(
 
 
 def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """Of files, and of all of SentEval's files in folders."""
+    """The tasks of SentEval's files, and of all such files in folders."""
     return [read_task(file) for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
@@ -369,7 +354,7 @@ def probing_study(
     pooling: str | None = None,
     **reading: Any,
 ) -> Study:
-    """Every system on every task; each result is written into `folder` at once, and read there when it is asked again.
+    """Every system on every task; each result is written into `folder` at once, and read from there the next time.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
     embeddings (of an attention bridge, where there is one) in place of a layer's states.
@@ -385,16 +370,17 @@ def probing_study(
             for layer in chosen[name]:
                 for classifier in classifiers or CLASSIFIERS:
                     settings = PRESETS[preset]
-                    key = probe_key(parts, task, layer, classifier, settings, seed)
-                    row = _read_row(path := Path(folder) / DONE / f"{key}.json")
-                    if row is None:
+                    key = probe_key(parts, task, layer, classifier, settings, seed, **reading)
+                    path = Path(folder) / DONE / f"{key}.json"
+                    if path.is_file():
+                        row = json.loads(path.read_text(encoding="utf-8"))
+                    else:
                         vectors = cache or Path(folder) / "vectors"
                         row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)
                         write_json(path, row)
                         place = f"layer {layer}" if isinstance(layer, int) else layer
                         tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
                     study.rows.append({"system": name, **row})
-    several = len({row["layer"] for row in study.rows}) > 1
     study.summary = [
         {
             **{key: row[key] for key in ("system", "task", "layer", "classifier")},
@@ -404,21 +390,20 @@ def probing_study(
         }
         for row in study.rows
     ]
-    study.figures["probing"] = _figure(study.rows, several)
+    study.figures["probing"] = _figure(study.rows)
     return study
 
 
 def _layers(name: str, parts: Any, layers: Sequence[int] | None) -> list[int]:
-    if has_modules(parts.model):
-        raise named(name, UserError("a model of several encoders is read at its bridge: give a pooling, such as flat."))
-    try:
-        return [check_layer(parts.model, layer) for layer in layers] if layers else [layer_count(parts.model)]
-    except UserError as error:
-        raise named(name, error) from error
+    with naming(name):
+        if has_modules(parts.model):
+            raise UserError("a model of several encoders is read at its bridge: give a pooling, such as flat.")
+        return [check_layer(parts.model, layer) for layer in layers or (None,)]
 
 
-def _figure(rows: Sequence[dict[str, Any]], several: bool) -> Any:
+def _figure(rows: Sequence[dict[str, Any]]) -> Any:
     names = list(dict.fromkeys(row["task"] for row in rows))
+    several = len({row["layer"] for row in rows}) > 1
     titles = {"mlp": "two-layer perceptron", "logistic": "logistic regression"}
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for row in rows:
@@ -428,7 +413,3 @@ def _figure(rows: Sequence[dict[str, Any]], several: bool) -> Any:
     majorities = {row["task"]: row["majority"] for row in rows}
     levels = "most frequent class", [majorities[name] for name in names]
     return figures.points(panels, names, "", "accuracy (%)", levels)
-
-
-def _read_row(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

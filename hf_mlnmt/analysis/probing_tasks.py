@@ -1,7 +1,7 @@
 """Probing tasks: sentences with a label each, in three parts; made from any raw text, without annotation.
 
 References: Conneau et al. 2018, "What you can cram into a single $&!#* vector", section 2 (sentence length, word
-content, bigram shift); thesis on joint attention, section 4.5.4. Their own files are read by probing_tasks.py.
+content, bigram shift); thesis on joint attention, section 4.5.4.
 
 | task | label | made how |
 | --- | --- | --- |
@@ -12,9 +12,8 @@ content, bigram shift); thesis on joint attention, section 4.5.4. Their own file
 
 Words are runs of letters; a sentence that stands in the text twice is taken once.
 
-SentEval's probing files: one example a line, `tr`, `va` or `te`, a label and the sentence, separated by tabs.
-
-Reference: Conneau et al. 2018, "What you can cram into a single $&!#* vector"; the files of its repository.
+SentEval's probing files, those of Conneau et al.: one example a line, `tr`, `va` or `te`, a label and the sentence,
+separated by tabs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -63,13 +62,13 @@ def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> Prob
     """
     if lacking := [part for part in PARTS if not examples.get(part)]:
         raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
-    found = {label for label, _ in examples["train"]}
-    classes = sorted(found, key=lambda label: label.zfill(9) if label.isdigit() else label)
+    trained = {label for label, _ in examples["train"]}
+    classes = sorted(trained, key=lambda label: label.zfill(9) if label.isdigit() else label)
     if len(classes) < 2:
         raise UserError(f"task {name}: every training sentence has the label {classes[0]!r}; expected at least two.")
     numbers = {label: number for number, label in enumerate(classes)}
     for part in PARTS:
-        if unseen := sorted({label for label, _ in examples[part]} - set(numbers)):
+        if unseen := sorted({label for label, _ in examples[part]} - trained):
             raise UserError(f"task {name}: label {unseen[0]!r} is in {part} and never in train.")
     texts = {part: [text for _, text in examples[part]] for part in PARTS}
     labels = {part: [numbers[label] for label, _ in examples[part]] for part in PARTS}
@@ -88,17 +87,15 @@ def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict
     if len(shuffled) < sum(sizes):
         tenth = min(len(shuffled) // 10, *sizes[1:])
         sizes = (min(len(shuffled) - 2 * tenth, sizes[0]), tenth, tenth)
-    ends = [sizes[0], sizes[0] + sizes[1], sum(sizes)]
-    return {part: shuffled[end - size : end] for part, end, size in zip(PARTS, ends, sizes, strict=True)}
+    return {part: shuffled[end - size : end] for part, end, size in zip(PARTS, accumulate(sizes), sizes, strict=True)}
 
 
 def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, groups: int = 6) -> ProbingTask:
     """Surface information: the sentence's length in words, in groups."""
     parts = split(lines, seed, sizes)
     counts = sorted(len(_WORD.findall(line)) for line in parts["train"])
-    starts = (
-        sorted({counts[len(counts) * group // groups] for group in range(1, groups)} - {counts[0]}) if counts else []
-    )
+    borders = range(1, groups) if counts else ()
+    starts = sorted({counts[len(counts) * group // groups] for group in borders} - set(counts[:1]))
     names = [f"under {starts[0]}", *(f"{start} and more" for start in starts)] if starts else ["all"]
 
     def label(line: str) -> str:
@@ -117,7 +114,7 @@ def word_content_task(
     Raises: UserError if there are fewer than two such words.
     """
     sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
-    frequency = Counter(word for found in sets.values() for word in found)
+    frequency = Counter(word for words in sets.values() for word in words)
     ranked = sorted(frequency, key=lambda word: (-frequency[word], word))[_FREQUENT:]
     chosen = {word for word in ranked[:count] if frequency[word] >= _FEWEST}
     if len(chosen) < 2:
@@ -125,7 +122,7 @@ def word_content_task(
             f"task word-content: {len(chosen)} words beyond the {_FREQUENT} most frequent ones are in {_FEWEST} "
             "sentences or more; expected at least two. Give more text."
         )
-    parts = split([line for line, found in sets.items() if len(found & chosen) == 1], seed, sizes)
+    parts = split([line for line, words in sets.items() if len(words & chosen) == 1], seed, sizes)
     examples = {part: [((sets[line] & chosen).pop(), line) for line in parts[part]] for part in PARTS}
     trained = {word for word, _ in examples["train"]}
     return build("word-content", {part: [x for x in examples[part] if x[0] in trained] for part in PARTS})
@@ -147,10 +144,10 @@ def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] 
 
 def swappable(line: str) -> list[tuple[int, int, int, int]]:
     """Where two different neighbouring words stand (begin and end of each), nothing but spaces in between."""
-    found = [match.span() for match in _WORD.finditer(line)][1:]
+    spans = [match.span() for match in _WORD.finditer(line)][1:]
     return [
         (*first, *second)
-        for first, second in pairwise(found)
+        for first, second in pairwise(spans)
         if line[first[1] : second[0]].isspace() and line[slice(*first)].lower() != line[slice(*second)].lower()
     ]
 
@@ -173,8 +170,7 @@ def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequ
     fewest = min(len(lines) for lines in once.values())
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in PARTS}
     for language, lines in once.items():
-        equal = random.Random(seed).sample(lines, fewest)
-        parts = split(equal, seed, [size // len(texts) for size in sizes])
+        parts = split(random.Random(seed).sample(lines, fewest), seed, [size // len(texts) for size in sizes])
         for part in PARTS:
             examples[part] += [(language, line) for line in parts[part]]
     return build("language", examples)
@@ -217,8 +213,7 @@ def read_task(path: str | Path) -> ProbingTask:
 
 def find_files(folder: str | Path) -> list[Path]:
     """The tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
-    known = list(FILES)
-    found = [path for path in Path(folder).glob("*") if path.name.split(".")[0] in known]
-    if not found:
-        raise UserError(f"{folder}: none of SentEval's probing files there ({known[0]}.txt ...).")
-    return sorted(found, key=lambda path: known.index(path.name.split(".")[0]))
+    paths = {path.name.split(".")[0]: path for path in sorted(Path(folder).glob("*"))}
+    if not paths.keys() & FILES.keys():
+        raise UserError(f"{folder}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")
+    return [paths[name] for name in FILES if name in paths]

@@ -24,6 +24,9 @@ from hf_mlnmt.generation.languages import Direction, direction, has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
+Systems = Mapping[str, Parts]
+"""The systems of a study by their names."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -55,16 +58,16 @@ def encode_sources(
 ) -> list[list[int]]:
     """Token ids of each text as the model reads it: text processing, language marks, special tokens.
 
-    Raises: UserError for an empty text, or one that is longer than the model takes (`usable_indices` finds the others).
+    Raises: UserError for an empty text, or one that is longer than the model takes; `usable_indices` leaves those out.
     """
     encoder, limit = _encoder(parts, source_language, target_language)
-    found = encoder(list(texts))
-    for number, ids in enumerate(found, start=1):
+    sequences = encoder(list(texts))
+    for number, ids in enumerate(sequences, start=1):
         if len(ids) <= encoder.overhead:
             raise UserError(f"sentence {number} is empty: leave it out of what is to be analysed.")
         if len(ids) > limit:
             raise UserError(f"sentence {number} has {len(ids)} subwords, the model takes {limit}: leave it out.")
-    return found
+    return sequences
 
 
 def usable_indices(
@@ -76,12 +79,13 @@ def usable_indices(
 
 
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
-    several = has_modules(parts.model)  # languages choose modules, not marks in the text
+    """What encodes texts of these languages, and the longest input that the model takes."""
     parts = parts.of(source_language)
-    way = Direction() if several else direction(parts.model, parts.source, source_language, target_language)
-    limit = source_limit(parts.model, parts.source, None)
-    encoder = TextEncoder(parts.source, parts.source_processing, way, None, None)
-    return encoder, float("inf") if limit is None else limit
+    told = Direction()  # of a model with modules the languages choose modules, and no marks in the text
+    if not has_modules(parts.model):
+        told = direction(parts.model, parts.source, source_language, target_language)
+    encoder = TextEncoder(parts.source, parts.source_processing, told, None, None)
+    return encoder, source_limit(parts.model, parts.source, None) or float("inf")
 
 
 def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
@@ -128,7 +132,7 @@ def forced_passes(
     model = parts.model
     for indices, ids, mask in _source_batches(parts, sources, batch_tokens):
         if targets is None:
-            labels = greedy_labels(model, ids, mask)
+            labels = own_translations(model, ids, mask)
         else:
             filled, real = pad([targets[i] for i in indices], 0, model.device)
             labels = filled.masked_fill(real == 0, -100)
@@ -140,11 +144,11 @@ def forced_passes(
 
 
 @torch.no_grad()
-def greedy_labels(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Tensor:
-    """The model's own greedy translations, (batch, target): </s> included, -100 behind it."""
+def own_translations(model: Any, ids: Tensor, mask: Tensor, num_beams: int = 1) -> Tensor:
+    """The model's own translations, greedy with one beam, (batch, target): </s> included, -100 behind it."""
     limit = min(2 * ids.shape[1] + 20, (getattr(model.config, "max_position_embeddings", None) or 513) - 1)
     rows = model.generate(
-        input_ids=ids, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=limit, **options
+        input_ids=ids, attention_mask=mask, num_beams=num_beams, do_sample=False, max_new_tokens=limit
     )
     lengths = generated_lengths(rows, model.generation_config.eos_token_id)
     behind = torch.arange(rows.shape[1] - 1, device=rows.device) >= lengths[:, None]
@@ -153,8 +157,15 @@ def greedy_labels(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Tens
 
 def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
     """The tokens of one sentence as text; the mark of a word's beginning is written _."""
-    found = tokenizer.convert_ids_to_tokens(ids.tolist() if isinstance(ids, Tensor) else list(ids))
-    return [token.replace("\u2581", "_") for token in found]
+    tokens = tokenizer.convert_ids_to_tokens(ids.tolist() if isinstance(ids, Tensor) else list(ids))
+    return [token.replace("\u2581", "_") for token in tokens]
+
+
+def check_place(layer: int | None, head: int | None, layers: int, heads: int) -> None:
+    """UserError unless layer and head, counted from 1, are among a model's so many; None: none is asked."""
+    for option, number, count in (("layer", layer, layers), ("head", head, heads)):
+        if number is not None and not 1 <= number <= count:
+            raise UserError(f"--{option} {number}: this model has 1 to {count}.")
 
 
 def _source_batches(
@@ -170,7 +181,7 @@ def _source_batches(
 
 @dataclass(frozen=True)
 class Sample:
-    """Sentences, their translations if they were given, their lines in the file (from 1), and how many were unfit."""
+    """Sentences, their translations if these were given, their lines in the file (from 1), how many were left out."""
 
     sources: list[str]
     targets: list[str] | None
@@ -193,7 +204,7 @@ class Sample:
 
 
 def draw_sample(
-    systems: Mapping[str, Parts],
+    systems: Systems,
     sources: Sequence[str],
     targets: Sequence[str] | None = None,
     size: int | None = 1000,
@@ -210,10 +221,10 @@ def draw_sample(
     for parts in systems.values():
         fit &= set(usable_indices(parts, sources, *languages))
         if targets is not None:
-            real = [bool(text.strip()) for text in targets]
-            filled = [text if ok else "x" for text, ok in zip(targets, real, strict=True)]
             limit = getattr(parts.model.config, "max_position_embeddings", None) or float("inf")
-            fit &= {i for i, ids in enumerate(encode_targets(parts, filled)) if real[i] and len(ids) <= limit}
+            filled = [i for i in sorted(fit) if targets[i].strip()]
+            encoded = encode_targets(parts, [targets[i] for i in filled]) if filled else []
+            fit = {i for i, ids in zip(filled, encoded, strict=True) if len(ids) <= limit}
     if not fit:
         raise UserError("no sentence can be used: all are empty, or longer than the model takes.")
     kept = sorted(fit)

@@ -1,16 +1,16 @@
 """Self-attention of an encoder or a decoder: distance, entropy, the divergence of two units, dependency on auxiliaries.
 
-One question of several systems on one sample: rows, figures and a summary for the terminal. Distance and entropy are
-a number for every head over a corpus, of real positions, j <= i or all of them.
+A study asks one question of several systems on one sample. Distance and entropy are a number for every head over a
+corpus, of real positions, j <= i or all of them.
 
-What the families return as weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module
+What a model returns as the weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module
 (batch, 2, heads, time, time), its unit over the local context, then its unit over the sentence. Each unit has its own
 numbers.
 
-Attention distance: how far from a position the attention of a head reaches, in positions.
+References of distance and entropy: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig
+and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017); thesis on joint attention, section 3.5.3.
 
-Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019);
-thesis on joint attention, section 3.5.3.
+Attention distance: how far from a position the attention of a head reaches, in positions.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
@@ -19,9 +19,6 @@ with |i - j|. With `renormalize` the weights of each i sum to 1 over the range, 
 as printed, a position counts by how much of its attention goes to the left.
 
 Attention entropy: how widely a head spreads its attention from one position, in nats.
-
-Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, equations 15 and 16 (after Ghader and Monz 2017); thesis
-on joint attention, section 3.5.3.
 
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
@@ -40,7 +37,7 @@ Departs: a maximum of distributions is no distribution: it is divided by its sum
 log 2 as the paper says. `over_heads` gives the mean over the heads of each head's own JS instead. dv of a layer is the
 mean over all positions of all sentences; the paper does not say how positions are put together.
 
-How much the main decoder of a model with AIF depends on its auxiliaries: its outputs and its attention without them.
+How much the main decoder of a model with AIF depends on its auxiliaries: by its outputs and attention without them.
 
 Reference: Ampomah, thesis on joint attention, section 4.5.5, equations 4.4 to 4.7, figures 4.7 and 4.8.
 
@@ -57,7 +54,7 @@ finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import stdev
@@ -68,8 +65,8 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Pass, Sample, eager_attention, encoder_passes, forced_passes, subwords
-from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.analysis.reading import Pass, Sample, Systems, eager_attention, encoder_passes, forced_passes, subwords
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import Parts
 
@@ -137,9 +134,13 @@ class HeadTable:
 
     values: list[dict[str, Tensor]]
 
-    def layer_means(self) -> list[dict[str, float]]:
-        """Equations 14 and 16: the mean over the heads of each layer and unit."""
-        return [{unit: heads.mean().item() for unit, heads in layer.items()} for layer in self.values]
+    def means(self) -> dict[str, dict[int, float]]:
+        """{unit: {layer from 1: the mean over its heads}}, equations 14 and 16."""
+        means: dict[str, dict[int, float]] = {}
+        for number, layer in enumerate(self.values, start=1):
+            for unit, heads in layer.items():
+                means.setdefault(unit, {})[number] = heads.mean().item()
+        return means
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each head: layer and head counted from 1, unit, value."""
@@ -154,22 +155,6 @@ class HeadTable:
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
     """One layer's weights, each unit's as (batch, heads, time, time)."""
     return {"": weights} if weights.dim() == 4 else dict(zip(UNITS, weights.unbind(1), strict=True))
-
-
-def collect_numbers(
-    attentions: Iterable[tuple[Sequence[Tensor], Tensor]], sums: Sums, positions: Range, renormalize: bool
-) -> HeadTable:
-    """The statistic over batches: for each its layers' weights, and which positions are real (batch, time)."""
-    totals: list[dict[str, list[Tensor]]] = []
-    for layers, real in attentions:
-        for index, layer in enumerate(layers):
-            if index == len(totals):
-                totals.append({})
-            for unit, weights in by_unit(layer).items():
-                above, below = sums(weights, real, positions, renormalize)
-                before = totals[index].setdefault(unit, [torch.zeros_like(above), torch.zeros_like(below)])
-                totals[index][unit] = [before[0] + above, before[1] + below]
-    return HeadTable([{unit: (above / below).cpu() for unit, (above, below) in layer.items()} for layer in totals])
 
 
 def head_table(
@@ -188,30 +173,34 @@ def head_table(
     translations. The decoder sees j <= i only, so both ranges are one there. Raises: UserError if the model returns no
     self-attention weights on that side.
     """
-
-    def attentions() -> Iterable[tuple[Sequence[Tensor], Tensor]]:
-        for one in side_passes(parts, sources, side, targets, batch_tokens):
-            yield self_attentions(one, side, parts.model)
-
+    totals: list[dict[str, Tensor]] = []  # numerator and denominator of every head
     with eager_attention(parts.model):
-        return collect_numbers(attentions(), STATISTICS[statistic], positions, renormalize)
+        for layers, real in _attentions(parts, sources, side, targets, batch_tokens):
+            totals = totals or [{} for _ in layers]
+            for sums, layer in zip(totals, layers, strict=True):
+                for unit, weights in by_unit(layer).items():
+                    of_batch = torch.stack(STATISTICS[statistic](weights, real, positions, renormalize))
+                    sums[unit] = sums.get(unit, 0) + of_batch
+    return HeadTable([{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals])
 
 
-def side_passes(
+def _attentions(
     parts: Parts,
     sources: Sequence[Sequence[int]],
     side: Side,
-    targets: Sequence[Sequence[int]] | None = None,
-    batch_tokens: int = 4096,
-) -> Iterable[Pass]:
-    """The encoder alone, or for the decoder the whole model, with attention weights."""
+    targets: Sequence[Sequence[int]] | None,
+    batch_tokens: int,
+) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
+    """`self_attentions` of every batch: of the encoder alone, or for the decoder of the whole model."""
     if side == "encoder":
-        return encoder_passes(parts, sources, batch_tokens, output_attentions=True)
-    return forced_passes(parts, sources, targets, batch_tokens, output_attentions=True)
+        passes = encoder_passes(parts, sources, batch_tokens, output_attentions=True)
+    else:
+        passes = forced_passes(parts, sources, targets, batch_tokens, output_attentions=True)
+    return (self_attentions(one, side, parts.model) for one in passes)
 
 
 def self_attentions(one: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
-    """The weights of every layer of one side, and which of its positions are real."""
+    """The weights of every layer of one side, and which of its positions are real (batch, time)."""
     if side == "encoder":
         layers = getattr(one.output, "encoder_attentions", None) or getattr(one.output, "attentions", None)
         real: Tensor | None = one.source_real
@@ -260,7 +249,7 @@ class Divergence:
 
 
 def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]], over_heads: bool = False) -> Divergence:
-    """Over batches: for each its layers' weights (shapes as above), and which positions are real."""
+    """`Divergence` of batches: for each its layers' weights (shapes as above), and which positions are real."""
     sums: dict[int, float] = {}
     positions = 0
     for layers, real in attentions:
@@ -275,12 +264,8 @@ def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]], o
 
 def dual_sides(model: Any) -> list[Side]:
     """Where a model has the module: "encoder", "decoder" or both; empty for other models."""
-    named: dict[str, list[Side]] = {
-        "Enc-DC": ["encoder"],
-        "Dec-DC": ["decoder"],
-        "Full-DC": ["encoder", "decoder"],
-    }
-    return named.get(getattr(model.config, "dual_context", None) or "", [])
+    sides: dict[str, list[Side]] = {"Enc-DC": ["encoder"], "Dec-DC": ["decoder"], "Full-DC": ["encoder", "decoder"]}
+    return sides.get(getattr(model.config, "dual_context", None) or "", [])
 
 
 def divergence(
@@ -301,8 +286,7 @@ def divergence(
             "units of one (enc-dc, dec-dc, full-dc)."
         )
     with eager_attention(parts.model):
-        passes = side_passes(parts, sources, side, targets, batch_tokens)
-        return collect_divergences((self_attentions(one, side, parts.model) for one in passes), over_heads)
+        return collect_divergences(_attentions(parts, sources, side, targets, batch_tokens), over_heads)
 
 
 def kl_of_logits(logits: Tensor, other: Tensor) -> Tensor:
@@ -325,7 +309,7 @@ def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor, su
 
 @dataclass(frozen=True)
 class SentenceDependency:
-    """One sentence: its own translation's token ids, D_t of each, and D_h^l (layers, heads)."""
+    """Of one sentence the token ids of the model's own translation, D_t of each, and D_h^l (layers, heads)."""
 
     target: list[int]
     tokens: list[float]
@@ -350,7 +334,7 @@ class Dependency:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """What other sentences would give: 95 %, by the normal distribution; None of one sentence."""
+        """95 % interval of `outputs` over other sentences, by the normal distribution; None of one sentence."""
         if len(self.sentences) < 2:
             return None
         error = stdev(sentence.mean for sentence in self.sentences) / sqrt(len(self.sentences))
@@ -363,7 +347,7 @@ class Dependency:
 
     @property
     def layers(self) -> list[float]:
-        """(4.7)"""
+        """(4.7): the mean over the heads of each layer."""
         return self.heads.mean(-1).tolist()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -392,7 +376,7 @@ def dependency(
             "(ms-<layers>-aif)."
         )
     none = [0.0] * len(model.config.auxiliary_layers)
-    found: dict[int, SentenceDependency] = {}
+    sentences: dict[int, SentenceDependency] = {}
     with eager_attention(model):
         for one in forced_passes(parts, sources, None, batch_tokens, output_attentions=True):
             assert one.labels is not None
@@ -412,11 +396,10 @@ def dependency(
             for row, index in enumerate(one.indices):
                 length = int(one.target_real[row].sum())
                 target = one.labels[row, :length].tolist()
-                found[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
-    return Dependency([found[index] for index in range(len(sources))])
+                sentences[index] = SentenceDependency(target, tokens[row, :length].tolist(), heads[row])
+    return Dependency([sentences[index] for index in range(len(sources))])
 
 
-Systems = Mapping[str, Parts]
 RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
 UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
 
@@ -434,22 +417,19 @@ def heads_study(
     for name, parts in systems.items():
         sources, targets = sample.source_ids(parts), sample.target_ids(parts) if side == "decoder" else None
         for positions in ranges:
-            try:
+            with naming(name):
                 table = head_table(parts, sources, statistic, side, positions, renormalize, targets)
-            except UserError as error:
-                raise named(name, error) from error
             tables[positions][name] = table
             study.rows += [{"system": name, "range": positions, **row} for row in table.rows()]
     lines: dict[str, dict[str, dict[int, float]]] = {}
     for positions, of_range in tables.items():
         title = RANGE_TITLES[positions] if len(ranges) > 1 else ""
         for name, table in of_range.items():
-            for unit, means in _layers(table).items():
+            for unit, means in table.means().items():
                 lines.setdefault(title, {})[_title(name, unit)] = means
-                common = {"system": name, "range": positions}
-                study.rows += [
-                    {**common, "layer": x, "unit": unit, "head": "mean", "value": y} for x, y in means.items()
-                ]
+                for x, y in means.items():
+                    common = {"system": name, "range": positions, "layer": x, "unit": unit}
+                    study.rows.append({**common, "head": "mean", "value": y})
                 shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
                 study.summary.append({"system": _title(name, unit), "range": RANGE_TITLES[positions], **shown})
         panels = [panel for name, table in of_range.items() for panel in _panels(name, table)]
@@ -463,24 +443,15 @@ def _title(name: str, unit: str) -> str:
     return f"{name}, {unit}" if unit else name
 
 
-def _layers(table: HeadTable) -> dict[str, dict[int, float]]:
-    """{unit: {layer: mean over its heads}}"""
-    found: dict[str, dict[int, float]] = {}
-    for number, layer in enumerate(table.layer_means(), start=1):
-        for unit, value in layer.items():
-            found.setdefault(unit, {})[number] = value
-    return found
-
-
 def _panels(name: str, table: HeadTable) -> list[Panel]:
-    units = list(dict.fromkeys(unit for layer in table.values for unit in layer))
+    """A heat map for each unit, empty where a layer has not that unit."""
     count = max(len(heads) for layer in table.values for heads in layer.values())
-    found = []
-    for unit in units:
+    panels = []
+    for unit in table.means():
         values = [layer[unit].tolist() if unit in layer else [None] * count for layer in table.values]
         rows = [str(number) for number in range(1, len(values) + 1)]
-        found.append(Panel(_title(name, unit), values, rows, [str(h + 1) for h in range(count)]))
-    return found
+        panels.append(Panel(_title(name, unit), values, rows, [str(head) for head in range(1, count + 1)]))
+    return panels
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", over_heads: bool = False) -> Study:
@@ -488,16 +459,14 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder", o
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
         targets = sample.target_ids(parts) if side == "decoder" else None
-        try:
-            found = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
-        except UserError as error:
-            raise named(name, error) from error
+        with naming(name):
+            measured = divergence(parts, sample.source_ids(parts), side, over_heads, targets)
         kernel = parts.model.config.kernel_size
-        study.rows += [{"system": name, "kernel_size": kernel, **row} for row in found.rows()]
-        layers = {f"layer {x}": round(y, 4) for x, y in found.layers.items()}
-        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(found.mean, 4)})
-        lines[name] = found.layers
-        means.append((f"{name}, f = {kernel}", found.mean, ""))
+        study.rows += [{"system": name, "kernel_size": kernel, **row} for row in measured.rows()]
+        layers = {f"layer {x}": round(y, 4) for x, y in measured.layers.items()}
+        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(measured.mean, 4)})
+        lines[name] = measured.layers
+        means.append((f"{name}, f = {kernel}", measured.mean, ""))
     study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", "JS divergence (nats)")
     study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats)")
     return study
@@ -510,23 +479,20 @@ def dependency_study(systems: Systems, sample: Sample, summed: bool = False, lin
     index = 0 if line is None else sample.lines.index(line)
     study, outputs, layers, tokens = Study("dependency"), [], {}, {}
     for name, parts in systems.items():
-        try:
-            found: Dependency = dependency(parts, sample.source_ids(parts), summed)
-        except UserError as error:
-            raise named(name, error) from error
-        study.rows += [{"system": name, **row} for row in found.rows()]
-        one = found.sentences[index]
+        with naming(name):
+            measured = dependency(parts, sample.source_ids(parts), summed)
+        study.rows += [{"system": name, **row} for row in measured.rows()]
+        one = measured.sentences[index]
         pieces = subwords(parts.target, one.target)
         study.rows += [
             {"system": name, "of": f"line {sample.lines[index]}", "token": piece, "value": value}
             for piece, value in zip(pieces, one.tokens, strict=True)
         ]
-        of_layers = {f"layer {x}": round(y, 4) for x, y in enumerate(found.layers, start=1)}
-        within = "{:.4g} to {:.4g}".format(*found.interval) if found.interval else ""
-        said = {"outputs": round(found.outputs, 4), "95 %": within}
-        study.summary.append({"system": name, **said, **of_layers})
-        outputs.append((name, found.outputs, ""))
-        layers[name] = dict(enumerate(found.layers, start=1))
+        layers[name] = dict(enumerate(measured.layers, start=1))
+        of_layers = {f"layer {x}": round(y, 4) for x, y in layers[name].items()}
+        within = "{:.4g} to {:.4g}".format(*measured.interval) if measured.interval else ""
+        study.summary.append({"system": name, "outputs": round(measured.outputs, 4), "95 %": within, **of_layers})
+        outputs.append((name, measured.outputs, ""))
         tokens[name] = list(zip(pieces, one.tokens, strict=True))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")

@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
+from hf_mlnmt.analysis.embeddings import default_pooling
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.languages import Direction, has_modules
@@ -51,7 +52,7 @@ class SentenceEmbedder(InputModule):
         super().__init__()
         self.model, self.tokenizer, self.parts = parts.model, parts.source, parts._replace(model=None)
         self.language = language
-        self.pooling = pooling if pooling is not None else "flat" if has_modules(parts.model) else "mean"
+        self.pooling = default_pooling(parts.model) if pooling is None else pooling
         self.encoder = TextEncoder(parts.source, parts.source_processing, Direction(), None, None)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -61,14 +62,14 @@ class SentenceEmbedder(InputModule):
         if self.parts.each and language is not None:
             encoder = TextEncoder(self.parts.of(language).source, self.parts.source_processing, Direction(), None, None)
         ids = encoder([(prompt or "") + text for text in inputs])
-        input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0, torch.device("cpu"))
+        input_ids, mask = pad(ids, self.tokenizer.pad_token_id or 0)
         return {"input_ids": input_ids, "attention_mask": mask}
 
     def forward(self, features: dict[str, Any], language: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Adds `sentence_embedding` (texts, width)."""
-        named = {"source_language": language or self.language} if has_modules(self.model) else {}
+        told = {"source_language": language or self.language} if has_modules(self.model) else {}
         mask: Tensor = features["attention_mask"]
-        vectors = self.model.embed(features["input_ids"], mask, pooling=self.pooling, **named)
+        vectors = self.model.embed(features["input_ids"], mask, pooling=self.pooling, **told)
         real = mask.sum(1, keepdim=True) > self.encoder.overhead
         features["sentence_embedding"] = torch.where(real, vectors, 0.0)
         return features
@@ -83,17 +84,16 @@ class SentenceEmbedder(InputModule):
         self.model.save_pretrained(output_path)
         if self.parts.each:
             Tokenizers.of_languages(dict(self.parts.each)).save(output_path)
-            self.save_config(output_path)
-            return
-        target = None if self.parts.target is self.parts.source else self.parts.target
-        sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
-        save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})
+        else:
+            target = None if self.parts.target is self.parts.source else self.parts.target
+            sides = {"source": self.parts.source_processing, "target": self.parts.target_processing}
+            save_tokenizers(output_path, self.parts.source, target, {side: one for side, one in sides.items() if one})
         self.save_config(output_path)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> SentenceEmbedder:
         """From a folder that `save` wrote, or a Hub name of one."""
-        there = {name: kwargs.get(name) for name in ("revision", "token", "local_files_only")}
-        config = cls.load_config(model_name_or_path, subfolder=subfolder, **there)
-        options = {name: value for name, value in there.items() if value}
+        hub = {name: kwargs.get(name) for name in ("revision", "token", "local_files_only")}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
+        options = {name: value for name, value in hub.items() if value}
         return cls(load(f"{model_name_or_path}/{subfolder}".rstrip("/"), "cpu", **options), **config)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hf_mlnmt.analysis import figures
-from hf_mlnmt.analysis.embeddings import embed_texts, normalised
-from hf_mlnmt.analysis.study import Study, named
+from hf_mlnmt.analysis.embeddings import default_pooling, embed_texts, normalised
+from hf_mlnmt.analysis.reading import Systems
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.generation.loading import Parts
 
 Pair = tuple[str, str, float]
 
@@ -63,8 +61,8 @@ def ranks(values: np.ndarray) -> np.ndarray:
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
     """{"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1."""
     first, second = np.asarray(first, float), np.asarray(second, float)
-    found = {"Pearson": pearson(first, second), "Spearman": pearson(ranks(first), ranks(second))}
-    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in found.items()}
+    values = {"Pearson": pearson(first, second), "Spearman": pearson(ranks(first), ranks(second))}
+    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
 
 
 def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
@@ -79,30 +77,22 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
 
 
-def default_pooling(model: Any) -> str:
-    """The bridge's rows side by side where there is a bridge, else the mean of the states."""
-    return "flat" if has_modules(model) else "mean"
-
-
 def similarity_study(
-    systems: Mapping[str, Parts],
+    systems: Systems,
     files: Mapping[str, Sequence[Pair]],
     language: str | None = None,
     pooling: str | int | None = None,
 ) -> Study:
-    """Every system on every file of pairs: rows of correlations with intervals, points of them."""
+    """The correlations of every system on every file of pairs, with intervals, as rows and points."""
     study = Study("similarity")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for file, pairs in files.items():
         scores = np.array([score for *_, score in pairs])
         for name, parts in systems.items():
             how = default_pooling(parts.model) if pooling is None else pooling
-            try:
+            with naming(name):
                 vectors = embed_texts(parts, [text for a, b, _ in pairs for text in (a, b)], language, how)
-            except UserError as error:
-                raise named(name, error) from error
-            found = correlations(cosines(vectors[::2], vectors[1::2]), scores)
-            for kind, (r, low, high) in found.items():
+            for kind, (r, low, high) in correlations(cosines(vectors[::2], vectors[1::2]), scores).items():
                 row = {"system": name, "file": file, "pooling": how, "pairs": len(pairs), "correlation": kind}
                 study.rows.append({**row, "value": r, "low": low, "high": high})
                 panels.setdefault(kind, {}).setdefault(name, []).append((r, low, high))

@@ -11,15 +11,14 @@ found, S the sure and P the sure and possible links of the gold alignment.
 The weights of a target word are the mean over its subwords, those of a source word the sum over its subwords; each
 target word is linked to the source word with the largest weight, the first of several that are equal. </s> is no word.
 
-Alignments of a corpus by a model: every layer and head, in words, and the best of them by alignment error rate.
-
-Studies of attention over the source: alignments in Pharaoh's format with their error rates, maps of a sentence.
+Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
+maps of the attention in one sentence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,9 +28,9 @@ from torch import Tensor
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
-from hf_mlnmt.analysis.reading import Sample, eager_attention, forced_passes, subwords
-from hf_mlnmt.analysis.self_attention import Systems, by_unit, self_attentions
-from hf_mlnmt.analysis.study import Study, file_name, named
+from hf_mlnmt.analysis.reading import Sample, Systems, check_place, eager_attention, forced_passes, subwords
+from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
+from hf_mlnmt.analysis.study import Study, file_name, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import Parts
 
@@ -72,20 +71,20 @@ class GoldAlignment:
     possible: frozenset[Link]
 
 
-def alignment_error_rate(found: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
+def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
     """AER over all sentences, their counts added up before dividing. Raises: UserError if there is no link at all."""
     right = total = 0
-    for links_found, sentence in zip(found, gold, strict=True):
-        right += len(links_found & sentence.sure) + len(links_found & sentence.possible)
-        total += len(links_found) + len(sentence.sure)
+    for made, sentence in zip(aligned, gold, strict=True):
+        right += len(made & sentence.sure) + len(made & sentence.possible)
+        total += len(made) + len(sentence.sure)
     if not total:
         raise UserError("no links, neither found nor sure: there is no alignment error rate.")
     return 1 - right / total
 
 
-def to_pharaoh(found: Iterable[Link]) -> str:
+def to_pharaoh(aligned: Iterable[Link]) -> str:
     """`0-0 1-2`: source-target, ascending."""
-    return " ".join(f"{source}-{target}" for source, target in sorted(found))
+    return " ".join(f"{source}-{target}" for source, target in sorted(aligned))
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
@@ -93,7 +92,7 @@ def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -
 
     Raises: UserError with file and line for anything else.
     """
-    found = []
+    alignments = []
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()
         for field in line.split():
@@ -108,14 +107,17 @@ def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -
             possible.add(link)
             if match[2] == "-":
                 sure.add(link)
-        found.append(GoldAlignment(frozenset(sure), frozenset(possible)))
-    return found
+        alignments.append(GoldAlignment(frozenset(sure), frozenset(possible)))
+    return alignments
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """One attention over the source: decoder layer, encoder layer that it reads where there are several (MLMHA with
-    weights of their own; else 0), head, 0 for the mean of the layer's heads. All counted from 1."""
+    """One attention over the source, by its decoder layer, encoder layer and head, all counted from 1.
+
+    encoder_layer: the one that it reads where there are several (MLMHA with weights of their own); else 0.
+    head: 0 for the mean of the layer's heads.
+    """
 
     layer: int
     encoder_layer: int
@@ -134,15 +136,15 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     """
     if not cross_attentions or any(layer is None for layer in cross_attentions):
         raise UserError(f"{type(model).__name__} returns no attention over the source.")
-    found: dict[Place, Tensor] = {}
+    attentions: dict[Place, Tensor] = {}
     for layer, weights in enumerate(cross_attentions, start=1):
         several = weights.dim() == 5
         first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones are read
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
-            found[Place(layer, first + index, 0)] = heads.mean(1)
+            attentions[Place(layer, first + index, 0)] = heads.mean(1)
             for head, one in enumerate(heads.unbind(1), start=1):
-                found[Place(layer, first + index, head)] = one
-    return found
+                attentions[Place(layer, first + index, head)] = one
+    return attentions
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
@@ -150,23 +152,20 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
 
     Raises: UserError for a layer or head that is not there.
     """
-    known_places = list(places)
-    layers, heads = {place.layer for place in known_places}, {place.head for place in known_places if place.head}
-    for option, value, known in (("layer", layer, layers), ("head", head, heads)):
-        if value is not None and value not in known:
-            raise UserError(f"--{option} {value}: this model has 1 to {max(known)}.")
-    return [place for place in known_places if layer in (None, place.layer) and place.head == (head or 0)]
+    places = list(places)
+    check_place(layer, head, max(place.layer for place in places), max(place.head for place in places))
+    return [place for place in places if layer in (None, place.layer) and place.head == (head or 0)]
 
 
 def word_indices(tokenizer: Any, text: str) -> list[int | None]:
     """The word, counted from 0, of each subword of `text`; words are what white space separates. None for </s>."""
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     starts = [match.start() for match in re.finditer(r"\S+", text)]
-    found: list[int | None] = []
+    indices: list[int | None] = []
     for (begin, end), special in zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True):
         begin += len(text[begin:end]) - len(text[begin:end].lstrip())  # the space before a word is part of its subword
-        found.append(None if special or begin >= len(text) else sum(start <= begin for start in starts) - 1)
-    return found
+        indices.append(None if special or begin >= len(text) else sum(start <= begin for start in starts) - 1)
+    return indices
 
 
 def align(
@@ -177,44 +176,42 @@ def align(
     Words are what white space separates, before and after the model's own text processing alike.
     Raises: UserError where that processing changes the number of words, or the tokenizer knows no offsets.
     """
-    sides = []
-    for name, tokenizer, processing, texts in (
-        ("source", parts.source, parts.source_processing, sources),
-        ("translation", parts.target, parts.target_processing, targets),
-    ):
-        if not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
-        sides.append([_encode(tokenizer, processing, text, f"{name} {n}") for n, text in enumerate(texts, start=1)])
-    found: list[dict[Place, set[Link]]] = [{} for _ in sources]
+    source_ids, source_words = _encode(parts.source, parts.source_processing, sources, "source")
+    target_ids, target_words = _encode(parts.target, parts.target_processing, targets, "translation")
+    alignments: list[dict[Place, set[Link]]] = [{} for _ in sources]
     with eager_attention(parts.model):
-        ids = [[sentence[0] for sentence in side] for side in sides]
-        for index, place, weights in _sentences(parts, ids[0], ids[1], batch_tokens):
-            found[index][place] = links(word_weights(weights, sides[0][index][1], sides[1][index][1]))
-    return found
+        for one in forced_passes(parts, source_ids, target_ids, batch_tokens, output_attentions=True):
+            places = source_attentions(parts.model, one.output.cross_attentions)
+            for row, index in enumerate(one.indices):
+                for place, weights in places.items():
+                    real = weights[row, : len(target_ids[index]), : len(source_ids[index])].cpu()
+                    alignments[index][place] = links(word_weights(real, source_words[index], target_words[index]))
+    return alignments
 
 
-def _sentences(parts: Parts, sources: Any, targets: Any, batch_tokens: int) -> Iterator[tuple[int, Place, Tensor]]:
-    """Each sentence's weights at each place, (target, source), without padding."""
-    for one in forced_passes(parts, sources, targets, batch_tokens, output_attentions=True):
-        places = source_attentions(parts.model, one.output.cross_attentions)
-        for row, index in enumerate(one.indices):
-            for place, weights in places.items():
-                yield index, place, weights[row, : len(targets[index]), : len(sources[index])].cpu()
+def _encode(
+    tokenizer: Any, processing: Any, texts: Sequence[str], name: str
+) -> tuple[list[list[int]], list[list[int | None]]]:
+    """Of each text of one side the token ids, and the word of each."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"the {name}'s tokenizer does not say where in the text a subword stands (not a fast one).")
+    ids, words = [], []
+    for number, text in enumerate(texts, start=1):
+        processed = processing.apply(text) if processing else text
+        count, after = len(text.split()), len(processed.split())
+        if not count or after != count:
+            raise UserError(
+                f"{name} {number} has {count} words, and {after} after the model's text processing: give text with the "
+                "words that the alignment counts, separated by spaces, as the processing leaves them."
+            )
+        ids.append(tokenizer(processed, verbose=False)["input_ids"])
+        words.append(word_indices(tokenizer, processed))
+    return ids, words
 
 
-def _encode(tokenizer: Any, processing: Any, text: str, name: str) -> tuple[list[int], list[int | None]]:
-    processed = processing.apply(text) if processing else text
-    if not text.split() or len(processed.split()) != len(text.split()):
-        raise UserError(
-            f"{name} has {len(text.split())} words, and {len(processed.split())} after the model's text processing: "
-            "give text with the words that the alignment counts, separated by spaces, as the processing leaves them."
-        )
-    return tokenizer(processed, verbose=False)["input_ids"], word_indices(tokenizer, processed)
-
-
-def error_rates(found: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
+def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
     """AER at every place, the best first."""
-    rates = {place: alignment_error_rate([one[place] for one in found], gold) for place in found[0]}
+    rates = {place: alignment_error_rate([one[place] for one in alignments], gold) for place in alignments[0]}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
@@ -257,22 +254,18 @@ def alignment_study(
     study = Study("alignments")
     panels: list[Panel] = []
     for name, parts in systems.items():
-        try:
-            found = align(parts, sample.sources, sample.targets)
-            every = gold is not None and layer is None
-            places = list(found[0]) if every else choose_places(found[0], layer, head)
-        except UserError as error:
-            raise named(name, error) from error
-        rates = error_rates([{place: one[place] for place in places} for one in found], gold) if gold else {}
+        with naming(name):
+            alignments = align(parts, sample.sources, sample.targets)
+            places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
+        rates = error_rates([{place: one[place] for place in places} for one in alignments], gold) if gold else {}
         for place in places:
             row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
             study.rows.append({"system": name, **row, "AER": rates.get(place)})
-        chosen = [next(iter(rates))] if rates and layer is None else places
-        for place in chosen:
-            lines = [to_pharaoh(one[place]) for one in found]
+        for place in [next(iter(rates))] if layer is None else places:
+            lines = [to_pharaoh(one[place]) for one in alignments]
             study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
             study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
-        if rates and layer is None:
+        if layer is None:
             panels += _rate_panels(name, rates)
     if panels:
         study.figures["alignments.error-rates"] = figures.heat_maps(panels, "decoder layer", "head", "AER")
@@ -287,12 +280,12 @@ def _short(place: Place) -> str:
 def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
     layers = sorted({place.layer for place in rates})
     heads = sorted({place.head for place in rates})
-    found = []
+    panels = []
     for over in sorted({place.encoder_layer for place in rates}):
         values = [[rates[Place(layer, over, head)] for head in heads] for layer in layers]
         title = f"{name}, encoder layer {over}" if over else name
-        found.append(Panel(title, values, [str(x) for x in layers], [str(h) if h else "mean" for h in heads]))
-    return found
+        panels.append(Panel(title, values, [str(x) for x in layers], [str(h) if h else "mean" for h in heads]))
+    return panels
 
 
 def map_study(
@@ -311,7 +304,7 @@ def map_study(
             )
         assert one.labels is not None
         source, target = subwords(parts.source, one.source[0]), subwords(parts.target, one.labels[0])
-        try:
+        with naming(name):
             if side == "source":
                 weights = source_attentions(parts.model, one.output.cross_attentions)
                 maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
@@ -324,22 +317,15 @@ def map_study(
                     for unit, heads in by_unit(one_layer).items()
                     if layer in (None, x)
                 }
-                _check(layer, head, len(layers), layers[0].shape[-3])
+                check_place(layer, head, len(layers), layers[0].shape[-3])
                 maps = {title: heads.mean(0) if head is None else heads[head - 1] for title, heads in units.items()}
                 rows = source if side == "encoder" else ["<s>", *target[:-1]]
                 columns = rows
-        except UserError as error:
-            raise named(name, error) from error
         panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
         study.rows += [
             {
-                "system": name,
-                "map": panel.title,
-                "row": y,
-                "from": rows[y],
-                "column": x,
-                "to": columns[x],
-                "weight": value,
+                **{"system": name, "map": panel.title},
+                **{"row": y, "from": rows[y], "column": x, "to": columns[x], "weight": value},
             }
             for panel in panels
             for y, line in enumerate(panel.values)
@@ -350,9 +336,3 @@ def map_study(
         study.figures[stem] = figures.heat_maps(panels, *labels, "attention weight", numbers=False, low=0.0)
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
     return study
-
-
-def _check(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    for option, value, count in (("layer", layer, layers), ("head", head, heads)):
-        if value is not None and not 1 <= value <= count:
-            raise UserError(f"--{option} {value}: this model has 1 to {count}.")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ SCHEMA = "hf_mlnmt.analysis/1"
 def write_rows(
     folder: str | Path, stem: str, what: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], **more: Any
 ) -> list[Path]:
-    """`stem`.json with rows, settings and versions, `stem`.csv with the rows; numbers are not rounded."""
+    """Write `stem`.json (rows, settings, versions) and `stem`.csv (rows), numbers not rounded; returns the paths."""
     content = {"schema": SCHEMA, "what": what, "settings": settings, "versions": versions(), **more, "rows": list(rows)}
     json_path = write_json(Path(folder) / f"{stem}.json", content)
     return [json_path, write_text(Path(folder) / f"{stem}.csv", to_csv(rows))]
@@ -40,8 +42,8 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def file_name(text: str) -> str:
-    """Text as part of a file's name: letters, digits, dot, hyphen and underscore; anything else becomes a hyphen."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+    """Text as part of a file's name: letters, digits and . + @ - _ stay; anything else becomes a hyphen."""
+    return re.sub(r"[^\w.+@-]", "-", text)
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Study:
     texts: dict[str, str] = field(default_factory=dict)
 
     def of(self, test: str) -> Study:
-        """The same of one test set of several: its name is in the names of the files."""
+        """The same study under names that hold a test set's, where several test sets are studied."""
         figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
         return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 
@@ -67,6 +69,10 @@ class Study:
         return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
 
 
-def named(name: str, error: UserError) -> UserError:
-    """The same error, saying which system it is about."""
-    return UserError(f"{name}: {error}")
+@contextmanager
+def naming(system: str) -> Iterator[None]:
+    """A UserError from inside says which system it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{system}: {error}") from error

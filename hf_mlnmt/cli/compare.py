@@ -155,9 +155,9 @@ def compare(
     from hf_mlnmt.evaluation.outputs import read_texts
     from hf_mlnmt.evaluation.runs import read_systems, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
-    from hf_mlnmt.files import check_file, check_folder_name
+    from hf_mlnmt.files import check_file, check_folder_name, write_text
     from hf_mlnmt.reports.comparison import PAGE, add_runs, analyses_of
-    from hf_mlnmt.reports.comparison_page import curves_of, read_maps, write_html
+    from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
 
     files = text_files([(one.name, one.path) for one in reference or ()], [(s.name, s.path) for s in source or ()])
     paths = [reference for one in files.values() for reference in one.references]
@@ -205,7 +205,8 @@ def compare(
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
         curves = curves_of({one.label: one.path for one in reversed(systems)})
-        print(f"Written to {write_html(html, comparison, analyses, title=title, curves=curves, maps=drawn)}")
+        page = html_page(comparison, analyses, title=title, curves=curves, maps=drawn)
+        print(f"Written to {write_text(html, page)}")
 
 
 def _language_texts(given: list[NamedPath]) -> dict[str, str]:

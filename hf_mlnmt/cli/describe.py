@@ -34,7 +34,7 @@ def describe(
     from rich.console import Console
 
     from hf_mlnmt.reports.description import describe as describe_model
-    from hf_mlnmt.reports.rendering import render
+    from hf_mlnmt.reports.description import render
 
     description = describe_model(model, revision)
     if as_json:

@@ -1,10 +1,10 @@
-"""The model card, README.md: card.md.jinja filled with Facts. Its numbers stand in results.json or in a config.
+"""The model card, README.md: a template filled with Facts. Its numbers stand in results.json or in a config.
 
 | part of a card | made by |
 | --- | --- |
 | the YAML on top, which the Hub searches and shows | `metadata`; only what is recorded, nothing is guessed |
-| code that runs as it is, beside the model or online | `how_to_use`, `how_to_use_text` |
-| of a model of one language: use, task, perplexities | `what_it_is`, `perplexity_table` |
+| code that runs as it is, beside the model or online | card_code.jinja |
+| of a model of one language: task, perplexities | `what_it_is`, `perplexity_table` |
 | the system beside others, at a comparison's own budget | `side_by_side` |
 """
 
@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
 from hf_mlnmt.evaluation.comparison import Comparison
@@ -34,6 +31,7 @@ from hf_mlnmt.reports.tables import (
     scores_of,
     show,
     significance_tables,
+    template,
     title,
 )
 from hf_mlnmt.table import Number, Table
@@ -50,186 +48,55 @@ def auto_class_of_facts(facts: Facts) -> str:
 def what_it_is(facts: Facts) -> tuple[str, str]:
     """A sentence, and the part of a translation model that begins with it."""
     if auto_class_of_facts(facts) == "AutoModelForMaskedLM":
-        return "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze).", (
-            "encoder"
-        )
+        what = "Predicts hidden tokens of a text: the encoder of a translation model, pre-trained (encoder-cloze)."
+        return what, "encoder"
     if hasattr(facts.config, "encoder_layers"):
         return "Predicts the next token: the encoder of a translation model, pre-trained (encoder-lm).", "encoder"
     return "Predicts the next token: a language model, the decoder of a translation model by itself.", "decoder"
 
 
-def how_to_use_text(facts: Facts) -> dict[str, str]:
-    """The blocks of code: `plain` with the package, `trusting` without it."""
-    return {"plain": _code(facts, ""), "trusting": _code(facts, ", trust_remote_code=True")}
-
-
-def _code(facts: Facts, trusted: str) -> str:
-    auto_class = auto_class_of_facts(facts)
-    lines = [
-        f"from transformers import {auto_class}, AutoTokenizer",
-        "",
-        f'name = "{facts.name}"',
-        f"tokenizer = AutoTokenizer.from_pretrained(name{trusted})",
-        f"model = {auto_class}.from_pretrained(name{trusted})",
-        "",
-    ]
-    if auto_class == "AutoModelForMaskedLM":
-        lines += [
-            'inputs = tokenizer("A <mask> is here.", return_tensors="pt")',
-            "hidden = inputs.input_ids == tokenizer.mask_token_id",
-            "print(tokenizer.batch_decode(model(**inputs).logits[hidden].topk(5).indices.T))",
-        ]
-    else:
-        lines += [
-            'inputs = tokenizer("A", return_tensors="pt")',
-            "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=20)",
-            "print(tokenizer.batch_decode(outputs, skip_special_tokens=True)[0])",
-        ]
-    return "\n".join(lines)
-
-
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
     """The key "perplexity" of results.json; None where it is not recorded."""
-    found = results.get("perplexity")
-    if not isinstance(found, Mapping) or not found:
+    tests = results.get("perplexity")
+    if not isinstance(tests, Mapping) or not tests:
         return None
-    shown = [name for name in _NUMBERS if any(name in numbers for numbers in found.values())]
+    shown = [name for name in _NUMBERS if any(name in numbers for numbers in tests.values())]
     rows = [
         [test, *(f"{numbers[name]:.3f}" if name in numbers else "" for name in shown)]
-        for test, numbers in found.items()
+        for test, numbers in tests.items()
     ]
     return Table(["test set", *(Number(name.replace("_", " ")) for name in shown)], rows)
 
 
 def side_by_side(facts: Facts) -> list[dict[str, Any]]:
     """The comparisons that the system is part of: name, its role, what all systems share, its rows, whether tested."""
-    found, stem = [], facts.name
-    for name, comparison in facts.comparisons.items():
-        baseline = comparison.baseline
-        found.append(
-            {
-                "name": name,
-                "role": "the baseline" if baseline == stem else f"compared with `{baseline}`",
-                "what_is_the_same": same_for_all(comparison, facts.own_budget),
-                "table": _rows(comparison, stem),
-                "tested": stem in comparison.tests,
-                "systems": len(comparison.tests),
-                "note": comparison.note,
-                "seeds": len(comparison.runs[stem]),
-            }
-        )
-    return found
+    stem = facts.name
+    return [
+        {
+            "name": name,
+            "role": "the baseline" if comparison.baseline == stem else f"compared with `{comparison.baseline}`",
+            "what_is_the_same": same_for_all(comparison, facts.own_budget),
+            "table": _rows(comparison, stem),
+            "tested": stem in comparison.tests,
+            "systems": len(comparison.tests),
+            "note": comparison.note,
+            "seeds": len(comparison.runs[stem]),
+        }
+        for name, comparison in facts.comparisons.items()
+    ]
 
 
 def _rows(comparison: Comparison, stem: str) -> Table:
-    header = ["test set", "protocol", "metric", "score", "difference", "p"]
-    rows = []
-    for test_set, protocols in comparison.first["scores"].items():
-        for protocol, metrics in protocols.items():
-            for metric in metrics:
-                cells = detail(comparison, stem, test_set, protocol, metric)
-                rows.append([test_set, protocol, with_arrow(metric), *cells])
-    return Table(header, rows)
-
-
-def how_to_use(facts: Facts) -> dict[str, str]:
-    """The blocks of code: `plain` with the package, `trusting` without it, by the `pipeline`, and by the `shell`."""
-    return {
-        "plain": "\n".join(_plain(facts)),
-        "trusting": "\n".join(_plain(facts, trust=True)),
-        "pipeline": "\n".join(_pipeline(facts)),
-        "shell": _shell(facts),
-    }
-
-
-def _plain(facts: Facts, trust: bool = False) -> list[str]:
-    """Tokenizer, AutoModelForSeq2SeqLM, generate()."""
-    target = "target_tokenizer" if facts.separate_tokenizers else "tokenizer"
-    # The tokenizer has no code of its own, but AutoTokenizer reads the model's config first, and would ask.
-    trusted = ", trust_remote_code=True" if trust else ""
-    source, undo = facts.processing.get("source") or {}, facts.processing.get("target") or {}
-    folder, other = "", TARGET_TOKENIZER
-    if facts.language_tokenizers:
-        folder, other = (f"{LANGUAGE_TOKENIZERS}/{code}" for code in facts.languages)
-    where = f', subfolder="{folder}"' if folder else ""
-    lines = [
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        *_moses_import(source, undo),
-        "",
-        f'name = "{facts.name}"',
-        f"tokenizer = AutoTokenizer.from_pretrained(name{where}{trusted})",
+    rows = [
+        [test, protocol, with_arrow(metric), *detail(comparison, stem, test, protocol, metric)]
+        for test, protocol in comparison.places
+        for metric in comparison.metrics(test, protocol)
     ]
-    if facts.separate_tokenizers:
-        lines.append(f'target_tokenizer = AutoTokenizer.from_pretrained(name, subfolder="{other}"{trusted})')
-    lines += [
-        f"model = AutoModelForSeq2SeqLM.from_pretrained(name{trusted})",
-        "",
-        f'text = "{example(facts.languages[0])}"',
-        *_apply(source),
-    ]
-    prefix = f"<2{facts.codes[0]}> " if facts.codes else ""
-    argument = f'"{prefix}" + text' if prefix else "text"
-    lines.append(f'inputs = tokenizer([{argument}], return_tensors="pt", padding=True)')
-    lines.append(f"outputs = model.generate(**inputs{''.join(f', {x}' for x in _names(facts))})")
-    lines.append(f"translation = {target}.batch_decode(outputs, skip_special_tokens=True)[0]")
-    return [*lines, *_undo(undo), "print(translation)"]
+    return Table(["test set", "protocol", "metric", "score", "difference", "p"], rows)
 
 
-def _names(facts: Facts) -> list[str]:
-    """What a model with modules of several languages is told."""
-    config = facts.config
-    if not hasattr(config, "source_languages") or config.is_pair:
-        return []
-    return [f'{side}_language="{code}"' for side, code in zip(("source", "target"), facts.languages)]
-
-
-def _pipeline(facts: Facts) -> list[str]:
-    option = f', target_language="{facts.codes[0]}"' if facts.codes else ""
-    option += "".join(f", {name}" for name in _names(facts))
-    return [
-        "from hf_mlnmt.generation import TranslationPipeline",
-        "",
-        f'translate = TranslationPipeline.from_pretrained("{facts.name}")',
-        f'print(translate(["{example(facts.languages[0])}"]{option})[0])',
-    ]
-
-
-def _shell(facts: Facts) -> str:
-    option = f" --to {facts.codes[0]}" if facts.codes else ""
-    if _names(facts):
-        option += "".join(f" {name} {code}" for name, code in zip(("--from", "--to"), facts.languages))
-    return f'echo "{example(facts.languages[0])}" | hf-mlnmt translate {facts.name}{option}'
-
-
-def _moses_import(source: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
-    names = ["MosesDetokenizer"] if target.get("moses") else []
-    names += ["MosesPunctNormalizer"] if source.get("normalize") else []
-    names += ["MosesTokenizer"] if source.get("moses") else []
-    return [f"from sacremoses import {', '.join(names)}"] if names else []
-
-
-def _apply(processing: Mapping[str, Any]) -> list[str]:
-    """What data/processing.py does to the source before the tokenizer, in its order."""
-    language, lines = processing.get("language", "en"), []
-    if processing.get("normalize"):
-        lines.append(f'text = MosesPunctNormalizer(lang="{language}").normalize(text)')
-    if processing.get("moses"):
-        lines.append(f'text = MosesTokenizer(lang="{language}").tokenize(text, return_str=True, escape=False)')
-    if processing.get("lowercase"):
-        lines.append("text = text.lower()")
-    return lines
-
-
-def _undo(processing: Mapping[str, Any]) -> list[str]:
-    if not processing.get("moses"):
-        return []
-    language = processing.get("language", "en")
-    return [
-        f'translation = MosesDetokenizer(lang="{language}").detokenize(translation.split(), unescape=False)',
-    ]
-
-
-_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+# A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 # The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
 _METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("cased", "TER"): "ter"}
 
@@ -238,12 +105,15 @@ def metadata(facts: Facts) -> ModelCardData:
     """Languages, licence, library, task, tags, data sets, metrics, and the scores as a model-index."""
     results = [_eval_result(facts, score) for score in scores_of(facts.results)]
     datasets = hub_datasets(facts.data)
+    task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
+    own = ["hf_mlnmt", facts.config.model_type] if facts.carries_code else []
+    languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
     return ModelCardData(
-        language=_languages(facts) or None,
+        language=list(languages) or None,
         license=facts.licence.lower() if facts.licence else None,
         library_name="transformers",
-        pipeline_tag=PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation"),
-        tags=_tags(facts),
+        pipeline_tag=task,
+        tags=[task, "neural-machine-translation", *own],
         datasets=datasets or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         eval_results=results or None,
@@ -254,28 +124,16 @@ def metadata(facts: Facts) -> ModelCardData:
 
 def hub_datasets(data: Mapping[str, Any]) -> list[str]:
     """The corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
-    return list(dict.fromkeys(name for name in _dataset_names(data.get("train")) if _HUB_NAME.fullmatch(name)))
+    names = [corpus.get("dataset") for corpus, _ in _corpora_of(data)]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and _HUB_NAME.fullmatch(name)))
 
 
-def _dataset_names(corpora: Any) -> Iterator[str]:
-    for corpus in corpora if isinstance(corpora, list) else [corpora]:
-        if isinstance(corpus, Mapping):
-            name = (corpus["corpus"] if isinstance(corpus.get("corpus"), Mapping) else corpus).get("dataset")
-            # A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
-            if isinstance(name, str) and ("/" in name and not name.startswith((".", "/"))):
-                yield name
-
-
-def _languages(facts: Facts) -> list[str]:
-    return list(dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())]))
-
-
-def _tags(facts: Facts) -> list[str]:
-    kind = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
-    tags = [kind, "neural-machine-translation"]
-    if facts.carries_code:
-        tags += ["hf_mlnmt", facts.config.model_type]
-    return tags
+def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(corpus, what results say of it) of all training corpora; where nothing is said, the corpus twice."""
+    corpora = data.get("train")
+    for entry in corpora if isinstance(corpora, list) else [corpora]:
+        if isinstance(entry, Mapping):
+            yield entry["corpus"] if isinstance(entry.get("corpus"), Mapping) else entry, entry
 
 
 def _eval_result(facts: Facts, score: Score) -> EvalResult:
@@ -314,17 +172,27 @@ _RUN = {
 
 def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
-    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
-        return _card_of_text(facts)
-    return _template(TEMPLATE).render(
-        facts=facts,
-        missing=MISSING,
-        metadata=metadata(facts).to_yaml(),
+    auto_class = auto_class_of_facts(facts)
+    content: dict[str, Any] = {
+        "facts": facts,
+        "missing": MISSING,
+        "metadata": metadata(facts).to_yaml(),
+        "shape": _shape(facts.config),
+        "auto_class": auto_class,
+        "modules": _of_modules(facts.config),
+        "sentence": example(facts.languages[0]),
+        "tokenizers": LANGUAGE_TOKENIZERS,
+        "target_tokenizer": TARGET_TOKENIZER,
+        "data_table": _data(facts),
+        "training_tables": [_training(result) for result in facts.results],
+    }
+    if auto_class != "AutoModelForSeq2SeqLM":  # a language model, or an encoder with a projection
+        what, part = what_it_is(facts)
+        scored = perplexity_table(facts.results[0]) if facts.results else None
+        return template(TEMPLATE_OF_TEXT).render(content, what=what, part=part, perplexity_table=scored)
+    return template(TEMPLATE).render(
+        content,
         direction=_direction(facts),
-        shape=_shape(facts.config),
-        use=how_to_use(facts),
-        data_table=_data(facts),
-        training_tables=[_training(result) for result in facts.results],
         score_tables=score_tables(facts.results),
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
@@ -332,36 +200,6 @@ def build_card(facts: Facts) -> str:
         decoding=_decoding(facts),
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
     )
-
-
-def _card_of_text(facts: Facts) -> str:
-    """Of a language model, or of an encoder with a projection."""
-    what, part = what_it_is(facts)
-    return _template(TEMPLATE_OF_TEXT).render(
-        facts=facts,
-        missing=MISSING,
-        metadata=metadata(facts).to_yaml(),
-        what=what,
-        part=part,
-        shape=_shape(facts.config),
-        use=how_to_use_text(facts),
-        data_table=_data(facts),
-        training_tables=[_training(result) for result in facts.results],
-        perplexity_table=perplexity_table(facts.results[0]) if facts.results else None,
-    )
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    """A template beside this file; a name in it that it is not given is an error."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    ).get_template(name)
 
 
 def _direction(facts: Facts) -> str:
@@ -423,29 +261,20 @@ def _data(facts: Facts) -> Table | None:
             "name": data.get("name"),
             "licence of the data": data.get("licence") or data.get("license"),
             **({"on the Hub": hub_datasets(data)} if hub_datasets(data) else {}),
-            **_corpora(data.get("train")),
+            **{f"corpus {number}": _corpus(*one) for number, one in enumerate(_corpora_of(data), 1)},
         }
     )
 
 
-def _corpora(corpora: Any) -> dict[str, str]:
-    """A row for each corpus: its files, and how many pairs were kept and dropped where that is recorded."""
-    many = corpora if isinstance(corpora, list) else [corpora] if isinstance(corpora, Mapping) else []
-    rows = {}
-    for number, entry in enumerate(many, 1):
-        if isinstance(entry, Mapping):
-            corpus = entry["corpus"] if isinstance(entry.get("corpus"), Mapping) else entry
-            counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
-            dropped = entry.get("dropped") or entry.get("counts")
-            parts = [
-                _files(corpus),
-                _made(corpus, entry.get("synthetic")),
-                show(counts) if counts and corpus is not entry else "",
-            ]
-            if isinstance(dropped, Mapping) and corpus is not entry:
-                parts.append(f"dropped: {show(dropped)}")
-            rows[f"corpus {number}"] = "; ".join(part for part in parts if part)
-    return rows
+def _corpus(corpus: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """A corpus's files, and how many pairs were kept and dropped where that is recorded."""
+    parts = [_files(corpus), _made(corpus, entry.get("synthetic"))]
+    if entry is not corpus:
+        counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
+        dropped = entry.get("dropped") or entry.get("counts")
+        parts.append(show(counts) if counts else "")
+        parts.append(f"dropped: {show(dropped)}" if isinstance(dropped, Mapping) else "")
+    return "; ".join(part for part in parts if part)
 
 
 def _files(corpus: Mapping[str, Any]) -> str:
@@ -476,22 +305,17 @@ def _training(result: Mapping[str, Any]) -> Table:
 
 
 def _decoding(facts: Facts) -> list[str]:
-    """A paragraph for each thing that is known of it."""
-    scored = facts.recorded("decoding")
+    """What is known of decoding, a paragraph each."""
     blocks = []
     if facts.results:
-        blocks.append(f"The scores above were made with: {show(scored)}.")
+        blocks.append(f"The scores above were made with: {show(facts.recorded('decoding'))}.")
     if facts.generation:
-        settings = {key: value for key, value in facts.generation.items() if key not in ("transformers_version",)}
-        blocks.append("`generation_config.json`, what `generate()` does unless told otherwise: " + _settings(settings))
-    formula = facts.generation.get("length_normalization")
-    if formula:
+        settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
+        shown = ", ".join(f"`{key}={value!r}`" for key, value in settings.items())
+        blocks.append(f"`generation_config.json`, what `generate()` does unless told otherwise: {shown}.")
+    if formula := facts.generation.get("length_normalization"):
         blocks.append(
             f"The scores' length normalisation is `{formula}`, which only the package's pipeline and command do; "
             "`generate()` by itself divides by the length to the power of `length_penalty`."
         )
     return blocks
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{key}={value!r}`" for key, value in settings.items()) + "."

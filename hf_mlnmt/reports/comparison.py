@@ -1,14 +1,14 @@
-"""Making a comparison of what a user gives, and keeping it in a folder (evaluation/comparison.py: what is in it)."""
+"""Making a comparison of what a user gives, and keeping it in a folder; evaluation/comparison.py says what it holds."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
+from hf_mlnmt.analysis.study import file_name
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, add_tests, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
@@ -60,7 +60,13 @@ def add_runs(
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
     """
-    new = [run for run in (_read(run, tell) for run in runs) if run is not None]
+    new = []
+    for run in runs:
+        finished = run if isinstance(run, Run) else read_run(run)
+        if finished is None:
+            tell(f"{run}: not finished, passed over")
+        else:
+            new.append(finished)
     folder = Path(output) if output is not None else None
     kept = read_comparison(folder) if folder and (folder / COMPARISON).is_file() else None
     if kept is None and (not new or (new[0] is not runs[0] and new[0].origin != Path(str(runs[0])))):
@@ -73,7 +79,11 @@ def add_runs(
         if given.setdefault((run.name, run.seed), run) is not run:
             other = given[run.name, run.seed].origin
             raise UserError(f"{other} and {run.origin} are two runs of one system and seed ({run.name}, {run.seed}).")
-    every = {**_kept_runs(kept), **given}
+    every = {
+        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
+        for system, by_seed in (kept.runs if kept else {}).items()
+        for seed, results in by_seed.items()
+    } | given
     _check(every, comparison, tell)
     kept_counts = {key: _kept_counts(folder, *key) for key in every.keys() - given.keys() if folder}
     texts = {key: texts_of(run, data) if run.outputs else {} for key, run in given.items()}
@@ -81,7 +91,7 @@ def add_runs(
     if known_texts is not None:
         known_texts |= {run.origin: texts[key] for key, run in given.items()}
     counted = {key: counts_of(run, texts[key]) for key, run in given.items()}
-    packed = {key: pack_counts(counts) if counts is not None else None for key, counts in counted.items()}
+    packed = {key: None if counts is None else pack_counts(counts) for key, counts in counted.items()}
     for (system, seed), run in every.items():
         comparison.runs.setdefault(system, {})[seed] = hide_paths({**run.results, "seed": seed})
     comparison.runs = in_order(comparison.runs, comparison.baseline, list(comparison.runs))
@@ -95,7 +105,7 @@ def add_runs(
     add_tests(comparison, load, kept, pairs, tell)
     if folder:
         for (system, seed), counts in packed.items():
-            stem = f"{file_stem(system)}.seed{seed}"
+            stem = f"{file_name(system)}.seed{seed}"
             if counts is not None:
                 with atomic_path(folder / f"{stem}{COUNTS}") as path:
                     path.write_bytes(counts)
@@ -111,9 +121,9 @@ def analyses_of(
     texts: Mapping[Path, Mapping[str, Texts]],
     **about: Any,
 ) -> dict[str, OutputAnalysis]:
-    """{test set: what is to be said of the translations of each system's first run}, of systems that have some here.
+    """{test set: analysis of the translations of each system's first run}, of systems whose translations are here.
 
-    texts: of the runs by their origins, as `add_runs` has found them. about: as `analyse_outputs` takes it, without
+    texts: by origin of a run, as `add_runs` fills `known_texts`. about: as `analyse_outputs` takes it, without
     protocol and language.
     """
     firsts: dict[str, Run] = {}
@@ -131,38 +141,15 @@ def analyses_of(
     return analyses
 
 
-def file_stem(system: str) -> str:
-    """A system's name as part of a file's name."""
-    return re.sub(r"[^\w.+@-]", "-", system)
-
-
-def _read(run: str | Path | Run, tell: Callable[[str], None]) -> Run | None:
-    if isinstance(run, Run):
-        return run
-    found = read_run(run)
-    if found is None:
-        tell(f"{run}: not finished, passed over")
-    return found
-
-
-def _kept_runs(kept: Comparison | None) -> dict[tuple[str, int], Run]:
-    runs = kept.runs if kept else {}
-    return {
-        (system, seed): Run(Path(f"{system}.seed{seed}"), results)
-        for system, by_seed in runs.items()
-        for seed, results in by_seed.items()
-    }
-
-
 def _kept_counts(folder: Path, system: str, seed: int) -> Path:
-    path = folder / f"{file_stem(system)}.seed{seed}{COUNTS}"
+    path = folder / f"{file_name(system)}.seed{seed}{COUNTS}"
     if not path.is_file():
         raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
     return path
 
 
 def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Every run beside the baseline's of its seed, and the baseline's beside one another."""
+    """Compare how every run was made with the baseline's run of its seed, and the baseline's runs with one another."""
     from hf_mlnmt.recipe.schema import default_keys
 
     baseline = comparison.baseline

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from hf_mlnmt.analysis.curves import FILE as METRICS
-from hf_mlnmt.analysis.curves import read_metrics
+from hf_mlnmt.analysis.curves import Metrics, dev_scores, label, read_metrics, series
 from hf_mlnmt.analysis.outputs import OutputAnalysis
-from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, score_text, scores_are
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
-from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
-from hf_mlnmt.reports.tables import MISSING, show, title
+from hf_mlnmt.reports.tables import MISSING, show, template, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import BASE, records_root
 
@@ -39,7 +36,7 @@ P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """The page. own_budget: that of the baseline's recipe; sections: Markdown that is to stand behind the overview."""
+    """The page as Markdown. own_budget: of the baseline's recipe. sections: Markdown to stand behind the overview."""
     blocks = [
         f"# {_heading(comparison)}",
         f"{same_for_all(comparison, own_budget)} Baseline: `{comparison.baseline}`. Made by `hf-mlnmt compare` "
@@ -73,7 +70,7 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
 
 
 def _trained(comparison: Comparison) -> bool:
-    """Whether all runs say how they were trained; of files of translations that is not known."""
+    """Whether all runs say how they were trained; files of translations do not."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
 
 
@@ -88,7 +85,7 @@ def _heading(comparison: Comparison) -> str:
 
 
 def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -> str:
-    """What the systems of a comparison share, and how their budget stands to the recipe's own."""
+    """What the systems of a comparison share, and how their budget compares with the recipe's own."""
     seeds = list(comparison.runs[comparison.baseline])
     which = f"seed ({seeds[0]})" if len(seeds) == 1 else f"seeds ({', '.join(map(str, seeds))}; a run for each)"
     if not _trained(comparison):
@@ -135,28 +132,6 @@ def _notes(comparison: Comparison) -> list[str]:
     return ["Notes on the budgets:\n\n" + "\n".join(lines)] if lines else []
 
 
-def brief(comparison: Comparison, wanted: Sequence[str] = ()) -> Table:
-    """`overview` for a page that is about more: classic BLEU alone, and the systems without their setup's name.
-
-    wanted: these systems and the baseline; none: all. UserError for one that there is not.
-    """
-    names = {name.partition(".")[0]: name for name in comparison.runs}
-    if gone := [name for name in wanted if name not in names]:
-        raise UserError(f"no runs of {gone[0]!r}{suggest(gone[0], names)}")
-    tests = [(test, protocol) for test, protocol in comparison.places if protocol == "classic"]
-    rows = []
-    for short, name in names.items():
-        if wanted and name != comparison.baseline and short not in wanted:
-            continue
-        runs = comparison.runs[name]
-        size = next(iter(runs.values())).get("parameters")
-        millions = f"{size / 1e6:.1f}" if size else MISSING
-        scores = [with_difference(comparison, name, *test) for test in tests]
-        rows.append([f"`{short}`", millions, minutes_of(runs), str(len(runs)), *scores])
-    columns = ["parameters (M)", "CPU minutes", "seeds", *(f"{test}, BLEU classic" for test, _ in tests)]
-    return Table(["system", *map(Number, columns)], rows)
-
-
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
     """Processor time of a training, the mean of those that say it."""
     budgets = [run.get("budget") or {} for run in runs.values()]
@@ -166,11 +141,8 @@ def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
     """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
-    scores = comparison.scores(system, test_set, protocol, "BLEU")
-    tested = comparison.tested(system, test_set, protocol, "BLEU")
-    if tested is None:
-        return mean_text(scores)
-    return f"{mean_text(scores)} ({tested['difference']:+.2f}{comparison.mark(system, test_set, protocol, 'BLEU')})"
+    scores, difference, _ = detail(comparison, system, test_set, protocol, "BLEU")
+    return f"{scores} ({difference})" if difference else scores
 
 
 def mean_text(scores: Sequence[float]) -> str:
@@ -181,33 +153,28 @@ def mean_text(scores: Sequence[float]) -> str:
 
 def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
     """Of one test set and protocol: each metric's mean, difference and p-values side by side."""
-    metrics = list(comparison.first["scores"][test_set][protocol])
+    metrics = comparison.metrics(test_set, protocol)
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
     for system in comparison.runs:
-        cells = (cell for metric in metrics for cell in detail(comparison, system, test_set, protocol, metric))
+        cells = [cell for metric in metrics for cell in detail(comparison, system, test_set, protocol, metric)]
         rows.append([f"`{system}`", *cells])
     return Table(["system", *(Number(name) for name in names)], rows)
 
 
 def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Mean score, difference and p-values of one system; the baseline has the score alone."""
-    scores = mean_text(comparison.scores(system, test_set, protocol, metric))
-    tested = comparison.tested(system, test_set, protocol, metric)
+    """Mean score, difference and p-values of one system ("equal": equal outputs); the baseline has the score alone."""
+    place = (system, test_set, protocol, metric)
+    scores = mean_text(comparison.scores(*place))
+    tested = comparison.tested(*place)
     if tested is None:
         return scores, "", ""
-    difference = f"{tested['difference']:+.2f}{comparison.mark(system, test_set, protocol, metric)}"
-    return scores, difference, TOO_FEW if comparison.too_few(test_set, protocol) else " / ".join(p_values(tested))
-
-
-def p_values(tested: Mapping[str, Any]) -> Iterator[str]:
-    """Those of the three tests that there are; "equal" for equal outputs."""
-    if not tested["difference"]:
-        yield "equal"
-        return
-    for name in P_VALUES:
-        if tested.get(name) is not None:
-            yield f"{tested[name]:.3f}"
+    p_values = " / ".join(f"{tested[name]:.3f}" for name in P_VALUES if tested.get(name) is not None)
+    if comparison.too_few(test_set, protocol):
+        p_values = TOO_FEW
+    elif not tested["difference"]:
+        p_values = "equal"
+    return scores, f"{tested['difference']:+.2f}{comparison.mark(*place)}", p_values
 
 
 def _changes(comparison: Comparison) -> str:
@@ -249,8 +216,8 @@ def _signatures(results: Mapping[str, Any]) -> str:
 TEMPLATE = "comparison_page.html.jinja"
 FIRST_RUN = "Lengths, outputs and sentences are of the first run of each system."
 NO_SOURCES = "no --source: no lengths, no statistics of outputs"
-Curves = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Of systems whose run is known the lines of its metrics.jsonl."""
+Curves = Mapping[str, Metrics]
+"""Of systems whose run is known."""
 Maps = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Analyses = Mapping[str, OutputAnalysis]
 """Of test sets whose translations are there; of all the same systems."""
@@ -262,7 +229,7 @@ def html_page(
     """The page as HTML. curves: {system: metrics}, of `curves_of`; maps: of `read_maps`."""
     known = [analysis for analysis in analyses.values() if analysis.sources is not None]
     notes = [] if known or not analyses else [NO_SOURCES]
-    return _template().render(
+    return template(TEMPLATE, autoescape=True).render(
         title=hide_paths(title),
         css=_asset("comparison_page.css"),
         js=_asset("comparison_page.js"),
@@ -281,25 +248,17 @@ def html_page(
         statistics={_suffix(test, analyses): _statistics(one) for test, one in analyses.items() if one.statistics},
         trained=list(curves or {}),
         curves=_curves(curves or {}),
-        maps={name: _maps(systems) for name, systems in (maps or {}).items()},
+        maps={
+            what: {name: attention_map(label=f"attention of {name}", **one) for name, one in systems.items()}
+            for what, systems in (maps or {}).items()
+        },
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
-        settings=_settings(comparison),
+        settings={
+            **{name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")},
+            "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
+        },
     )
-
-
-def write_html(path: str | Path, comparison: Comparison, analyses: Analyses, **more: Any) -> Path:
-    """Write the page; returns its path. more: as `html_page` takes it."""
-    return write_text(path, html_page(comparison, analyses, **more))
-
-
-@cache
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
-    )
-    return environment.get_template(TEMPLATE)
 
 
 @cache
@@ -318,7 +277,7 @@ def _html(table: Table) -> str:
 
 
 def _suffix(test: str, analyses: Analyses) -> str:
-    """What headings say of the test set: nothing where there is one alone."""
+    """The test set's part of a heading: nothing where there is one alone."""
     return f", {test}" if len(analyses) > 1 else ""
 
 
@@ -327,9 +286,7 @@ def _data(analyses: Analyses) -> dict[str, Any]:
     known = list(analyses.values())
     systems = list(known[0].outputs) if known else []
     lines = [
-        f"line {n}{_suffix(test, analyses)}"
-        for test, one in analyses.items()
-        for n in range(1, len(one.references) + 1)
+        f"line {n}{_suffix(test, analyses)}" for test, one in analyses.items() for n, _ in enumerate(one.references, 1)
     ]
     sources = [line for one in known for line in one.sources or ()]
     return {
@@ -381,15 +338,10 @@ def _tests(comparison: Comparison, system: str, test: str, protocol: str, metric
     p_values = [comparison.p_values(test, protocol, metric)[system]]
     if len(comparison.tests) > 1:
         p_values.append(comparison.corrected(test, protocol, metric)[system])
-    p_values += [
-        tested.get("paired_bootstrap"),
-        tested.get("welch" if comparison.several else "sacrebleu_randomisation"),
-    ]
-    return [f"{tested['difference']:+.2f}{comparison.mark(system, test, protocol, metric)}", *map(_p, p_values)]
-
-
-def _p(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    beside = "welch" if comparison.several else "sacrebleu_randomisation"
+    p_values += [tested.get("paired_bootstrap"), tested.get(beside)]
+    shown = ("–" if p is None else f"{p:.4f}" for p in p_values)
+    return [detail(comparison, system, test, protocol, metric)[1], *shown]
 
 
 def _forest(comparison: Comparison, test: str, protocol: str, metric: str) -> str:
@@ -405,14 +357,13 @@ def _lengths(analysis: OutputAnalysis, suffix: str) -> dict[str, Any]:
     names = [f"{group} ({counts[group]})" for group in groups]
     plots, tables = {}, {}
     for metric in dict.fromkeys(row["metric"] for row in analysis.lengths):
-        rows = [row for row in analysis.lengths if row["metric"] == metric]
-        series: dict[str, dict[float, float]] = {}
+        of_systems: dict[str, dict[float, float]] = {}
         cells: dict[str, list[str]] = {}
-        for row in rows:
+        for row in (row for row in analysis.lengths if row["metric"] == metric):
             if row["score"] is not None:
-                series.setdefault(row["system"], {})[groups.index(row["source_length"])] = row["score"]
+                of_systems.setdefault(row["system"], {})[groups.index(row["source_length"])] = row["score"]
             cells.setdefault(row["system"], []).append(_with_interval(row))
-        plots[metric] = lines(series, metric, f"{analysis.unit} of the source (sentences)", names)
+        plots[metric] = lines(of_systems, metric, f"{analysis.unit} of the source (sentences)", names)
         columns = ["system", *map(Number, names)]
         tables[metric] = Table(columns, [[name, *of] for name, of in cells.items()]).html()
     return {"suffix": suffix, "plots": plots, "tables": tables}
@@ -430,47 +381,29 @@ def _statistics(analysis: OutputAnalysis) -> str:
     kinds = [key for key in shares[0] if key not in ("system", "length_ratio")]
     columns = ["system", Number("length ratio"), *(Number(f"{kind.replace('_', ' ')} (%)") for kind in kinds)]
     rows = [
-        [str(row["system"]), f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)]
-        for row in shares
+        [row["system"], f"{row['length_ratio']:.3f}", *(f"{100 * row[kind]:.2f}" for kind in kinds)] for row in shares
     ]
     return Table(columns, rows).html()
 
 
 def _curves(curves: Curves) -> dict[str, str]:
     """{what: plot over steps} of dev scores and losses."""
-    keys = dict.fromkeys(key for one in curves.values() for line in one for key in line if key.startswith("eval_"))
-    wanted = [key for key in keys if not key.endswith(("perplexity", "_per_second", "runtime"))]
     plots = {}
-    for key in wanted:
-        series = {
-            name: {line["step"]: line[key] for line in one if line.get(key) is not None} for name, one in curves.items()
-        }
-        label = f"dev {key.removeprefix('eval_')}"
-        plots[label] = lines({name: points for name, points in series.items() if points}, label, "optimizer step")
-    return {label: plot for label, plot in plots.items() if plot}
-
-
-def _maps(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return {
-        name: attention_map(one["values"], one["rows"], one["columns"], f"attention of {name}")
-        for name, one in systems.items()
-    }
-
-
-def _settings(comparison: Comparison) -> dict[str, str]:
-    settings = {name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")}
-    return settings | {"versions": ", ".join(f"{name} {number}" for name, number in versions().items())}
+    for key in ["eval_loss", *dev_scores(curves.values())]:
+        points = {name: dict(zip(*series(metrics, key))) for name, metrics in curves.items()}
+        if logged := {name: one for name, one in points.items() if one}:
+            plots[label(key)] = lines(logged, label(key), "optimizer step")
+    return plots
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
     """{system: lines of its training's metrics.jsonl} of those that are runs, or models in the folder of a run."""
-    found = {}
+    curves = {}
     for name, path in paths.items():
         folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
-        folder = next((folder for folder in folders if (folder / METRICS).is_file()), None)
-        if folder is not None:
-            found[name] = read_metrics(folder)
-    return found
+        if logged := [folder for folder in folders if (folder / METRICS).is_file()]:
+            curves[name] = read_metrics(logged[0])
+    return curves
 
 
 def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -483,25 +416,26 @@ def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
         raise UserError(
             f"{folder}: no maps there. Make them: hf-mlnmt analyse attention MODELS -s FILE -w maps -o {folder}"
         )
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    maps: dict[str, dict[str, dict[str, Any]]] = {}
     for path in paths:
         try:
-            side = path.name.split(".")[1]
+            cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
             for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-                one = found.setdefault(f"{side}, {row['map']}", {}).setdefault(
-                    row["system"], {"rows": {}, "columns": {}, "values": {}}
-                )
-                one["rows"][row["row"]], one["columns"][row["column"]] = row["from"], row["to"]
-                one["values"][row["row"], row["column"]] = row["weight"]
+                cells.setdefault((row["map"], row["system"]), []).append(row)
+            for (name, system), of_map in cells.items():
+                maps.setdefault(f"{path.name.split('.')[1]}, {name}", {})[system] = _map(of_map)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
-    return {title: {name: _filled(one) for name, one in systems.items()} for title, systems in found.items()}
+    return maps
 
 
-def _filled(one: dict[str, Any]) -> dict[str, Any]:
-    rows, columns = sorted(one["rows"]), sorted(one["columns"])
+def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One map of its cells: names of rows and columns, values (rows, columns)."""
+    rows = {cell["row"]: cell["from"] for cell in cells}
+    columns = {cell["column"]: cell["to"] for cell in cells}
+    weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}
     return {
-        "rows": [one["rows"][y] for y in rows],
-        "columns": [one["columns"][x] for x in columns],
-        "values": [[one["values"].get((y, x), 0.0) for x in columns] for y in rows],
+        "rows": [rows[y] for y in sorted(rows)],
+        "columns": [columns[x] for x in sorted(columns)],
+        "values": [[weights.get((y, x), 0.0) for x in sorted(columns)] for y in sorted(rows)],
     }

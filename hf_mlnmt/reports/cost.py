@@ -1,9 +1,8 @@
 """What systems cost beside a baseline: parameters, operations, memory, speed of training and of decoding.
 
 Weights and sentences are random: no cost depends on what a model has learnt. All systems do the same steps on the same
-sentences.
-
-Speed by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn right before.
+sentences. Speed is measured by turns: contestants run A B A C A B A C ..., and each ratio is to the baseline's turn
+right before.
 """
 
 from __future__ import annotations
@@ -63,20 +62,18 @@ def beside_baseline(
     """Of each of the others the median rate, and the median of its ratios to the baseline's turn before it."""
     runs: dict[str, Turn] = {}
     for name, run in others.items():
-        runs[f"baseline before {name}"] = baseline
-        runs[name] = run
+        runs |= {f"baseline before {name}": baseline, name: run}
     rates = take_turns(runs, rounds, tell)
-    found = {}
+    medians = {}
     for name in others:
         ratios = [own / base for own, base in zip(rates[name], rates[f"baseline before {name}"], strict=True)]
-        found[name] = statistics.median(rates[name]), statistics.median(ratios)
-    return found
+        medians[name] = statistics.median(rates[name]), statistics.median(ratios)
+    return medians
 
 
 def machine() -> str:
     """Processor, threads and versions, so that a number can be placed."""
     import psutil
-    import torch
     import transformers
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
@@ -124,13 +121,13 @@ def build(config: Any, device: str) -> Any:
 
 def batches(work: Work) -> list[dict[str, Tensor]]:
     """A batch for each step of a turn, of as many pairs as fit into `tokens`."""
-    draw, objective, found = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
+    draw, objective, made = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
     for length in (0.6 + 0.8 * (np.arange(work.steps) + 0.5) / work.steps) * work.length:
         size = max(1, work.tokens // round(length))
         ids = [draw.integers(5, work.vocabulary, round(length), dtype=np.int32) for _ in range(2 * size)]
         pairs = [{"input_ids": source, "labels": target} for source, target in zip(ids[::2], ids[1::2])]
-        found.append({name: tensor.to(work.device) for name, tensor in objective.collate(pairs).items()})
-    return found
+        made.append({name: tensor.to(work.device) for name, tensor in objective.collate(pairs).items()})
+    return made
 
 
 def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> None:
@@ -147,24 +144,33 @@ def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> No
 def training(config: Any, work: Work) -> Turn:
     """One turn: an optimizer step on every batch; a new model has done a turn before."""
     inputs = batches(work)
-    kept: list[tuple[Any, Any]] = []
 
-    def run() -> Measure:
-        if kept:
-            parts = kept[0]
-        else:
-            train(*(parts := _trained(config, work)), inputs)
+    def make() -> tuple[Any, Any]:
+        model, optimizer = _trained(config, work)
+        train(model, optimizer, inputs)
+        return model, optimizer
+
+    return _turn(make, lambda made: train(made[0], made[1], inputs), work.steps, work)
+
+
+def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
+    """A turn of `run` on what `make` makes and warms up, kept for the next turn where `work` says so."""
+    kept: list[Any] = []
+
+    def turn() -> Measure:
+        made = kept[0] if kept else make()
         start = _now(work)
-        train(*parts, inputs)
-        measure = Measure(work.steps, _now(work) - start)
+        run(made)
+        measure = Measure(amount, _now(work) - start)
         if work.keep and not kept:
-            kept.append(parts)
+            kept.append(made)
         return measure
 
-    return run
+    return turn
 
 
 def _trained(config: Any, work: Work) -> tuple[Any, Any]:
+    """A model and its optimizer."""
     model = build(config, work.device).train()
     return model, torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
@@ -173,22 +179,17 @@ def decoding(config: Any, work: Work) -> Turn:
     """One turn: one batch, exactly `length` tokens for every sentence; a new model decodes three tokens first."""
     ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
     inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
-    exact = {"min_new_tokens": work.length, "max_new_tokens": work.length, "do_sample": False}
-    kept: list[Any] = []
 
     @torch.inference_mode()
-    def run() -> Measure:
-        model = kept[0] if kept else build(config, work.device).eval()
-        if not kept:
-            model.generate(**inputs, num_beams=work.beams, **{**exact, "min_new_tokens": 3, "max_new_tokens": 3})
-        start = _now(work)
+    def decode(model: Any, length: int) -> Any:
+        exact = {"min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
         model.generate(**inputs, num_beams=work.beams, **exact)
-        measure = Measure(work.batch * work.length, _now(work) - start)
-        if work.keep and not kept:
-            kept.append(model)
-        return measure
+        return model
 
-    return run
+    def make() -> Any:
+        return decode(build(config, work.device).eval(), 3)
+
+    return _turn(make, lambda model: decode(model, work.length), work.batch * work.length, work)
 
 
 def _now(work: Work) -> float:
@@ -257,7 +258,7 @@ def peak_memory(config: Any, work: Work) -> int:
 
 
 def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
-    """A row for each system, the first being the baseline: what it costs, and each cost as a multiple of its."""
+    """A row for each system, the first being the baseline: its costs, and each as a multiple of the baseline's."""
     baseline = next(iter(configs))
     tokens = int((batches(work)[0]["labels"] != -100).sum())
     speeds = []
@@ -284,14 +285,12 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {
-        "parameters": f"{row['parameters']:,}",
-        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f}",
-        "MiB": f"{row['peak_memory'] / 2**20:.0f}",
-        "steps/s": f"{row['training_steps_per_second']:.2f}",
-        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f}",
+    """Each cost, and in brackets as a multiple of the baseline's."""
+    return {
+        "system": row["system"],
+        "parameters": f"{row['parameters']:,} ({row['parameters_ratio']:.2f})",
+        "Mflop/token": f"{row['operations_per_token'] / 1e6:.1f} ({row['operations_ratio']:.2f})",
+        "MiB": f"{row['peak_memory'] / 2**20:.0f} ({row['memory_ratio']:.2f})",
+        "steps/s": f"{row['training_steps_per_second']:.2f} ({row['training_ratio']:.2f})",
+        "tokens/s": f"{row['decoding_tokens_per_second']:,.0f} ({row['decoding_ratio']:.2f})",
     }
-    ratios = {
-        name: f"{value} ({row[f'{key}_ratio']:.2f})" for (name, value), key in zip(shown.items(), MEASURES.values())
-    }
-    return {"system": row["system"], **ratios}

@@ -1,4 +1,4 @@
-"""What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores.
+"""What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores; as JSON or tables.
 
 Of a model folder, a Hub name, or a config as those in modeling/; the weights are not read, the parameters are counted
 on a model without memory.
@@ -6,11 +6,12 @@ on a model without memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import (
     CONFIG,
@@ -24,6 +25,8 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part, read_config
+from hf_mlnmt.reports.tables import MISSING, scores_of, show, title
+from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
@@ -78,8 +81,7 @@ def _architecture(config: Any) -> dict[str, Any]:
 def _training(results: Any) -> dict[str, Any]:
     """What results files say, as they say it: a list when there are several seeds."""
     keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
-    found = [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]
-    return {"results": found}
+    return {"results": [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]}
 
 
 def _tokenizers(folder: Path) -> dict[str, Any]:
@@ -98,16 +100,14 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
             "class": type(tokenizer).__name__,
             "kind": _kind(folder / folders.get(side, "")),
             "entries": len(tokenizer),
-            "special_tokens": {str(token): tokenizer.convert_tokens_to_ids(token) for token in _special(tokenizer)},
+            "special_tokens": {
+                str(token): tokenizer.convert_tokens_to_ids(str(token)) for token in tokenizer.all_special_tokens
+            },
             "languages": languages_of(tokenizer),
             "longest_input": tokenizer.model_max_length,
         }
         for side, tokenizer in (tokenizers.each or sides).items()
     }
-
-
-def _special(tokenizer: Any) -> list[str]:
-    return list(dict.fromkeys(str(token) for token in tokenizer.all_special_tokens))
 
 
 def _kind(folder: Path) -> str | None:
@@ -120,3 +120,58 @@ def _kind(folder: Path) -> str | None:
 
 def _without(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in _HIDDEN and not key.startswith("_")}
+
+
+def render(description: Mapping[str, Any]) -> list[Table]:
+    """What to print, in order."""
+    needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
+    kind = f"{description['architecture']} ({description['model_type']}), {needs}"
+    blocks = [
+        _pairs(description["name"], {"architecture": kind}),
+        _parameters(description),
+        _pairs("config", description["config"]),
+    ]
+    for side, facts in description.get("tokenizers", {}).items():
+        blocks.append(_pairs(f"tokenizer ({side})", facts))
+    if "tokenizers" in description and not description["tokenizers"]:
+        blocks.append(_pairs("tokenizer", {"": "none in this folder"}))
+    for name in ("processing", "generation", "recipe"):
+        if description.get(name):
+            blocks.append(_pairs(name, description[name]))
+    blocks += _results(description["results"])
+    return blocks
+
+
+def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
+    if not results:
+        yield _pairs("results", {"": MISSING})
+    for result in results:
+        yield _pairs("training", {key: value for key, value in result.items() if key != "scores"})
+    columns = ["test set", "seed", "metric", Number("score"), "signature"]
+    tables: dict[str, Table] = {}
+    for one in scores_of(results):
+        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol)}"))
+        cells = [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
+        table.rows.append(cells)
+    yield from tables.values()
+
+
+def _parameters(description: Mapping[str, Any]) -> Table:
+    parts, of_a_pair = description["parameters"], description["parameters_of_a_pair"]
+    shown = [(part, number) for part, number in parts.items() if number or part == "total"]
+    rows = [[part, f"{number:,}", f"{number / max(parts['total'], 1):.1%}"] for part, number in shown]
+    total = [index for index, (part, _) in enumerate(shown) if part == "total"]
+    if of_a_pair != parts["total"]:
+        rows.append(["used by one pair of languages", f"{of_a_pair:,}", f"{of_a_pair / parts['total']:.1%}"])
+    if beyond := description["parameters_beyond_baseline"]:
+        rows.append(["beyond the Transformer of its size", f"{beyond:+,}", ""])
+    columns = ["part", Number("number"), Number("share")]
+    return Table(columns, rows, "parameters", bold=total)
+
+
+def _pairs(heading: str, facts: Mapping[str, Any]) -> Table:
+    rows = []
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else show(value)
+        rows.append([str(name), "none" if text == MISSING and not isinstance(value, str) else text])
+    return Table(["", ""], rows, heading)

@@ -1,4 +1,4 @@
-"""What a card or a description is made of: gathered from a model folder or results files, and nothing made up.
+"""The facts that a card or a description states: gathered from a model folder or results files.
 
 `results` are results files (evaluation/results.py) as they were written: a key that is not there was not recorded.
 """
@@ -67,8 +67,8 @@ class Facts:
 
     def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
         """(source, target) of a test set: a multilingual model is scored in several directions."""
-        found = languages_of_test(self.results[0] if self.results else {}, test_set)
-        return found["source"] or self.languages[0], found["target"] or self.languages[1]
+        tested = languages_of_test(self.results[0] if self.results else {}, test_set)
+        return tested["source"] or self.languages[0], tested["target"] or self.languages[1]
 
     def recorded(self, key: str) -> Any:
         """A key of the results that all of them agree on; None when it is missing or differs (as the seed does)."""

@@ -23,27 +23,26 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     projection = {id(parameter) for parameter in head.parameters()} if head is not None else set()
-    found = dict.fromkeys(MAIN_PARTS, 0)
+    numbers = dict.fromkeys(MAIN_PARTS, 0)
     for name, parameter in model.named_parameters():  # yields a tied parameter once
         part = _part(name)
         if id(parameter) in tables:
             part = "embeddings"
         elif id(parameter) in projection:
             part = "output projection"
-        found[part] = found.get(part, 0) + parameter.numel()
-    return {**found, "total": sum(found.values())}
+        numbers[part] = numbers.get(part, 0) + parameter.numel()
+    return {**numbers, "total": sum(numbers.values())}
 
 
 def parameters_of_config(config: Any) -> dict[str, int]:
     """The same of the model that a config describes, without allocating it."""
-    model = model_of_config(config)
-    return parameters_by_part(model)
+    return parameters_by_part(model_of_config(config))
 
 
 def of_a_pair(model: nn.Module) -> int:
-    """Parameters that a translation between two languages uses: of the first pair, as the others have the same sizes.
+    """Parameters that a translation between two languages uses: those of the first pair, as all pairs have one size.
 
-    Of a model without modules for each language they are all of them.
+    In a model without modules for each language these are all parameters.
     """
     pair: Any = getattr(model, "pair", None)
     config: Any = model.config

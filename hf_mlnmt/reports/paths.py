@@ -1,4 +1,4 @@
-"""Paths of the machine in what is to be published: hidden where we write them, found where they should not be."""
+"""Paths of this machine in texts that are published: hidden where we write them, searched for where others do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def hide_paths(value: Any) -> Any:
-    """`value` (text, or JSON of any depth) with every absolute path shortened to its last part, tokens masked."""
+    """`value` (text, or JSON of any depth) with every absolute path shortened to its last part, and tokens masked."""
     if isinstance(value, dict):
         return {hide_paths(key): hide_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,15 +39,14 @@ def _hide(text: str) -> str:
 
 def find_paths(text: str, roots: Iterable[str]) -> list[str]:
     """Absolute paths of this machine (under `roots`) or of anyone's home in a text."""
-    found = [match[0] for match in _SOMEONES_HOME.finditer(text)]
-    found += [root for root in roots if re.search(_bounded(root) + r"(?![\w.-])", text)]
-    return sorted(set(found))
+    homes = {match[0] for match in _SOMEONES_HOME.finditer(text)}
+    return sorted(homes | {root for root in roots if re.search(_bounded(root) + r"(?![\w.-])", text)})
 
 
 def machine_roots(*folders: str | Path) -> list[str]:
     """Folders whose names tell of this machine: the given ones, home, working, temporary and Python's; longest first.
 
-    A root of one part ("/work", "/tmp") stands in too many innocent texts to be looked for by itself.
+    A root of one part ("/work", "/tmp") is left out: it stands in too many innocent texts.
     """
     here = [Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(sys.prefix), *map(Path, folders)]
     paths = {str(path.absolute()) for path in here} | {str(path.resolve()) for path in here}

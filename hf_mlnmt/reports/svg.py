@@ -29,7 +29,13 @@ def forest(points: Mapping[str, Point], label: str, baseline: str | None = None)
     ends = [end for point in points.values() for end in point if end is not None]
     scale = Scale(min(ends), max(ends), left, WIDTH - 14)
     height = 20 * len(points) + 40
-    parts = [_axis(scale, 6, height - 34, label, height)]
+    parts = []
+    for tick in scale.ticks():
+        x = scale(tick)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{height - 34}"/>')
+        parts.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 20}">{tick:g}</text>')
+    middle = (scale.first + scale.last) / 2
+    parts.append(f'<text class="label mid" x="{middle:.0f}" y="{height - 4}">{escape(label)}</text>')
     if baseline is not None and baseline in points:
         x = scale(points[baseline].value)
         parts.append(f'<line class="base" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 34}"/>')
@@ -128,16 +134,6 @@ def _step(span: float) -> float:
         return 1.0
     unit = 10.0 ** floor(log10(span / 4))
     return next(unit * factor for factor in (5, 2, 1) if unit * factor <= span / 4 * (1 + 1e-9))
-
-
-def _axis(scale: Scale, top: float, bottom: float, label: str, height: float) -> str:
-    parts = []
-    for tick in scale.ticks():
-        x = scale(tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick mid" x="{x:.1f}" y="{bottom + 14}">{tick:g}</text>')
-    middle = (scale.first + scale.last) / 2
-    return "".join(parts) + f'<text class="label mid" x="{middle:.0f}" y="{height - 4}">{escape(label)}</text>'
 
 
 def _short(name: str, room: float) -> str:

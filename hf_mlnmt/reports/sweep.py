@@ -1,4 +1,4 @@
-"""What a sweep has found: every run's scores, means and standard deviations over seeds, as rows, table and figures."""
+"""The results of a sweep: every run's scores, means and standard deviations over seeds, as rows, table and figures."""
 
 from __future__ import annotations
 
@@ -111,46 +111,47 @@ class Sweep:
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each run, test set, protocol and metric; one without a score for each run that is not finished."""
-        found = []
+        rows = []
         for job in self.jobs:
             state = self.states[job.name]
             common = {"run": job.name, "recipe": job.stem, **job.point, "seed": job.seed, "state": state.kind}
             results = self.results.get(job.name)
             if results is None:
-                found.append({**common, "message": state.message or None})
+                rows.append({**common, "message": state.message or None})
                 continue
-            common |= {"parameters": results.get("parameters"), "steps": (results.get("budget") or {}).get("steps")}
-            common |= {"cpu_minutes": (results.get("budget") or {}).get("cpu_minutes")}
-            common |= {"steps_per_second": results.get("steps_per_second")}
-            scored = [one._asdict() for one in scores_of([results])]
+            budget = results.get("budget") or {}
+            common |= {"parameters": results.get("parameters"), "steps": budget.get("steps")}
+            common |= {"cpu_minutes": budget.get("cpu_minutes"), "steps_per_second": results.get("steps_per_second")}
             kept = ("test_set", "protocol", "metric", "score")
-            found += [{**common, **{key: one[key] for key in kept}} for one in scored] or [common]
-        return found
+            scored = [{key: getattr(one, key) for key in kept} for one in scores_of([results])]
+            rows += [{**common, **one} for one in scored or [{}]]
+        return rows
 
     def groups(self) -> list[Group]:
         """By recipe and point, in the order of the jobs."""
-        found: dict[str, Group] = {}
-        stems = _names_of({job.stem for job in self.jobs})
+        groups: dict[str, Group] = {}
+        stems = {job.stem for job in self.jobs}
         for job in self.jobs:
-            values = [f"{key.rsplit('.', 1)[-1]} {as_yaml(value)}" for key, value in job.point.items()]
-            name = ", ".join([*([stems[job.stem]] if len(stems) > 1 or not values else []), *values])
-            group = found.setdefault(name, Group(name, job.stem, job.point))
+            name = _point_name(job.stem, stems, job.point)
+            group = groups.setdefault(name, Group(name, job.stem, job.point))
             group.runs += 1
             if results := self.results.get(job.name):
                 group.parameters = results.get("parameters")
                 for one in scores_of([results]):
                     group.scores.setdefault((one.test_set, one.protocol, one.metric), []).append(one.score)
-        return list(found.values())
+        return list(groups.values())
 
 
-def _names_of(stems: Collection[str]) -> dict[str, str]:
-    """{stem: what to call it}: without the setup, where all recipes are of one."""
-    same = len({stem.partition(".")[2] for stem in stems}) == 1 < len(stems)
-    return {stem: stem.partition(".")[0] if same else stem for stem in stems}
+def _point_name(stem: str, stems: Collection[str], point: Mapping[str, Any]) -> str:
+    """The point's values, behind its recipe where there are several or no values; of one setup this is not named."""
+    values = [f"{key.rsplit('.', 1)[-1]} {as_yaml(value)}" for key, value in point.items()]
+    if len(stems) > 1 and len({each.partition(".")[2] for each in stems}) == 1:
+        stem = stem.partition(".")[0]
+    return ", ".join([*([stem] if len(stems) > 1 or not values else []), *values])
 
 
 def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State]) -> Sweep:
-    """With the results of the runs that are finished. UserError for a results file that is none."""
+    """The sweep with the results of its finished runs. UserError for a results file that is none."""
     results = {}
     for job in jobs:
         if states[job.name].kind == "finished":
@@ -162,12 +163,12 @@ def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State
 
 def columns_of(groups: Sequence[Group], metric: str = "BLEU") -> list[Column]:
     """Test sets with their first protocol that has the metric."""
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for group in groups:
         for column in group.scores:
             if column[2] == metric:
-                found.setdefault(column[0], column)
-    return list(found.values())
+                columns.setdefault(column[0], column)
+    return list(columns.values())
 
 
 def sweep_table(sweep: Sweep) -> Table:
@@ -202,10 +203,10 @@ def write_sweep(sweep: Sweep, root: str | Path, settings: Mapping[str, Any]) -> 
 
 
 def _means(group: Group) -> dict[str, Any]:
-    spreads = [(column, group.spread(column)) for column in group.scores]
     keys = ("test_set", "protocol", "metric")
-    found = [{**dict(zip(keys, column)), **spread._asdict()} for column, spread in spreads if spread is not None]
-    return {"runs": group.runs, "parameters": group.parameters, "scores": found}
+    spreads = [(column, group.spread(column)) for column in group.scores]
+    scores = [{**dict(zip(keys, column)), **spread._asdict()} for column, spread in spreads if spread is not None]
+    return {"runs": group.runs, "parameters": group.parameters, "scores": scores}
 
 
 def sweep_figure(groups: Sequence[Group]) -> Any:
@@ -213,33 +214,24 @@ def sweep_figure(groups: Sequence[Group]) -> Any:
     scored = columns_of(groups)
     key = _numeric_key(groups)
     label = f"BLEU, {scored[0][1]}"
-    if key is None:
-        panels = {test: _spreads(groups, (test, *rest)) for test, *rest in scored}
-        return spread_rows(panels, label)
+    stems = {group.stem for group in groups}
+    rows: dict[str, dict[str, Spread]] = {}
     lines: dict[str, dict[str, dict[float, Spread]]] = {}
     for column in scored:
         for group in groups:
             if spread := group.spread(column):
-                series = lines.setdefault(column[0], {}).setdefault(_rest(group, key, groups), {})
-                series[float(group.point[key])] = spread
-    return value_curves(lines, key, label)
-
-
-def _spreads(groups: Sequence[Group], column: Any) -> dict[str, Spread]:
-    found = {group.name: group.spread(tuple(column)) for group in groups}
-    return {name: spread for name, spread in found.items() if spread is not None}
+                rows.setdefault(column[0], {})[group.name] = spread
+                if key is not None:
+                    rest = {name: value for name, value in group.point.items() if name != key}
+                    series = lines.setdefault(column[0], {}).setdefault(_point_name(group.stem, stems, rest), {})
+                    series[float(group.point[key])] = spread
+    return spread_rows(rows, label) if key is None else value_curves(lines, key, label)
 
 
 def _numeric_key(groups: Sequence[Group]) -> str | None:
-    def numbers(key: str) -> bool:
+    for key in groups[0].point:
         values = [group.point[key] for group in groups]
-        real = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-        return real and len(set(values)) > 1
-
-    return next((key for key in groups[0].point if numbers(key)), None)
-
-
-def _rest(group: Group, key: str, groups: Sequence[Group]) -> str:
-    stems = _names_of({each.stem for each in groups})
-    others = [f"{name.rsplit('.', 1)[-1]} {as_yaml(value)}" for name, value in group.point.items() if name != key]
-    return ", ".join([*([stems[group.stem]] if len(stems) > 1 or not others else []), *others])
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        if numbers and len(set(values)) > 1:
+            return key
+    return None

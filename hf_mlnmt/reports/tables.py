@@ -1,9 +1,13 @@
-"""Results as tables: what is recorded and nothing else; "not recorded" where a fact is missing."""
+"""Results as tables: what is recorded and nothing else; "not recorded" where a fact is missing. Templates of pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import jinja2
 
 from hf_mlnmt.evaluation.scores import TITLES, with_arrow
 from hf_mlnmt.evaluation.significance import TOO_FEW
@@ -31,55 +35,47 @@ def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
         for test_set, protocols in _items(result.get("scores")):
             for protocol, metrics in _items(protocols):
                 for metric, entry in _items(metrics):
-                    score = _score(entry)
-                    if score is not None:
-                        interval = entry.get("ci")
-                        both = (interval[0], interval[1]) if interval else None
-                        signature = entry.get("signature")
-                        yield Score(test_set, protocol, metric, score, both, signature, result.get("seed"))
+                    score = dict(_items(entry)).get("score")
+                    if isinstance(score, int | float) and not isinstance(score, bool):
+                        interval = tuple(entry["ci"]) if entry.get("ci") else None
+                        about = (interval, entry.get("signature"), result.get("seed"))
+                        yield Score(test_set, protocol, metric, float(score), *about)
 
 
 def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     """One table for each protocol, so that no table holds numbers of two; a column of seeds when there are several."""
-    scores = list(scores_of(results))
-    seeds = len(results) > 1
-    tables = []
-    for protocol in dict.fromkeys(score.protocol for score in scores):
-        score_column, interval_column = Number("score"), Number("95 % interval")
-        columns = ["test set", *(["seed"] if seeds else []), "metric", score_column, interval_column, "signature"]
-        rows = []
-        for score in scores:
-            if score.protocol == protocol:
-                interval = f"{score.interval[0]:.2f} to {score.interval[1]:.2f}" if score.interval else MISSING
-                signature = f"`{score.signature}`" if score.signature else MISSING
-                seed = [show(score.seed)] if seeds else []
-                number = f"{score.score:.2f}"
-                rows.append([score.test_set, *seed, with_arrow(score.metric), number, interval, signature])
-        tables.append(Table(columns, rows, title(protocol)))
-    return tables
+    seeds = ["seed"] if len(results) > 1 else []
+    columns = ["test set", *seeds, "metric", Number("score"), Number("95 % interval"), "signature"]
+    tables: dict[str, Table] = {}
+    for score in scores_of(results):
+        seed = [show(score.seed)] if seeds else []
+        interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else MISSING
+        signature = f"`{score.signature}`" if score.signature else MISSING
+        cells = [score.test_set, *seed, with_arrow(score.metric), f"{score.score:.2f}", interval, signature]
+        tables.setdefault(score.protocol, Table(columns, [], title(score.protocol))).rows.append(cells)
+    return list(tables.values())
 
 
 def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """The paired tests that a results file holds, one table for each test set and protocol, its title saying which."""
+    """The paired tests that a results file holds, one table for each test set and protocol, which its title names."""
     names = ("difference", "p (sacreBLEU's bootstrap)", "p (sacreBLEU's randomisation)")
     columns = ["system", "metric", *(Number(name) for name in names)]
     tables = []
     for result in results:
         for test_set, protocols in _items(result.get("significance")):
             for protocol, tests in _items(protocols):
-                rows = list(_significance_rows(tests))
-                if rows:
+                if rows := list(_significance_rows(tests)):
                     against = f"against `{tests.get('baseline', MISSING)}`:"
                     tables.append(Table(columns, rows, f"{test_set}, protocol {protocol}, {against}"))
     return tables
 
 
 def _significance_rows(tests: Any) -> Iterator[list[str]]:
-    for system, metrics in _items(_get(tests, "systems")):
+    for system, metrics in _items(dict(_items(tests)).get("systems")):
         for metric, entry in _items(metrics):
-            entry = entry if isinstance(entry, Mapping) else {}
+            entry = dict(_items(entry))
             p_values = [entry.get(name, MISSING) for name in ("paired_bootstrap", "approximate_randomisation")]
-            difference = _get(entry, "difference")
+            difference = entry.get("difference")
             number = f"{difference:+.2f}" if isinstance(difference, int | float) else MISSING
             shown = [TOO_FEW if p is None else f"{p:.4f}" if isinstance(p, int | float) else MISSING for p in p_values]
             yield [system, metric, number, *shown]
@@ -108,6 +104,19 @@ def show(value: Any) -> str:
     return str(value)
 
 
+@cache
+def template(name: str, autoescape: bool = False) -> jinja2.Template:
+    """A template beside this file; a name in it that it is not given is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=not autoescape,
+        autoescape=autoescape,
+    ).get_template(name)
+
+
 def title(protocol: str) -> str:
     """A protocol's name with what it does."""
     return TITLES.get(protocol, protocol)  # type: ignore[call-overload, no-any-return]
@@ -119,12 +128,3 @@ def _plain(value: Any) -> str:
 
 def _items(value: Any) -> Iterable[tuple[str, Any]]:
     return value.items() if isinstance(value, Mapping) else ()
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
-
-
-def _score(entry: Any) -> float | None:
-    score = _get(entry, "score")
-    return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None

@@ -8,12 +8,17 @@ import json
 import pytest
 import torch
 from helpers.contract import TINY
+from transformers import AutoModelForSeq2SeqLM
 
-from hf_mlnmt.analysis.coverage import draw, measure
+import hf_mlnmt
+from hf_mlnmt.analysis.coverage import coverage_study, draw, measure
+from hf_mlnmt.analysis.reading import Sample
+from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.loading import load
 
 SENTENCE = "A dog sees the red house."
+LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]
 
 
 @pytest.mark.parametrize("system", ["transformer", "fertility", "m-10", "key-value-full"])
@@ -98,7 +103,7 @@ def test_command(folders, tmp_path):
 def test_refusals(folders, tmp_path, monkeypatch):
     parts = load(str(folders("fertility")))
     found = measure(parts, SENTENCE, "The dog plays.")
-    with pytest.raises(UserError, match="layer 3: this model has 2"):
+    with pytest.raises(UserError, match="layer 3: this model has 1 to 2"):
         found.select(layer=3)
     with pytest.raises(UserError, match="head 0"):
         found.select(head=0)
@@ -118,3 +123,15 @@ def test_refusals(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r"hf-mlnmt\[analysis\]"):
         draw(found, tmp_path / "x.png")
+
+
+def test_the_source_has_the_token_that_says_the_target(tmp_path):
+    """A model of several targets is told one before the source, of a search and of a given translation alike."""
+    tokenizer = train_tokenizer(LINES * 20, vocab_size=150, languages=["de", "fr"], byte_fallback=False)
+    config = hf_mlnmt.config_for("transformer", "tiny", **{**TINY, "vocab_size": len(tokenizer)})
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    save_tokenizers(tmp_path, tokenizer)
+    sample = Sample([SENTENCE], None, [1], 0, (None, "fr"))
+    study = coverage_study({"m": load(str(tmp_path))}, sample, num_beams=2)
+    assert study.rows[0]["source"] == "<2fr>"
+    assert measure(load(str(tmp_path)), SENTENCE, "A man.", languages=(None, "fr")).source[0] == "<2fr>"

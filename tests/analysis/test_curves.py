@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.analysis.curves import _scores, curves_study, draw, names_of, read_metrics, series
+from hf_mlnmt.analysis.curves import curves_study, dev_scores, draw, names_of, read_metrics, series
 from hf_mlnmt.analysis.figures import COLOURS
 from hf_mlnmt.cli import app
 
@@ -34,7 +34,7 @@ def test_series(run):
     assert series(metrics, "learning_rate") == ([5, 8], [0.1, 0.2])
     assert series(metrics, "eval_bleu") == ([8], [12.0])
     assert series(metrics, "nothing") == ([], [])
-    assert _scores([metrics]) == ["eval_bleu"]
+    assert dev_scores([metrics]) == ["eval_bleu"]
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference import analysis as reference
 
-from hf_mlnmt.analysis.reading import encode_sources, greedy_labels
+from hf_mlnmt.analysis.reading import encode_sources, own_translations
 from hf_mlnmt.analysis.self_attention import (
     Dependency,
     SentenceDependency,
@@ -45,10 +45,10 @@ def test_padded_target_positions_do_not_count():
 @pytest.mark.parametrize("summed", [False, True])
 def test_of_a_model_against_one_whose_weights_are_zero(folders, monkeypatch, summed):
     def cut(model, ids, mask):  # random weights end no sentence: without this no target would be padded
-        labels = greedy_labels(model, ids, mask)
+        labels = own_translations(model, ids, mask)
         return labels.masked_fill(torch.arange(labels.shape[1]) >= mask.sum(1, keepdim=True), -100)
 
-    monkeypatch.setattr("hf_mlnmt.analysis.reading.greedy_labels", cut)
+    monkeypatch.setattr("hf_mlnmt.analysis.reading.own_translations", cut)
     parts = load(str(folders("ms-123-aif")))
     without = load(str(folders("ms-123-aif"))).model
     with torch.no_grad():

@@ -14,7 +14,7 @@ from hf_mlnmt.analysis.reading import (
     encode_sources,
     encoder_passes,
     forced_passes,
-    greedy_labels,
+    own_translations,
     sample_indices,
     usable_indices,
 )
@@ -127,13 +127,13 @@ def test_labels_end_with_the_end_of_the_sentence():
         generation_config=SimpleNamespace(eos_token_id=1),
         generate=lambda **arguments: rows,
     )
-    found = greedy_labels(model, rows, torch.ones_like(rows))
+    found = own_translations(model, rows, torch.ones_like(rows))
     assert found.tolist() == [[5, 6, 1, -100, -100], [7, 8, 9, 4, 1], [7, 8, 9, 4, 2]]
 
 
 def test_means_and_rows():
     table = HeadTable([{"": torch.tensor([1.0, 3.0])}, {"local": torch.tensor([4.0]), "global": torch.tensor([5.0])}])
-    assert table.layer_means() == [{"": 2.0}, {"local": 4.0, "global": 5.0}]
+    assert table.means() == {"": {1: 2.0}, "local": {2: 4.0}, "global": {2: 5.0}}
     assert [tuple(row.values()) for row in table.rows()] == [
         (1, "", 1, 1.0),
         (1, "", 2, 3.0),

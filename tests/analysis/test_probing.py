@@ -277,6 +277,7 @@ def test_probe_of_a_model(folders, tmp_path, lines):
         probe_key(parts, task, 2, "mlp", PRESETS["dual-context"], 1),
         probe_key(parts, task, 2, "logistic", settings, 1),
         probe_key(parts, length_task(short, 2, (1000, 100, 100)), 2, "mlp", settings, 1),
+        probe_key(parts, task, 2, "mlp", settings, 1, target_language="fr"),
     ]
     assert len(set(keys)) == len(keys)
     assert keys[4] == probe_key(parts, task, 2, "logistic", PRESETS["dual-context"], 9)

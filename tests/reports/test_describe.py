@@ -11,8 +11,8 @@ from rich.console import Console
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.reports import describe, parameters_by_part
+from hf_mlnmt.reports.description import render
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
-from hf_mlnmt.reports.rendering import render
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers

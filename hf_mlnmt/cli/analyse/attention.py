@@ -139,8 +139,7 @@ def attention(
                 where: Any = "source" if side is None else side.value
                 study = source_attention.map_study(systems, used, where, layer, head)
             else:
-                given = targets[line - 1] if targets else None
-                study = coverage_study(systems, sources[line - 1], given, layer, head, decoding["num_beams"])
+                study = coverage_study(systems, used, layer, head, decoding["num_beams"])
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
         settings |= {"beams": decoding["num_beams"]} if question is What.coverage else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})
