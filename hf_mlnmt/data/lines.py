@@ -98,13 +98,18 @@ def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_con
     return text, None if keep_controls and len(text) <= max_characters else problem_in(text, max_characters)
 
 
+def note_in(problems: list[str]) -> Report:
+    """A `bad` for `read_lines` that appends the reason to a list."""
+    return lambda reason, number, text: problems.append(reason)
+
+
 def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
     """What is wrong with a sentence: too long, or a control character; None when nothing is."""
     if len(text) > max_characters:
         return f"over {max_characters:,} characters"
-    if found := _CONTROL.search(text):
-        name = "NUL" if found[0] == "\0" else "half of a" if found[0] > "\xff" else "control"
-        return f"{name} character (U+{ord(found[0]):04X} at column {found.start() + 1})"
+    if match := _CONTROL.search(text):
+        name = "NUL" if match[0] == "\0" else "half of a" if match[0] > "\xff" else "control"
+        return f"{name} character (U+{ord(match[0]):04X} at column {match.start() + 1})"
     return None
 
 
