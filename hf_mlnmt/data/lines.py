@@ -34,7 +34,7 @@ def read_lines(
     removed. Raises UserError for a file that is missing, empty or not to be decompressed, and for a line with invalid
     UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
     is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
-    `keep_controls`, control characters are nothing bad. `remedy` ends the message: what the user of this reader can do.
+    `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this reader can do.
     """
     path = Path(path)
     number = 0

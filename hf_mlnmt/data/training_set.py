@@ -86,9 +86,8 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
         joining, more evens out (5 is usual for many languages).
     """
     if any(size == 0 for size in sizes):
-        raise UserError(
-            f"mixture: corpus {list(sizes).index(0) + 1} of {len(sizes)} has no pairs left; see its filters."
-        )
+        empty = list(sizes).index(0) + 1
+        raise UserError(f"mixture: corpus {empty} of {len(sizes)} has no pairs left; see its filters.")
     if weights is None:
         weights = [1.0] * len(sizes)
     if len(weights) != len(sizes) or min(weights) <= 0:

@@ -33,10 +33,7 @@ ANYTHING = Range(-math.inf)
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot be.
-
-    Raises: UserError naming the key.
-    """
+    """Raises: UserError naming the key, for a recipe that cannot be carried out."""
     for check in CHECKS:
         check(recipe)
 
