@@ -218,7 +218,6 @@ def _layers(source: Source, parts: Parts, side: str, stack: str) -> Iterator[Mov
 
 
 def _how_to_cut(settings: Mapping[str, Any]) -> str:
-    """What a user must do before and after."""
     used = [name for data in (settings.get("data") or {}).values() for name in data.get("transforms") or []]
     cutting = [name for name in dict.fromkeys(used) if name in ("sentencepiece", "bpe", "onmt_tokenize")]
     how = f" by {', '.join(cutting)}" if cutting else ""

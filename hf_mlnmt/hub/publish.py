@@ -97,8 +97,6 @@ def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
-    if target.is_file():
-        raise UserError(f"{target}: is a file. Choose the name of a folder for --to.")
     check_folder_name(target)
     if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
         raise UserError(

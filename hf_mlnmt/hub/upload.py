@@ -91,7 +91,6 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
 
 
 def _ask(call: Callable[[], Any], repo_id: str) -> Any:
-    """A short question to the Hub, its failure explained."""
     try:
         return call()
     except (HTTPError, OSError) as error:

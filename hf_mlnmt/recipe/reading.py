@@ -86,7 +86,6 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
 
 
 def _set(content: dict[str, Any], setting: str) -> None:
-    """Put one "key.sub=value" into the content."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
