@@ -6,6 +6,7 @@ used (hf_mlnmt/zoo/registration.py).
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
@@ -36,16 +37,7 @@ introduce()
 
 def __getattr__(name: str) -> Any:
     """The baseline's classes, `import_model` and `fuse`, imported when they are asked for."""
-    if name == "import_model":
-        from hf_mlnmt.convert.importing import import_model
-
-        return import_model
-    if name == "fuse":
-        from hf_mlnmt.generation.fusing import fuse
-
-        return fuse
-    if name in __all__:
-        from hf_mlnmt import modeling
-
-        return getattr(modeling, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    homes = {"import_model": "convert.importing", "fuse": "generation.fusing"}
+    return getattr(import_module(f"{__name__}.{homes.get(name, 'modeling')}"), name)

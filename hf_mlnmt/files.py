@@ -94,10 +94,7 @@ def _take_place(new: Path, target: Path) -> None:
 
 
 def follow_umask(folder: Path) -> None:
-    """Give the files of a folder the mode that the user's umask says: some libraries write private ones (safetensors).
-
-    Only modes that forbid more than the umask does are changed.
-    """
+    """Allow for the files of a folder what the user's umask allows: safetensors and others write private ones."""
     mode = 0o666 & ~_umask()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.stat().st_mode & mode != mode:
@@ -166,10 +163,7 @@ def check_folder_name(path: str | Path) -> Path:
 
 
 def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
-    """UserError when something is there already; with `force`, only when it is no folder with a file named `mark`.
-
-    What --force replaces is deleted: it must be something of the kind that is written.
-    """
+    """UserError when something is there already; with `force`, which deletes it, unless it holds a file `mark`."""
     target = check_folder_name(path)
     if not target.is_dir():
         return
@@ -181,10 +175,7 @@ def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
 
 @contextmanager
 def only_one(folder: Path, message: str) -> Iterator[None]:
-    """Make the folder, and refuse (UserError with `message`) to work in it beside another process that says so too.
-
-    A killed process holds nothing.
-    """
+    """Make the folder and hold it; UserError with `message` if another process does. A killed one holds nothing."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -207,18 +198,15 @@ def cache_folder() -> Path:
 
 
 def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
-    """Refuse to make a folder where there is another: one with something in it, whose `record` is not of `schema`.
-
-    Raises: UserError; `what` it could hold from before, as "export".
-    """
+    """UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
     check_folder_name(output)
     if not output.is_dir() or not any(output.iterdir()):
         return
     try:
-        found = json.loads((output / record).read_text(encoding="utf-8")).get("schema", "")
-    except (OSError, ValueError, AttributeError):
-        found = ""
-    if not str(found).startswith(schema):
+        made_by = read_json(output / record).get("schema")
+    except (OSError, ValueError):
+        made_by = None
+    if not str(made_by).startswith(schema):
         raise UserError(f"{output}: is not empty and holds no earlier {what}. Choose a new folder for --output.")
 
 
@@ -272,7 +260,6 @@ def _in_proc(path: Path) -> bool:
 
 
 def _check_parent(target: Path) -> None:
-    """UserError unless the nearest folder above `target` that exists can be written to."""
     above = next((folder for folder in target.parents if folder.exists() or folder.is_symlink()), target)
     if not above.is_dir():
         raise UserError(f"{target}: {above} is not a folder. Choose another place.")
@@ -288,7 +275,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # A file in a folder that is being written has explained it already, by a temporary name that says nothing.
+        # A file in a folder that is being written has said it already, and named a temporary file.
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is not None and is_full_disk(cause, path):
             raise UserError(

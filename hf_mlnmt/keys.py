@@ -1,7 +1,8 @@
-"""What is said of a key that users write, beside its type and default: a sentence of help, a range, a check.
+"""Keys that users write: what is said of each beside its type and default, and how YAML becomes typed dataclasses.
 
 A key is a field of a dataclass, made by `key`. The sections of a recipe (recipe/schema.py) and the corpora and filters
-that recipes name (data/) are such dataclasses; recipe/building.py makes them of YAML.
+that recipes name (data/) are such dataclasses. `build` makes them of the mappings that a file holds, so that an unknown
+or mistyped key is an error that names the line and the right key.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar, Union
 
+from hf_mlnmt.errors import UserError, suggest
+
+T = TypeVar("T")
+Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
 REQUIRED: Any = dataclasses.MISSING  # the default of a key that must be given
+NO_KEY = {"key": None}  # the metadata of a field that users cannot write
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,124 @@ def key(default: Any, help: str, range: Range | None = None, **more: Any) -> Any
     """A field of a dataclass, with its default; the other arguments are as of `Key`."""
     said: dict[str, Any] = {"metadata": {"key": Key(help, range, **more)}}
     if isinstance(default, list | dict):
-        return dataclasses.field(default_factory=lambda: copy.copy(default), **said)
+        return field(default_factory=lambda: copy.copy(default), **said)
     if callable(default):  # the class of a section, all keys of which have defaults
-        return dataclasses.field(default_factory=default, **said)
-    return dataclasses.field(default=default, **said)
+        return field(default_factory=default, **said)
+    return field(default=default, **said)
+
+
+def fields_of(section: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass that are keys, in order."""
+    return {item.name: item for item in dataclasses.fields(section) if item.metadata != NO_KEY}
 
 
 def keys_of(section: type) -> dict[str, Key]:
     """The keys of a section in order, with what is said of each."""
-    return {item.name: item.metadata.get("key", Key()) for item in dataclasses.fields(section)}
+    return {name: item.metadata.get("key", Key()) for name, item in fields_of(section).items()}
+
+
+# From YAML
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a section with keys"}
+_NAMES |= {list: "a list", tuple: "a list", type(None): "nothing"}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value stands, for messages: the file, the keys that lead to the value, and the lines of known keys."""
+
+    file: str
+    at: tuple[str, ...]
+    lines: Lines
+
+    def __str__(self) -> str:
+        line = f", line {self.lines[self.at]}" if self.at in self.lines else ""
+        return f"{self.file}{line}: {'.'.join(self.at)}" if self.at else self.file
+
+    def below(self, key: Any) -> _Place:
+        return _Place(self.file, (*self.at, str(key)), self.lines)
+
+    def expected(self, kind: Any, value: Any) -> UserError:
+        return UserError(f"{self}: expected {_NAMES.get(kind, kind)}, not {value!r}.")
+
+
+def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), lines: Lines | None = None) -> T:
+    """A dataclass of type `kind` from a mapping, checked key by key and type by type.
+
+    Args:
+        content: what the YAML holds there.
+        file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
+
+    `DROPPED` of the class, if there is one, holds keys of earlier versions, each with the value by which it did
+    nothing. With that value a key is passed over, so that what was written then is still read; with another it is
+    refused.
+
+    Raises: UserError.
+    """
+    return _section(content, kind, _Place(file, at, lines or {}))
+
+
+def _section(content: Any, kind: Any, place: _Place) -> Any:
+    if not isinstance(content, dict):
+        raise place.expected(dict, content)
+    fields, dropped = fields_of(kind), getattr(kind, "DROPPED", {})
+    for key, value in content.items():
+        if key in dropped:
+            if value != dropped[key]:
+                raise UserError(f"{place.below(key)}: this key of earlier versions was dropped. Leave it out.")
+        elif key not in fields:
+            hint = suggest(str(key), fields) or f"; known here: {', '.join(fields)}"
+            raise UserError(f"{place.below(key)}: unknown key{hint}")
+    for name, item in sorted(fields.items()):
+        if name not in content and item.default is REQUIRED and item.default_factory is REQUIRED:
+            raise UserError(f"{place}: missing key '{'.'.join(place.below(name).at)}'.")
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _convert(content[name], hints[name], place.below(name)) for name in content if name in fields})
+
+
+def _convert(value: Any, hint: Any, place: _Place) -> Any:
+    """`value` as the type `hint` asks."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if hint is Any:
+        return value
+    if kind is Literal:
+        if value not in inner:
+            choices = [str(choice) for choice in inner]
+            raise UserError(f"{place}: {value!r} is not one of {', '.join(choices)}{suggest(str(value), choices)}.")
+        return value
+    if kind in (Union, types.UnionType):
+        return _one_of(value, inner, place)
+    if dataclasses.is_dataclass(hint):
+        return _section(value, hint, place)
+    if kind is dict:
+        if not isinstance(value, dict):
+            raise place.expected(dict, value)
+        of_key, of_value = inner or (Any, Any)
+        places = {key: place.below(key) for key in value}
+        return {_convert(key, of_key, at): _convert(value[key], of_value, at) for key, at in places.items()}
+    if kind in (list, tuple):
+        if not isinstance(value, list | tuple):
+            raise place.expected(kind, value)
+        return kind(_convert(item, inner[0] if inner else Any, place) for item in value)
+    if kind is float and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 2e-3 as text
+        except (TypeError, ValueError):
+            raise place.expected(kind, value) from None
+    if type(value) is kind or (kind is str and isinstance(value, str)):
+        return value
+    raise place.expected(kind, value)
+
+
+def _one_of(value: Any, choices: tuple[Any, ...], place: _Place) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    choices = tuple(choice for choice in choices if choice is not type(None))
+    for choice in choices:
+        try:
+            return _convert(value, choice, place)
+        except UserError:
+            if len(choices) == 1:
+                raise
+    names = " or ".join(_NAMES.get(typing.get_origin(choice) or choice, str(choice)) for choice in choices)
+    raise UserError(f"{place}: expected {names}, not {value!r}.")

@@ -60,8 +60,8 @@ def check_model_folder(folder: str | Path) -> Path:
         raise UserError(f"{folder}: no {CONFIG} there. {hint}")
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(path.name for path in folder.glob("*.bin"))
-        found = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
-        raise UserError(f"{folder}: {found}. Save the model again with Transformers 5, which writes safetensors.")
+        what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
+        raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
     return folder
 
 
@@ -181,9 +181,8 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
         raise UserError(f"{name}: {error}") from error
     except OSError as error:
         where = "" if Path(name).exists() else _suggestion(Path(name))
-        raise UserError(
-            f"{name}: cannot be loaded{where}. Give a model folder or a Hub name. {first_line(error)}."
-        ) from error
+        hint = f"Give a model folder or a Hub name. {first_line(error)}."
+        raise UserError(f"{name}: cannot be loaded{where}. {hint}") from error
     if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
         raise UserError(f"{name}: {'; '.join(problems)}")
     return model
@@ -209,22 +208,19 @@ def _one_message(strict: bool, local: bool) -> Iterator[None]:
 
 
 def _unfit_weights(model: Any, report: Mapping[str, Any]) -> Iterator[str]:
-    """What lacks to a fit of config and weights."""
-    found = {
+    problems = {
         "are missing": report["missing_keys"],
         "have another shape": [key for key, *_ in report["mismatched_keys"]],
         "are unknown to the model": report["unexpected_keys"] if needs_code(type(model)) else [],
     }
-    unfit = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in found.items() if keys]
+    unfit = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in problems.items() if keys]
     if unfit:
         yield f"{CONFIG} and weights do not fit: of the weights {', '.join(unfit)}. Take both from one model folder."
 
 
 def _not_numbers(model: Any) -> Iterator[str]:
-    weights = [
-        (name, one.detach()) for name, one in model.named_parameters() if one.is_floating_point() and one.numel()
-    ]
-    if broken := [name for name, one in weights if not all(end.isfinite() for end in one.aminmax())]:
+    weights = {name: one.detach() for name, one in model.named_parameters() if one.is_floating_point() and one.numel()}
+    if broken := [name for name, one in weights.items() if not all(end.isfinite() for end in one.aminmax())]:
         yield (
             f"weights hold values that are not finite numbers ({_some(broken)}): the training that made them went "
             "wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
@@ -237,7 +233,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, without its point: what other libraries say after it is for their users."""
+    """The first line of an error's text, without the full stop, or the error's kind if there is no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
@@ -245,7 +241,7 @@ def first_line(error: BaseException) -> str:
 
 
 def needs_code(model_class: type) -> bool:
-    """Whether a class comes from outside Transformers: then its code belongs into the folder."""
+    """Whether a class is none of Transformers' own: then its code belongs in the folder."""
     return model_class.__module__.split(".")[0] != "transformers"
 
 

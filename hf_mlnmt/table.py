@@ -1,7 +1,4 @@
-"""A table, made once and written as what its readers have: terminal (rich), plain text, Markdown, HTML, CSV.
-
-It lies below all rooms: data, training and evaluation print tables as reports do, and no arrow runs up.
-"""
+"""A table, made once and written for the terminal (rich), as plain text, Markdown, HTML or CSV."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        made = RichTable(
+        table = RichTable(
             title=Text(self.title, style="bold") if self.title else None,
             caption=Text(self.caption) if self.caption else None,
             title_justify="left",
@@ -68,10 +65,10 @@ class Table:
             show_lines=self.lines,
         )
         for column in self.columns:
-            made.add_column(Text(column), justify="right" if isinstance(column, Number) else "left", overflow="fold")
+            table.add_column(Text(column), justify="right" if isinstance(column, Number) else "left", overflow="fold")
         for number, row in enumerate(self.rows):
-            made.add_row(*map(Text, row), style="bold" if number in self.bold else "")
-        return made
+            table.add_row(*map(Text, row), style="bold" if number in self.bold else "")
+        return table
 
     def __str__(self) -> str:
         """Plain text: the rows alone, columns below one another, for a log."""
@@ -87,7 +84,7 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """A table of Markdown, without title and caption, whose place is the page's affair."""
+        """A table of Markdown, without title and caption: the page says where these stand."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
 

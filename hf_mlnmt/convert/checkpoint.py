@@ -5,7 +5,7 @@
 | load | PyTorch's checkpoints, read without running anything that stands in them |
 | Source | what the reader of a format hands over: everything that an imported model is made of |
 | Account, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
-| layers, modules | our parameters in the words of other toolkits: a table of names for each, made into moves |
+| stacks, layers, modules | our parameters in the words of other toolkits: a table of names for each, made into moves |
 | leave_out_sines | positions that a checkpoint saved: compared with ours, then left out |
 """
 
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.activations import ACT2FN
 
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -58,6 +60,36 @@ def baseline_config(source: str, **fields: Any) -> TransformerConfig:
     except (StrictDataclassError, ValueError, TypeError) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[-1].strip()
         raise UserError(f"{source}: its settings make no model: {reason}") from error
+
+
+def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises: UserError for a setting with another value than those in `plain`, the first of which is the default.
+
+    `where`: what stands before the setting's name in the message.
+    """
+    for name, values in plain.items():
+        if (value := settings.get(name, values[0])) not in values:
+            raise UserError(f"{where}{name}: {value!r} is nothing that the baseline can compute.")
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file. Raises: UserError when it cannot be read."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+
+
+def generation_config(config: TransformerConfig, **search: Any) -> GenerationConfig:
+    """The config's special tokens and its longest sequence, at most 512, with the settings of a toolkit's search."""
+    return GenerationConfig(
+        **search,
+        max_length=min(512, config.max_position_embeddings),
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
 
 
 Parts = Mapping[str, Sequence[str]]
@@ -141,11 +173,17 @@ def layers(parts: Parts, side: str, count: int, theirs: str, bias: bool = True) 
         yield from modules(parts, f"model.{side}.layers.{index}.", theirs.format(index), bias)
 
 
-def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> None:
-    """Say that a table of positions, if it was saved, is computed anew.
+def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: str = "") -> Iterator[Move]:
+    """Moves of both stacks of layers and of the norms around them; `theirs` is what their names begin with."""
+    outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
+    outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
+    for side, parts in (("encoder", encoder), ("decoder", decoder)):
+        yield from modules(outer, f"model.{side}.", f"{theirs}{side}.")
+        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
 
-    Raises: UserError if it holds other numbers than the config's positions.
-    """
+
+def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> None:
+    """Leave out a table of positions, if it was saved: it is computed anew. UserError if its numbers are others."""
     table = account.tensors.get(name)
     if table is None:
         return
@@ -270,7 +308,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file that cannot be loaded; torch's own words go on with advice that is not ours."""
+    """What is wrong with a file that cannot be loaded, without torch's advice, which would be to trust the file."""
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
     if asked is None:
         return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0]})."

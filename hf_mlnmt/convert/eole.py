@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines
+from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines, refuse_others
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -39,6 +39,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "layer_types": (None,),
     "num_mtp_heads": (0,),
 }
+# What encoder and decoder must have alike.
+_ALIKE = ("heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_eps", "add_qkvbias", "add_ffnbias")
 
 
 def read(folder: Path) -> Source:
@@ -76,15 +78,15 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in sorted(folder.glob(WEIGHTS)):
         try:
-            found |= load_file(file)
+            tensors |= load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    if odd := [name for name, tensor in found.items() if not tensor.is_floating_point()]:
-        raise UserError(f"{folder}: {odd[0]} is {found[odd[0]].dtype}: import the model before it is rounded.")
-    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+    if odd := [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
+        raise UserError(f"{folder}: {odd[0]} is {tensors[odd[0]].dtype}: import the model before it is rounded.")
+    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
 
 
 def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,20 +97,9 @@ def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{folder}: config.json: model, with encoder, decoder and embeddings below it, is expected.")
     encoder, decoder, embeddings = ({**part} for part in parts if part is not None)
     for where, part in {"": model, "encoder.": encoder, "decoder.": decoder, "embeddings.": embeddings}.items():
-        for name, values in _PLAIN.items():
-            if part.get(name, values[0]) not in values:
-                where = f"config.json: model.{where}{name}"
-                raise UserError(f"{folder}: {where}: {part[name]!r} is nothing that the baseline can compute.")
+        refuse_others(f"{folder}: config.json: model.{where}", part, _PLAIN)
     sides = {"encoder": {**_shared(model), **encoder}, "decoder": {**_shared(model), **decoder}}
-    for name in (
-        "heads",
-        "transformer_ff",
-        "mlp_activation_fn",
-        "layer_norm",
-        "norm_eps",
-        "add_qkvbias",
-        "add_ffnbias",
-    ):
+    for name in _ALIKE:
         one, other = (side.get(name) for side in sides.values())
         if one != other:
             raise UserError(f"{folder}: config.json: {name} is {one} in the encoder, {other} in the decoder.")

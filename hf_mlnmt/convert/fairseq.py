@@ -8,12 +8,11 @@ dict.*.txt, with the SentencePiece model that cut the text where there is one, b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import GenerationConfig
 
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
@@ -22,8 +21,9 @@ from hf_mlnmt.convert.checkpoint import (
     Move,
     Source,
     baseline_config,
-    layers,
-    modules,
+    generation_config,
+    refuse_others,
+    stacks,
 )
 from hf_mlnmt.convert.vocabularies import Side, Special, words_tokenizer
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
@@ -41,7 +41,7 @@ _NOTE = (
 
 def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
     """The source's and the target's: dict.<language>.txt, or the one dict.txt."""
-    found = []
+    dictionaries = []
     for option in ("source_lang", "target_lang"):
         names = (f"dict.{settings.get(option)}.txt", "dict.txt")
         file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
@@ -50,8 +50,8 @@ def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
         spm = [*sorted(path.parent.glob("*.model")), *sorted(path.parent.glob("*.spm"))]
         if len(spm) > 1:
             raise UserError(f"{path}: several SentencePiece models lie beside it; leave the one that cut both sides.")
-        found.append(Side(_read(file), spm[0] if spm else file))
-    return found
+        dictionaries.append(Side(_read(file), spm[0] if spm else file))
+    return dictionaries
 
 
 def _read(file: Path) -> dict[str, int]:
@@ -96,44 +96,35 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     dictionaries = read_dictionaries(path, settings)
     config = _config(path, settings, [len(each.ids) for each in dictionaries])
     account = Account(str(path), tensors)
-    account.move(_moves(config))
+    account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER))
     for side in ("encoder", "decoder"):
         account.leave_out(f"{side}.version", "the version of fairseq's layout")
         account.leave_out(f"{side}.embed_positions._float_tensor", "tells fairseq its device")
         if config.position_embedding == "learned":
-            name = f"model.{side}.positions.table"
-            account.set(name, account.state[name][PAD + 1 :], account.origin[name])  # rows of padding and before it
+            ours, theirs = f"model.{side}.positions.table", f"{side}.embed_positions.weight"
+            account.move([Move(ours, (theirs,))])
+            account.state[ours] = account.state[ours][PAD + 1 :]  # without the rows of padding and before it
     _embeddings(account, config)
-    generation = GenerationConfig(
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
-        max_length=min(512, config.max_position_embeddings),
-        num_beams=5,
-    )
     tokenizers, notes = tokenizers_of(path, dictionaries)
-    return Source("fairseq", config, account, tokenizers, generation, notes=notes)
+    return Source("fairseq", config, account, tokenizers, generation_config(config, num_beams=5), notes=notes)
 
 
 def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """`args`, or cfg.model of later versions, as a mapping."""
-    found = content.get("args")
-    if found is None and isinstance(content.get("cfg"), Mapping):
-        found = content["cfg"].get("model")
-    found = vars(found) if isinstance(found, argparse.Namespace) else found
-    if not isinstance(found, Mapping):
+    settings = content.get("args")
+    if settings is None and isinstance(content.get("cfg"), Mapping):
+        settings = content["cfg"].get("model")
+    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
+    if not isinstance(settings, Mapping):
         raise UserError(f"{path}: holds neither args nor cfg.model, which say what the model is.")
-    name = str(found.get("arch") or found.get("_name") or "")
+    name = str(settings.get("arch") or settings.get("_name") or "")
     if not name.startswith(("transformer", "bart", "mbart")) or "lm" in name.split("_"):
         raise UserError(f"{path}: arch {name or 'unknown'}: of fairseq's models, its Transformers can be imported.")
-    for option, values in _PLAIN.items():
-        if found.get(option, values[0]) not in values:
-            raise UserError(f"{path}: {option}={found[option]!r} is nothing that the baseline can compute.")
+    refuse_others(f"{path}: ", settings, _PLAIN)
     for option in ("embed_dim", "normalize_before", "learned_pos"):
-        if found.get(f"encoder_{option}") != found.get(f"decoder_{option}"):
+        if settings.get(f"encoder_{option}") != settings.get(f"decoder_{option}"):
             raise UserError(f"{path}: encoder_{option} and decoder_{option} differ, which the baseline cannot do.")
-    return dict(found)
+    return dict(settings)
 
 
 def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> TransformerConfig:
@@ -173,30 +164,16 @@ def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> Transf
     )
 
 
-def _moves(config: TransformerConfig) -> Iterator[Move]:
-    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
-        outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
-        outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
-        yield from modules(outer, f"model.{side}.", f"{side}.")
-        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{side}.layers.{{}}.")
-        if config.position_embedding == "learned":
-            yield Move(f"model.{side}.positions.table", (f"{side}.embed_positions.weight",))
-
-
 def _embeddings(account: Account, config: TransformerConfig) -> None:
     """Later versions also save the output projection where it is the target embedding."""
-    encoder, decoder, output = (
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
-        "decoder.output_projection.weight",
-    )
+    encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    output = "decoder.output_projection.weight"
     account.move(Move(f"model.{name}", (name,)) for name in (encoder, decoder))
     if config.share_encoder_decoder_embeddings:
         account.leave_out_copy(decoder, encoder)
     if config.tie_word_embeddings:
         account.leave_out_copy(output, decoder)
         account.move([Move("lm_head.weight", (decoder,))])
-    else:  # of earlier versions it has another name
-        account.move(
-            [Move("lm_head.weight", ("decoder.embed_out" if "decoder.embed_out" in account.tensors else output,))]
-        )
+    else:
+        earlier = "decoder.embed_out"  # what earlier versions call it
+        account.move([Move("lm_head.weight", (earlier if earlier in account.tensors else output,))])

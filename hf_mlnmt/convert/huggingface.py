@@ -13,7 +13,6 @@ positions without its padding: with padding on the right, as their tokenizers pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,9 +24,9 @@ from hf_mlnmt.convert.checkpoint import (
     Move,
     Source,
     baseline_config,
-    layers,
     leave_out_sines,
-    modules,
+    listed,
+    stacks,
 )
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
@@ -106,10 +105,10 @@ def load(name: str, **options: Any) -> Any:
             f"{name}: its weights cannot be loaded (a pickle that holds anything but weights is refused): {error}"
         ) from error
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
-        if found := sorted(map(str, info.get(key) or ())):
+        if names := sorted(map(str, info.get(key) or ())):
             raise UserError(
-                f"{name}: the checkpoint {problem} tensors: {', '.join(found[:5])}"
-                f"{' ...' if len(found) > 5 else ''}. It is no whole {config.model_type} model; nothing was imported."
+                f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
+                "nothing was imported."
             )
     return model.eval()
 
@@ -140,7 +139,9 @@ def config_of(name: str, model: Any) -> TransformerConfig:
 def account_of(model: Any, config: TransformerConfig, source: str) -> Account:
     """Every tensor of the model in its place."""
     account = Account(source, model.state_dict())
-    account.move(_moves(config))
+    same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    account.move(Move(name, (name,)) for name in same)
+    account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER, "model."))
     if config.output_bias:
         account.set("lm_head.bias", account.tensors["final_logits_bias"].flatten(), ["final_logits_bias"])
     account.leave_out("final_logits_bias", "all zero")
@@ -149,27 +150,9 @@ def account_of(model: Any, config: TransformerConfig, source: str) -> Account:
         account.leave_out_copy("model.shared.weight", shared)
     account.leave_out("model.shared.weight", "nothing reads it: the embeddings are not tied")
     for side in ("encoder", "decoder"):
-        _positions(account, config, side)
+        positions = f"model.{side}.embed_positions.weight"
+        if config.position_embedding == "learned":
+            account.set(f"model.{side}.positions.table", account.tensors[positions][2:], [positions])  # two unused rows
+        else:
+            leave_out_sines(account, positions, config)
     return account
-
-
-def _moves(config: TransformerConfig) -> Iterator[Move]:
-    yield Move("lm_head.weight", ("lm_head.weight",))
-    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
-        name = f"model.{side}.embed_tokens.weight"
-        yield Move(name, (name,))
-        outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
-        outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
-        yield from modules(outer, f"model.{side}.", f"model.{side}.")
-        count = config.encoder_layers if side == "encoder" else config.decoder_layers
-        yield from layers(parts, side, count, f"model.{side}.layers.{{}}.")
-
-
-def _positions(account: Account, config: TransformerConfig, side: str) -> None:
-    """A learned table without its unused rows; sines are computed anew, and compared where they were saved."""
-    name = f"model.{side}.embed_positions.weight"
-    if config.position_embedding == "learned":
-        account.move([Move(f"model.{side}.positions.table", (name,))])
-        account.state[f"model.{side}.positions.table"] = account.tensors[name][2:]  # two rows that nobody reads
-    else:
-        leave_out_sines(account, name, config)

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -29,9 +28,11 @@ from hf_mlnmt.convert.checkpoint import (
     Move,
     Source,
     baseline_config,
-    layers,
+    generation_config,
     leave_out_sines,
-    modules,
+    read_yaml,
+    refuse_others,
+    stacks,
 )
 from hf_mlnmt.convert.vocabularies import EOS, PAD, UNK, Side, Special, words_tokenizer
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
@@ -56,7 +57,7 @@ def special_tokens(path: Path, settings: Mapping[str, Any]) -> Special:
 def read_vocabularies(path: Path, settings: Mapping[str, Any], special: Special) -> list[dict[str, int]]:
     """Token -> id for each side: the special tokens, language tags, then one token a line."""
     tags = list(((settings.get("data") or {}).get("special_symbols") or {}).get("lang_tags") or [])
-    found = []
+    vocabularies = []
     for side in _LANGUAGES:
         names = [f"{side}_vocab.txt", Path(str(side_settings(settings, side).get("voc_file") or "")).name]
         file = _beside(path, names)
@@ -65,22 +66,20 @@ def read_vocabularies(path: Path, settings: Mapping[str, Any], special: Special)
         tokens = file.read_text(encoding="utf-8").split("\n")
         first = [special.unknown, special.pad, special.start, special.end, *tags]
         order = dict.fromkeys([*first, *(tokens[:-1] if tokens[-1] == "" else tokens)])
-        found.append({token: index for index, token in enumerate(order)})
-    if any(found[0][token] != found[1][token] for token in special):
-        raise UserError(
-            f"{path}: the special tokens have other numbers in the source's vocabulary than in the target's."
-        )
-    return found
+        vocabularies.append({token: index for index, token in enumerate(order)})
+    if any(vocabularies[0][token] != vocabularies[1][token] for token in special):
+        raise UserError(f"{path}: the special tokens have different numbers in the two vocabularies.")
+    return vocabularies
 
 
 def side_settings(settings: Mapping[str, Any], side: str) -> dict[str, Any]:
     """data.src or data.trg of version 2; of version 1, which names a language there, what stands in `data` itself."""
     data = settings.get("data") or {}
-    found = data.get(side)
-    if isinstance(found, dict):
-        return found
+    named = data.get(side)
+    if isinstance(named, dict):
+        return named
     common = {name: data[name] for name in ("level", "lowercase") if name in data}
-    return {**common, "lang": found, "voc_file": data.get(f"{side}_vocab"), "tokenizer_type": "subword-nmt"}
+    return {**common, "lang": named, "voc_file": data.get(f"{side}_vocab"), "tokenizer_type": "subword-nmt"}
 
 
 def tokenizers_of(
@@ -120,9 +119,7 @@ def _sentencepiece(path: Path, side: Mapping[str, Any]) -> Path | None:
         return None
     file = _beside(path, [Path(name).name])
     if file is None:
-        raise UserError(
-            f"{path}: the SentencePiece model {Path(name).name}, which config.yaml names, is not beside it."
-        )
+        raise UserError(f"{path}: the SentencePiece model {Path(name).name} of config.yaml is not beside it.")
     return file
 
 
@@ -176,33 +173,25 @@ def _settings(path: Path) -> dict[str, Any]:
         file = path.with_name("config.yaml")
     if not file.is_file():
         raise UserError(f"{path}: a checkpoint of JoeyNMT; the config.yaml that training put beside it is not there.")
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read: {error}") from error
-    model = found.get("model") if isinstance(found, dict) else None
+    settings = read_yaml(file)
+    model = settings.get("model") if isinstance(settings, dict) else None
     if not isinstance(model, dict) or not all(isinstance(model.get(side), dict) for side in _SIDES):
         raise UserError(f"{file}: model, with encoder and decoder below it, is missing.")
     for side in _SIDES:
         _check(file, f"model.{side}", model[side])
-    pairs = [("hidden_size", None), ("activation", "relu"), ("layer_norm", None)]
-    for name, default in pairs:
+    for name, default in (("hidden_size", None), ("activation", "relu"), ("layer_norm", None)):
         values = [model[side].get(name, default) for side in _SIDES]
         if values[0] != values[1]:
             raise UserError(f"{file}: model: {name} is {values[0]} in the encoder, {values[1]} in the decoder.")
     if not model.get("tied_embeddings") and len({_scale(model[side]) for side in _SIDES}) > 1:
         raise UserError(f"{file}: model: embeddings.scale differs between encoder and decoder.")
-    return found
+    return settings
 
 
 def _check(file: Path, where: str, side: Mapping[str, Any]) -> None:
     """One side's settings. Raises: UserError for what the baseline lacks."""
-    allowed = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
-    defaults = {"type": "recurrent", "alpha": 1.0, "activation": "relu"}
-    for name, values in allowed.items():
-        if side.get(name, defaults[name]) not in values:
-            found = side.get(name, defaults[name])
-            raise UserError(f"{file}: {where}.{name}: {found} is nothing that the baseline can compute.")
+    plain = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
+    refuse_others(f"{file}: {where}.", {"type": "recurrent", **side}, plain)  # what is meant where no type is named
     for name in ("hidden_size", "ff_size", "num_layers", "num_heads"):
         if not isinstance(side.get(name), int):
             raise UserError(f"{file}: {where} says nothing of {name}.")
@@ -267,10 +256,7 @@ def _config(
 
 
 def _moves(config: TransformerConfig) -> Iterator[Move]:
-    for side, parts in zip(_SIDES, (JOEYNMT_ENCODER, JOEYNMT_DECODER), strict=True):
-        outer = {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
-        yield from modules(outer, f"model.{side}.", f"{side}.")
-        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{side}.layers.{{}}.")
+    yield from stacks(config, JOEYNMT_ENCODER, JOEYNMT_DECODER)
     yield Move("model.encoder.embed_tokens.weight", ("src_embed.lut.weight",))
     yield Move("model.decoder.embed_tokens.weight", ("trg_embed.lut.weight",))
     yield Move(
@@ -285,12 +271,4 @@ def _generation_config(settings: Mapping[str, Any], config: TransformerConfig) -
     search: dict[str, Any] = {}
     if beams > 1:
         search = {"num_beams": beams, "length_penalty": max(alpha, 0.0), "length_normalization": "gnmt"}
-    return GenerationConfig(
-        **search,
-        max_length=512,
-        bad_words_ids=[[config.pad_token_id], [config.bos_token_id]],
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
+    return generation_config(config, bad_words_ids=[[config.pad_token_id], [config.bos_token_id]], **search)

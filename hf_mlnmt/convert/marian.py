@@ -21,8 +21,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import Account, Move, Source, baseline_config
-from hf_mlnmt.convert.vocabularies import EOS, generation_config, read_decoding, read_vocabularies, tokenizers_of
+from hf_mlnmt.convert.checkpoint import Account, Move, Source, baseline_config, generation_config, refuse_others
+from hf_mlnmt.convert.vocabularies import EOS, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
 
@@ -67,7 +67,11 @@ def read(path: Path) -> Source:
     sizes = [len(side.ids) for side in sides]
     config = _config(file, settings, max(sizes), sides[1].ids[EOS])
     account = _account(file, tensors, settings, config, sizes)
-    return Source("Marian npz", config, account, tokenizers_of(sides, max(sizes)), generation_config(config, decoding))
+    beams = int(decoding.get("beam-size") or 1)
+    # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
+    search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
+    tokenizers = tokenizers_of(sides, max(sizes))
+    return Source("Marian npz", config, account, tokenizers, generation_config(config, **search))
 
 
 def _npz(path: Path) -> Path:
@@ -75,8 +79,8 @@ def _npz(path: Path) -> Path:
         return path
     files = [file for file in sorted(path.glob("*.npz")) if not file.name.endswith((".optimizer.npz", ".orig.npz"))]
     if len(files) != 1:
-        found = ", ".join(file.name for file in files) or "none"
-        raise UserError(f"{path}: one .npz file is expected there, found {found}. Name the file itself.")
+        names = ", ".join(file.name for file in files) or "none"
+        raise UserError(f"{path}: one .npz file is expected there, found {names}. Name the file itself.")
     return files[0]
 
 
@@ -102,9 +106,7 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
-    for name, values in _PLAIN.items():
-        if name in settings and settings[name] not in values:
-            raise UserError(f"{file}: {name}: {settings[name]!r} is nothing that the baseline can compute.")
+    refuse_others(f"{file}: ", settings, _PLAIN)
     if settings.get("transformer-ffn-activation", "swish") not in _ACTIVATIONS:
         raise UserError(f"{file}: transformer-ffn-activation: known are {', '.join(_ACTIVATIONS)}.")
     styles = [

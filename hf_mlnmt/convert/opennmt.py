@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from hf_mlnmt.convert.checkpoint import (
     OPENNMT_DECODER,
@@ -24,9 +23,11 @@ from hf_mlnmt.convert.checkpoint import (
     Parts,
     Source,
     baseline_config,
+    generation_config,
     layers,
     leave_out_sines,
     modules,
+    refuse_others,
 )
 from hf_mlnmt.convert.vocabularies import Special, words_tokenizer
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -87,17 +88,17 @@ def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Of the file, or of the .safetensors beside it where the weights were saved on their own."""
     if "model" in content:
         generator = {f"generator.{name}": value for name, value in (content.get("generator") or {}).items()}
-        found = {**content["model"], **generator}
+        tensors = {**content["model"], **generator}
     else:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         file = path.with_suffix(".safetensors")
         try:
-            found = load_file(file)
+            tensors = load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
-    return {name: value.float() for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: value.float() for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
@@ -105,15 +106,15 @@ def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
     lists = [content.get(side) if isinstance(content, Mapping) else None for side in ("src", "tgt")]
     if not all(isinstance(each, list) and all(isinstance(token, str) for token in each) for each in lists):
         raise UserError(f"{path}: vocab: src and tgt must be lists of tokens, as version 3 of OpenNMT-py writes them.")
-    found = [{token: index for index, token in enumerate(each)} for each in lists if each is not None]
-    for ids, each in zip(found, lists, strict=True):
+    sides = [{token: index for index, token in enumerate(each)} for each in lists if each is not None]
+    for ids, each in zip(sides, lists, strict=True):
         if missing := [token for token in SPECIAL if token not in ids]:
             raise UserError(f"{path}: vocab: has no {', '.join(missing)}.")
         if each is not None and len(ids) < len(each):
             raise UserError(f"{path}: vocab: a token stands there twice.")
     if content.get("src_feats"):
         raise UserError(f"{path}: vocab.src_feats: features of words are nothing that the baseline can compute.")
-    return found
+    return sides
 
 
 def build(
@@ -125,20 +126,11 @@ def build(
     start: str | None,
 ) -> Source:
     """Config, tokenizers and generation settings; no tensor has its place yet."""
-    for option, values in _PLAIN.items():
-        if settings.get(option, values[0]) not in values:
-            raise UserError(f"{path}: {option}: {settings[option]!r} is nothing that the baseline can compute.")
+    refuse_others(f"{path}: ", settings, _PLAIN)
     config = _config(path, settings, sides, SPECIAL.start if start is None else start)
     source, target = (words_tokenizer(ids, SPECIAL, end=end) for ids, end in zip(sides, (False, True), strict=True))
-    generation = GenerationConfig(
-        num_beams=5,  # what both toolkits do if nothing is said
-        max_length=min(512, config.max_position_embeddings),
-        bad_words_ids=[[sides[1][token]] for token in (SPECIAL.pad, SPECIAL.start)],
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
+    never = [[config.pad_token_id], [config.bos_token_id]]
+    generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
     return Source(name, config, Account(path, tensors), Tokenizers(source, target), generation)
 
 
@@ -226,7 +218,6 @@ def _layers(source: Source, parts: Parts, side: str, stack: str) -> Iterator[Mov
 
 
 def _how_to_cut(settings: Mapping[str, Any]) -> str:
-    """What a user must do before and after."""
     used = [name for data in (settings.get("data") or {}).values() for name in data.get("transforms") or []]
     cutting = [name for name in dict.fromkeys(used) if name in ("sentencepiece", "bpe", "onmt_tokenize")]
     how = f" by {', '.join(cutting)}" if cutting else ""

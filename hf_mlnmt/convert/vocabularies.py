@@ -11,12 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-from transformers import GenerationConfig
-
+from hf_mlnmt.convert.checkpoint import read_yaml
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.modeling import TransformerConfig
 
 
 class Special(NamedTuple):
@@ -65,10 +62,7 @@ def read_decoding(file: Path) -> dict[str, Any]:
     """decoder.yml: vocabularies, beams, length penalty."""
     for path in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
         if path.is_file():
-            try:
-                content = yaml.safe_load(path.read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise UserError(f"{path}: cannot be read: {error}") from error
+            content = read_yaml(path)
             if isinstance(content, dict) and len(content.get("vocabs") or ()) == 2:
                 return content
             raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
@@ -79,7 +73,7 @@ def read_decoding(file: Path) -> dict[str, Any]:
 
 def read_vocabularies(file: Path, decoding: Mapping[str, Any]) -> list[Side]:
     """For each side the ids of its tokens, and its SentencePiece model."""
-    found = []
+    sides = []
     for name, side in zip(decoding["vocabs"], ("source", "target"), strict=True):
         path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
         if path is None:
@@ -90,8 +84,8 @@ def read_vocabularies(file: Path, decoding: Mapping[str, Any]) -> list[Side]:
         vocabulary = _pieces(path) if path is spm else _listed(path)
         if EOS not in vocabulary or UNK not in vocabulary:
             raise UserError(f"{path}: has no {EOS} or no {UNK}.")
-        found.append(Side(vocabulary, spm))
-    return found
+        sides.append(Side(vocabulary, spm))
+    return sides
 
 
 def _pieces(path: Path) -> dict[str, int]:
@@ -107,10 +101,7 @@ def _pieces(path: Path) -> dict[str, int]:
 
 
 def _listed(path: Path) -> dict[str, int]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))  # a .json file is YAML too
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+    content = read_yaml(path)  # a .json file is YAML too
     if not isinstance(content, dict) or sorted(content.values(), key=str) != sorted(range(len(content)), key=str):
         raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
     return {str(token): index for token, index in content.items()}
@@ -134,16 +125,3 @@ def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:
             separate_vocabs=separate,
         )
     return Tokenizers(tokenizer, tokenizer)
-
-
-def generation_config(config: TransformerConfig, decoding: Mapping[str, Any]) -> GenerationConfig:
-    """Beams and length penalty of decoder.yml; both divide by the length, end of sentence counted, to some power."""
-    beams = int(decoding.get("beam-size") or 1)
-    settings = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
-    return GenerationConfig(
-        **settings,
-        max_length=min(512, config.max_position_embeddings),
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )

@@ -13,102 +13,39 @@ counts = epoch_counts([29_000, 5_000], weights=[1, 2])           # mixtures; or 
 draw(5_000, counts[1], seed=1, epoch=3)                          # which pairs of the second corpus the epoch shows
 """
 
+# ruff: noqa: F403
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-    from hf_mlnmt.data.encoded import (
-        EncodedPairs,
-        EncodedText,
-        encode_corpus,
-        encode_text,
-        filtered_pairs,
-        filtered_text,
-        fingerprint_of,
-    )
-    from hf_mlnmt.data.filters import FilterReport, PairFilter, TextFilter
-    from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.data.processing import TextProcessing
-    from hf_mlnmt.data.text import TextSpec, read_text
-    from hf_mlnmt.data.tokenizer import (
-        Tokenizers,
-        encode,
-        language_code,
-        languages_of,
-        load_tokenizers,
-        save_tokenizers,
-        statistics,
-        train_tokenizer,
-        unknown_rate,
-    )
-    from hf_mlnmt.data.training_set import Corpora, TrainingSet, draw, epoch_counts
+    from hf_mlnmt.data.corpus import *
+    from hf_mlnmt.data.encoded import *
+    from hf_mlnmt.data.filters import *
+    from hf_mlnmt.data.lines import *
+    from hf_mlnmt.data.processing import *
+    from hf_mlnmt.data.subwords import *
+    from hf_mlnmt.data.text import *
+    from hf_mlnmt.data.tokenizer import *
+    from hf_mlnmt.data.training_set import *
 
 # Imported when first used: reading lines must not cost the second that transformers takes.
-_HOMES = {
-    "corpus": ("CorpusSpec", "read_pairs"),
-    "encoded": (
-        "EncodedPairs",
-        "EncodedText",
-        "encode_corpus",
-        "encode_text",
-        "filtered_pairs",
-        "filtered_text",
-        "fingerprint_of",
-    ),
-    "filters": ("FilterReport", "PairFilter", "TextFilter"),
-    "lines": ("read_lines",),
-    "processing": ("TextProcessing",),
-    "text": ("TextSpec", "read_text"),
-    "tokenizer": (
-        "Tokenizers",
-        "encode",
-        "language_code",
-        "languages_of",
-        "load_tokenizers",
-        "save_tokenizers",
-        "statistics",
-        "train_tokenizer",
-        "unknown_rate",
-    ),
-    "training_set": ("Corpora", "TrainingSet", "draw", "epoch_counts"),
+_NAMES = {
+    "corpus": "CorpusSpec read_pairs",
+    "encoded": "EncodedPairs EncodedText encode_corpus encode_text filtered_pairs filtered_text fingerprint_of",
+    "filters": "FilterReport PairFilter TextFilter",
+    "lines": "read_lines",
+    "processing": "TextProcessing",
+    "subwords": "train_tokenizer",
+    "text": "TextSpec read_text",
+    "tokenizer": "Tokenizers encode language_code languages_of load_tokenizers save_tokenizers statistics",
+    "training_set": "Corpora TrainingSet draw epoch_counts",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [
-    "Corpora",
-    "CorpusSpec",
-    "EncodedPairs",
-    "EncodedText",
-    "FilterReport",
-    "PairFilter",
-    "TextFilter",
-    "TextProcessing",
-    "TextSpec",
-    "Tokenizers",
-    "TrainingSet",
-    "draw",
-    "encode",
-    "encode_corpus",
-    "encode_text",
-    "epoch_counts",
-    "filtered_pairs",
-    "filtered_text",
-    "fingerprint_of",
-    "language_code",
-    "languages_of",
-    "load_tokenizers",
-    "read_lines",
-    "read_pairs",
-    "read_text",
-    "save_tokenizers",
-    "statistics",
-    "train_tokenizer",
-    "unknown_rate",
-]
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,45 +8,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, problem_in, read_lines, reason_of
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, note_in, problem_in, read_lines, reason_of
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import key
-
-_HEADER_PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"))
-
-
-def header_columns(cells: Sequence[str], languages: Mapping[str, str] | None) -> list[int] | None:
-    """Columns (from 0) of source and target, where the cells name both: as these or by the corpus's languages."""
-    names = [cell.strip().lower() for cell in cells]
-    pairs = [*_HEADER_PAIRS, (languages["source"].lower(), languages["target"].lower())] if languages else _HEADER_PAIRS
-    return next(
-        ([names.index(source), names.index(target)] for source, target in pairs if {source, target} <= {*names}), None
-    )
-
-
-def looks_like_header(cells: Sequence[str]) -> bool:
-    """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    words = [cell.strip() for cell in cells]
-    if sum(0 < len(word) <= 12 and word.isalpha() for word in words) < 2:
-        return False
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = NonbreakingPrefixes().available_langs
-    sides = {name for pair in _HEADER_PAIRS for name in pair}
-    # Codes in small letters only: "No" and "Is" are words of a sentence.
-    return sum(word in known or (len(word) > 2 and word.lower() in {*known, *sides}) for word in words) >= 2
-
+from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
+_HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 
 
 @dataclass
@@ -104,15 +81,6 @@ class CorpusSpec:
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
         if not self.weight > 0:
             raise UserError(f"corpus: weight must be above 0, not {self.weight}. Leave the corpus out instead.")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], where: str = "corpus") -> CorpusSpec:
-        """From a recipe's mapping; an unknown key is a UserError that suggests the right one."""
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise UserError(f"{where}: unknown key '{name}'{suggest(name, known)}; known: {', '.join(known)}.")
-        return cls(**values)
 
     def __str__(self) -> str:
         if self.files:
@@ -175,44 +143,22 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
     return FORMATS[suffixes[-1]](spec, path, report)
 
 
-class _BadLines:
-    """Collects what read_lines reports of the current line."""
-
-    def __init__(self, spec: CorpusSpec, report: FilterReport) -> None:
-        self.report = report
-        self.current: str | None = None
-        self.callback = self._note if spec.bad_lines == "drop" else None
-
-    def _note(self, reason: str, number: int, text: str) -> None:
-        self.current = self.current or reason
-
-    def drop(self, example: str) -> bool:
-        """Whether the current pair goes; counts it."""
-        if self.current is None:
-            return False
-        self.report.drop(self.current, example)
-        self.current = None
-        return True
-
-
 def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
     paths = spec.local_files(root)
-    bad = _BadLines(spec, report)
-    sides = [read_lines(path, bad.callback) for path in paths]
-    for number, (source, target) in enumerate(zip_longest(*sides), start=1):
+    problems: list[str] = []
+    sides = [read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None) for path in paths]
+    for number, (source, target) in enumerate(zip_longest(*sides)):
         if source is None or target is None:
-            raise _unequal(paths, number, short=0 if source is None else 1, rest=sides)
-        if not bad.drop(f"{source} ||| {target}"):
+            counts = [number + (text is not None) + sum(1 for _ in rest) for text, rest in zip((source, target), sides)]
+            raise UserError(
+                f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by "
+                "line. Check that both are of one corpus and that no tool split lines at other characters."
+            )
+        if problems:
+            report.drop(problems[0], f"{source} ||| {target}")
+            problems.clear()
+        else:
             yield source, target
-
-
-def _unequal(paths: list[Path], number: int, short: int, rest: list[Iterator[str]]) -> UserError:
-    counts = [number - 1, number - 1]
-    counts[1 - short] = number + sum(1 for _ in rest[1 - short])
-    return UserError(
-        f"{paths[0]} has {counts[0]:,} lines and {paths[1]} has {counts[1]:,}: they do not go together line by line. "
-        "Check that both are of one corpus and that no tool split lines at other characters."
-    )
 
 
 def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -220,8 +166,9 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
     if numbers and min(numbers) < 0:
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
-    bad = _BadLines(spec, report)
-    for number, line in enumerate(read_lines(path, bad.callback), start=1):
+    problems: list[str] = []
+    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None)
+    for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         if numbers is None:
             numbers = [_position(str(column), cells, path) for column in columns]
@@ -229,7 +176,8 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if number == 1 and spec.columns is None and (named := _header(cells, spec, path)):
             numbers = named
             continue
-        if bad.drop(line):
+        if problems:
+            report.drop(problems.pop(), line)
             continue
         if len(cells) <= max(numbers):
             expected = f"at least {max(numbers) + 1} columns separated by tabs"
@@ -238,16 +186,36 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
 
 
 def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
-    """The sides' columns where line 1 names them; None where it is a pair. UserError where that cannot be told."""
-    if found := header_columns(cells, spec.languages):
-        log.warning("%s: line 1 is a header; columns %s are read", path, " and ".join(repr(cells[i]) for i in found))
-        return found
-    if looks_like_header(cells):
+    """The sides' columns (from 0) where line 1 names them; None where it is a pair.
+
+    Raises: UserError where that cannot be told.
+    """
+    names = [cell.strip().lower() for cell in cells]
+    languages = [tuple(spec.languages[side].lower() for side in _SIDES)] if spec.languages else []
+    for source, target in [*_HEADERS, *languages]:
+        if source in names and target in names:
+            columns = [names.index(source), names.index(target)]
+            read = " and ".join(repr(cells[column]) for column in columns)
+            log.warning("%s: line 1 is a header; columns %s are read", path, read)
+            return columns
+    if _looks_like_header([cell.strip() for cell in cells]):
         raise UserError(
             f"{path}, line 1: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
             f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
         )
     return None
+
+
+def _looks_like_header(words: Sequence[str]) -> bool:
+    """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
+    if sum(0 < len(word) <= 12 and word.isalpha() for word in words) < 2:
+        return False
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = {*NonbreakingPrefixes().available_langs}
+    anyhow = known.union(*_HEADERS)
+    # Codes in small letters only: "No" and "Is" are words of a sentence.
+    return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2
 
 
 def _position(column: str, header: list[str], path: Path) -> int:
@@ -298,13 +266,13 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
         return datasets.load_dataset(name, spec.config, split=spec.split, streaming=spec.streaming)
     except Exception as error:  # the library raises many kinds: no network, no such name, split or config
         raise UserError(
-            f"data set '{spec}': cannot be loaded ({type(error).__name__}: {str(error).strip().splitlines()[0]}). "
+            f"data set '{spec}': cannot be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check name, config and split; offline, give a local folder or files."
         ) from error
 
 
 def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
-    """The pairs of records; what read_lines minds in a line is minded in a field."""
+    """The pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
     for number, record in enumerate(records, start=1):
         pair = _pair(record, spec, f"{where} {number}")
         problem = problem_in(pair[0]) or problem_in(pair[1])

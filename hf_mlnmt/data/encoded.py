@@ -1,5 +1,6 @@
 """Encoded text on disk, pairs or one language, memory-mapped: larger than memory, encoded once and used again.
-Reading, filtering and encoding are one call (`encode_corpus`, `encode_text`) that is done once.
+
+`encode_corpus` and `encode_text` read, filter and encode, unless the folder holds the result already.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -77,11 +79,11 @@ class Encoded:
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of {len(self)} {self.unit}")
         index = int(index) % len(self)
-        return {name: self._side(side, index) for name, side in zip(("input_ids", "labels"), self.sides)}
-
-    def _side(self, side: str, index: int) -> np.ndarray:
-        start, end = self._offsets[side][index : index + 2]
-        return np.array(self._ids[side][start:end])
+        item = {}
+        for name, side in zip(("input_ids", "labels"), self.sides):
+            start, end = self._offsets[side][index : index + 2]
+            item[name] = np.array(self._ids[side][start:end])
+        return item
 
     # A memory map would be pickled with all its content: the other process maps the file itself.
     def __getstate__(self) -> dict[str, Any]:
@@ -98,13 +100,12 @@ class Encoded:
         chunks: Iterable[Sequence[Sentences]],
         fingerprint: str | None,
         report: FilterReport,
-        progress: Callable[[int], Any] | None,
     ) -> Self:
         """Write chunks of encoded sentences, one list a side; `report` is complete after the last of them."""
         if fingerprint is not None and (earlier := cls._reuse(folder, fingerprint)):
             return earlier
         with atomic_folder(folder) as temporary:
-            _write(chunks, cls.sides, temporary, progress)
+            _write(chunks, cls.sides, temporary)
             files = sorted(path.name for path in temporary.iterdir())
             meta = {"format": _FORMAT, "fingerprint": fingerprint, "report": report.to_dict()}
             meta["checksums"] = {name: size_and_crc(temporary / name) for name in files}
@@ -121,8 +122,8 @@ class Encoded:
             if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
                 return None
             return cls(folder)
-        except (OSError, ValueError, TypeError, KeyError) as error:  # a UserError is a ValueError
-            reason = error.__cause__ or error  # of a UserError, which tells what to do where nothing is done
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            reason = error.__cause__ or error  # a UserError tells the user what to do, but here nothing is to be done
             log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
             return None
 
@@ -147,7 +148,6 @@ class EncodedPairs(Encoded):
         language: str | None = None,
         fingerprint: str | None = None,
         report: FilterReport | None = None,
-        progress: Callable[[int], Any] | None = None,
         tag: str | None = None,
     ) -> EncodedPairs:
         """Encode raw text pairs into `folder`, a chunk at a time, and open it.
@@ -158,7 +158,6 @@ class EncodedPairs(Encoded):
         fingerprint: what the result depends on (see `fingerprint_of`). When `folder` holds the same already,
             `pairs` is not read at all. Without one, it is always built anew.
         report: of the filter that `pairs` come through; it is completed, and stored with the data.
-        progress: called with the number of pairs done.
         Nothing is left behind by an interrupted build: the folder appears when it is complete.
         """
 
@@ -167,9 +166,7 @@ class EncodedPairs(Encoded):
             return [sources, tokenizers.encode_target([target for _, target in chunk])]
 
         report = report if report is not None else FilterReport()
-        return cls._build(
-            folder, _chunks(pairs, encode, " ||| ".join, max_length, report), fingerprint, report, progress
-        )
+        return cls._build(folder, _chunks(pairs, encode, " ||| ".join, max_length, report), fingerprint, report)
 
 
 class EncodedText(Encoded):
@@ -199,7 +196,7 @@ class EncodedText(Encoded):
             return [to_ids(chunk)]
 
         report = report if report is not None else FilterReport()
-        return cls._build(folder, _chunks(texts, encode, str, max_length, report), fingerprint, report, None)
+        return cls._build(folder, _chunks(texts, encode, str, max_length, report), fingerprint, report)
 
 
 def _chunks(
@@ -223,11 +220,8 @@ def _chunks(
     report.kept = kept
 
 
-def _write(
-    chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: Path, progress: Callable[[int], Any] | None
-) -> None:
+def _write(chunks: Iterable[Sequence[Sentences]], sides: Sequence[str], folder: Path) -> None:
     """The ids of each side in one file, and where each sentence begins and the last one ends."""
-    done = 0
     lengths: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.int64)] for side in sides}
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.bin").open("wb")) for side in sides]
@@ -236,9 +230,6 @@ def _write(
                 lengths[side].append(np.array([len(ids) for ids in sentences], np.int64))
                 if sentences:
                     file.write(np.concatenate(sentences).astype(np.int32).tobytes())
-            done += len(chunk[0])
-            if progress:
-                progress(done)
     for side in sides:
         np.save(folder / f"{side}_offsets.npy", np.cumsum(np.concatenate(lengths[side])))
 
@@ -253,7 +244,7 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
         if path.is_file():
             digest.file(path)
         digest.text("\0")
-    processing = {side: value.to_dict() for side, value in tokenizers.processing.items()}
+    processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
     return digest.value(parts).hex()
 
@@ -272,23 +263,22 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
-    progress: Callable[[int], Any] | None = None,
 ) -> EncodedPairs:
-    """Read, filter and encode a corpus into `folder`; with the same files and settings there already, use that.
+    """Read, filter and encode a corpus into `folder`; what is there already of the same files and settings is used.
 
     Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
-    The language code of `spec.languages`' target is put before the source when the tokenizer has codes, and before it
-    `spec.tag`.
+    `spec.tag` is put before the source and, if the tokenizer has codes, that of `spec.languages`' target behind the
+    tag.
     Raises UserError when nothing is left.
     """
     named = spec.languages or {}
     tokenizers = tokenizers.between(named.get("source"), named.get("target"))
-    language = named.get("target") if _has_codes(tokenizers) else None
+    language = named.get("target") if languages_of(tokenizers.source) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
     check_tag(tokenizers.source, tag := spec.tag or None)
-    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, progress, tag)
+    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
     _check_something_left(encoded, spec)
     return encoded
 
@@ -297,7 +287,6 @@ def filtered_pairs(
     spec: CorpusSpec, root: str | Path, pair_filter: PairFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[Pair]:
     """The raw text pairs of a corpus that pass the filter, as a stream; also what a tokenizer is trained on."""
-    report = report if report is not None else FilterReport()
     pairs = read_pairs(spec, root, report)
     yield from pair_filter(pairs, report) if pair_filter else pairs
 
@@ -325,7 +314,6 @@ def filtered_text(
     spec: TextSpec, root: str | Path, text_filter: TextFilter | None = None, report: FilterReport | None = None
 ) -> Iterator[str]:
     """The sentences of one language that pass the filter, as a stream."""
-    report = report if report is not None else FilterReport()
     texts = read_text(spec, root, report)
     yield from text_filter(texts, report) if text_filter else texts
 
@@ -334,7 +322,3 @@ def _check_something_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None
     if len(encoded) == 0:
         one = encoded.unit.removesuffix("s")
         raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
-
-
-def _has_codes(tokenizers: Tokenizers) -> bool:
-    return bool(languages_of(tokenizers.source))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
 from hf_mlnmt.table import Number, Table
 
 Pair = tuple[str, str]
+Item = TypeVar("Item", Pair, str)
 _EXAMPLE_WIDTH = 60
 
 
@@ -82,15 +83,7 @@ class PairFilter:
 
     def __call__(self, pairs: Iterable[Pair], report: FilterReport | None = None) -> Iterator[Pair]:
         """Yield the pairs that stay; `report` is filled on the way and is complete after the last pair."""
-        report = report if report is not None else FilterReport()
-        seen: set[bytes] = set()
-        for pair in pairs:
-            reason = self.reason(*pair) or (self.drop_duplicates and _again(pair, seen) and "duplicate")
-            if reason:
-                report.drop(reason, " ||| ".join(pair))
-                continue
-            report.kept += 1
-            yield pair
+        return _filtered(pairs, lambda pair: self.reason(*pair), self.drop_duplicates, report)
 
     def of_text(self) -> TextFilter:
         """What of it holds for sentences of one language."""
@@ -114,7 +107,7 @@ class PairFilter:
 
 @dataclass(frozen=True)
 class TextFilter:
-    """The same for sentences of one language: those fields of `PairFilter` that look at one sentence."""
+    """The fields of `PairFilter` that look at one sentence, for text of one language; called in the same way."""
 
     min_length: int = 1
     max_length: int | None = None
@@ -124,15 +117,7 @@ class TextFilter:
 
     def __call__(self, texts: Iterable[str], report: FilterReport | None = None) -> Iterator[str]:
         """As `PairFilter`'s."""
-        report = report if report is not None else FilterReport()
-        seen: set[bytes] = set()
-        for text in texts:
-            reason = self.reason(text) or (self.drop_duplicates and _again((text, ""), seen) and "duplicate")
-            if reason:
-                report.drop(reason, text)
-                continue
-            report.kept += 1
-            yield text
+        return _filtered(texts, self.reason, self.drop_duplicates, report)
 
     def reason(self, text: str) -> str | None:
         """Why this sentence goes, or None; duplicates apart."""
@@ -148,13 +133,26 @@ class TextFilter:
         return None
 
 
-def _again(pair: Pair, seen: set[bytes]) -> bool:
-    text = f"{len(pair[0])} {pair[0]}{pair[1]}"
-    key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    if key in seen:
-        return True
-    seen.add(key)
-    return False
+def _filtered(
+    items: Iterable[Item], why: Callable[[Item], str | None], no_duplicates: bool, report: FilterReport | None
+) -> Iterator[Item]:
+    """The items for which `why` names no reason to go; with `no_duplicates` each of them once."""
+    report = report if report is not None else FilterReport()
+    seen: set[bytes] = set()
+    for item in items:
+        texts = (item,) if isinstance(item, str) else item
+        reason = why(item)
+        if reason is None and no_duplicates:
+            # The first length tells "ab" + "c" from "a" + "bc".
+            text = f"{len(texts[0])} {''.join(texts)}"
+            key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            reason = "duplicate" if key in seen else None
+            seen.add(key)
+        if reason is None:
+            report.kept += 1
+            yield item
+        else:
+            report.drop(reason, " ||| ".join(texts))
 
 
 def _shorten(text: str) -> str:

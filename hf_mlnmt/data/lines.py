@@ -34,7 +34,7 @@ def read_lines(
     removed. Raises UserError for a file that is missing, empty or not to be decompressed, and for a line with invalid
     UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
     is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
-    `keep_controls`, control characters are nothing bad. `remedy` ends the message: what the user of this reader can do.
+    `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this reader can do.
     """
     path = Path(path)
     number = 0
@@ -98,13 +98,18 @@ def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_con
     return text, None if keep_controls and len(text) <= max_characters else problem_in(text, max_characters)
 
 
+def note_in(problems: list[str]) -> Report:
+    """A `bad` for `read_lines` that appends the reason to a list."""
+    return lambda reason, number, text: problems.append(reason)
+
+
 def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
     """What is wrong with a sentence: too long, or a control character; None when nothing is."""
     if len(text) > max_characters:
         return f"over {max_characters:,} characters"
-    if found := _CONTROL.search(text):
-        name = "NUL" if found[0] == "\0" else "half of a" if found[0] > "\xff" else "control"
-        return f"{name} character (U+{ord(found[0]):04X} at column {found.start() + 1})"
+    if match := _CONTROL.search(text):
+        name = "NUL" if match[0] == "\0" else "half of a" if match[0] > "\xff" else "control"
+        return f"{name} character (U+{ord(match[0]):04X} at column {match.start() + 1})"
     return None
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import write_json
-from hf_mlnmt.keys import key
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json, write_json
+from hf_mlnmt.keys import build, key
 from hf_mlnmt.model_folder import TEXT_PROCESSING
 
 
@@ -46,22 +45,6 @@ class TextProcessing:
         """Raw text, from what the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], where: str = "text processing") -> TextProcessing:
-        """From `to_dict`'s or a recipe's mapping; an unknown key or a value of the wrong type is a UserError."""
-        if not isinstance(values, Mapping):
-            raise UserError(f"{where} must be a mapping of {', '.join(field.name for field in fields(cls))}.")
-        types = {field_.name: type(field_.default) for field_ in fields(cls)}
-        for name, value in values.items():
-            if name not in types:
-                raise UserError(f"{where}: unknown key '{name}'{suggest(name, types)}; known: {', '.join(types)}.")
-            if not isinstance(value, types[name]):
-                raise UserError(f"{where}: {name} must be {types[name].__name__}, not {value!r}.")
-        return cls(**values)
-
     # sacremoses compiles many expressions: once a process, and not for text that is left alone.
     @cached_property
     def _normalizer(self) -> Any:
@@ -82,27 +65,20 @@ def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing]
     if all(side.identity for side in (processing or {}).values()):
         path.unlink(missing_ok=True)
     else:
-        write_json(path, {side: value.to_dict() for side, value in (processing or {}).items()})
+        write_json(path, {side: asdict(value) for side, value in (processing or {}).items()})
 
 
 def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
-    """Read text_processing.json into {"source": ..., "target": ...}; without that file text is left alone."""
+    """Read text_processing.json into {"source": ..., "target": ...}; a side that it does not name is left alone.
+
+    Raises: UserError for a broken file, and for a key or a value that is none.
+    """
     path = Path(folder) / TEXT_PROCESSING
-    if not path.exists():
-        return {"source": TextProcessing(), "target": TextProcessing()}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}). Copy the file again from the model's source.") from error
-    return processing_from_dict(values, str(path))
-
-
-def processing_from_dict(values: Mapping[str, Any], where: str = "text processing") -> dict[str, TextProcessing]:
-    """Both sides from {"source": {...}, "target": {...}}; a missing side is left alone."""
-    for side in values:
+    sides = read_json(path)
+    for side in sides:
         if side not in ("source", "target"):
-            raise UserError(f"{where}: unknown key '{side}'; expected 'source' and 'target'.")
-    return {side: TextProcessing.from_dict(values.get(side) or {}, f"{where}, {side}") for side in ("source", "target")}
+            raise UserError(f"{path}: unknown key '{side}'; expected 'source' and 'target'.")
+    return {side: build(TextProcessing, sides.get(side) or {}, str(path), (side,)) for side in ("source", "target")}
 
 
 def moses_languages() -> set[str]:

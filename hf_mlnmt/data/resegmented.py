@@ -1,6 +1,4 @@
-"""Training pairs whose words are cut anew in every epoch by BPE-dropout.
-
-A word is cut in another way every time, as merges are left out by chance.
+"""Training pairs whose words are cut anew in every epoch by BPE-dropout: merges are left out by chance.
 
 Reference: Provilkov, Emelianenko and Voita 2020, "BPE-Dropout: Simple and Effective Subword Regularization", ACL,
 algorithm 1. The tokenizers library has it too, but draws from a generator that cannot be seeded; training here must
@@ -197,13 +195,12 @@ class _Words:
 
     def number(self, word: tuple[int, ...]) -> int:
         """Which word it is; a new one is cut."""
-        found = self.numbers.get(word)
-        if found is None:
-            found = self.numbers[word] = len(self.numbers)
+        if word not in self.numbers:
+            self.numbers[word] = len(self.numbers)
             for _ in range(CUTS):
                 self._pieces.extend(self.cutter.cut(word, self.rng))
                 self._starts.append(len(self._pieces))
-        return found
+        return self.numbers[word]
 
     def finish(self) -> None:
         """Make the lists arrays: cut c of word w is pieces[starts[CUTS * w + c] : starts[CUTS * w + c + 1]]."""

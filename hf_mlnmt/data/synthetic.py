@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
 from hf_mlnmt.made_from import sha256
 
 MANIFEST = "manifest.json"
@@ -24,7 +24,7 @@ FILES = {"source": "source.txt", "target": "target.txt"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `read_manifest` found; `content` is the JSON."""
+    """The manifest in `folder`; `content` is the JSON."""
 
     folder: Path
     content: Mapping[str, Any]
@@ -76,20 +76,13 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises: UserError when it is missing or not one of ours, and naming each file that changed since.
     """
     path = Path(folder) / MANIFEST
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder}: no {MANIFEST} there: it is no synthetic corpus, or not a finished one.") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}). Make the corpus again.") from error
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+    if not path.is_file():
+        raise UserError(f"{folder}: no {MANIFEST} there: it is no synthetic corpus, or not a finished one.")
+    content = read_json(path)
+    if content.get("schema") != SCHEMA:
         raise UserError(f"{path}: not a manifest of a synthetic corpus ('schema' is not {SCHEMA}).")
-    changed = [
-        f"{FILES[side]}: {problem}"
-        for side in FILES
-        if (problem := _difference(Path(folder) / FILES[side], content["pairs"][side]))
-    ]
-    if changed:
+    problems = {file: _difference(Path(folder) / file, content["pairs"][side]) for side, file in FILES.items()}
+    if changed := [f"{file}: {problem}" for file, problem in problems.items() if problem]:
         raise UserError(
             f"{path}: files changed since it was written: {'; '.join(changed)}. Put back what was there, or make the "
             "corpus again in another folder."

@@ -1,7 +1,7 @@
 """Text of one language as a stream of sentences: plain or gz text, one column of tsv, jsonl, parquet or a data set.
 
-Also: what a tokenizer puts around a text (</s> behind it, or, for a causal language model to go on, <s> before it), and
-whether two texts are of one language, by the words that they share: evidence for warnings, not a classifier.
+Also here: what a tokenizer puts around a text (</s> behind it; or <s> before it, where a causal language model goes on
+from it), and which words two texts share: evidence for a warning that they are of one language, not a classifier.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import note_in, read_lines
+from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
@@ -101,8 +102,7 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
         yield from (text for text, _ in read_pairs(both, root, report))
         return
     problems: list[str] = []
-    note = (lambda reason, number, text: problems.append(reason)) if spec.bad_lines == "drop" else None
-    for text in read_lines(Path(root) / str(spec.path), note):
+    for text in read_lines(Path(root) / str(spec.path), note_in(problems) if spec.bad_lines == "drop" else None):
         if problems:
             report.drop(problems.pop(), text)
         else:
@@ -120,16 +120,12 @@ def begin_texts(folder: str | Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(own)
     if _is_ours(tokenizer):
         _surround(tokenizer, f"{tokenizer.bos_token} $A", tokenizer.bos_token, tokenizer.bos_token_id)
-        from hf_mlnmt.data.processing import load_processing
-
         save_tokenizers(folder, tokenizer, None, load_processing(folder))
 
 
 def ending(tokenizers: Tokenizers) -> Tokenizers:
     """The tokenizers, with </s> behind every text again where `begin_texts` took it away."""
-    for tokenizer in {
-        id(one): one for one in (tokenizers.source, tokenizers.target, *tokenizers.each.values())
-    }.values():
+    for tokenizer in tokenizers.distinct():
         if _is_ours(tokenizer) and begins_texts(tokenizer):
             _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
     return tokenizers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,10 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
-from hf_mlnmt.data.subwords import BYTES, MASK, SPECIAL_TOKENS, code_of, train_tokenizer
+from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, first_line
-
-__all__ = [
-    "SPECIAL_TOKENS",
-    "Tokenizers",
-    "check_tag",
-    "encode",
-    "language_code",
-    "languages_of",
-    "load_tokenizers",
-    "save_tokenizers",
-    "statistics",
-    "train_tokenizer",
-    "unknown_rate",
-    "with_mask",
-]
 
 _BATCH = 1000
 
@@ -76,6 +61,10 @@ class Tokenizers:
     def joint(self) -> bool:
         """True when both sides share one vocabulary."""
         return self.source is self.target and not self.each
+
+    def distinct(self) -> list[PreTrainedTokenizerBase]:
+        """Every tokenizer, once."""
+        return list({id(one): one for one in (self.source, self.target, *self.each.values())}.values())
 
     def language_ids(self) -> dict[str, int]:
         """The languages that the source's tokenizer has codes for, and the codes' ids."""
@@ -120,17 +109,17 @@ class Tokenizers:
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
     """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated.
 
-    With a tokenizer of ours, a "</s>" or "<2de>" standing in the text is text, not the token: a corpus cannot smuggle
-    one in. Another model's tokenizer is called as it is, with `text_target` for targets.
+    With a tokenizer of ours, a "</s>" or "<2de>" that stands in the text is text, not the token.
+    Another model's tokenizer is called as it is, with `text_target` for targets.
     """
     if type(tokenizer) is PreTrainedTokenizerFast:
         backend = tokenizer.backend_tokenizer
         before, backend.encode_special_tokens = backend.encode_special_tokens, True
         try:
-            found = backend.encode_batch_fast(list(texts))
+            encodings = backend.encode_batch_fast(list(texts))
         finally:
             backend.encode_special_tokens = before
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
     options = {"text_target": list(texts)} if target else {"text": list(texts)}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 
@@ -238,10 +227,6 @@ class Statistics:
     def subwords_per_word(self) -> float:
         return self.subwords / max(self.words, 1)
 
-    def to_dict(self) -> dict[str, float]:
-        rates = ("unknown_rate", "byte_rate", "subwords_per_word")
-        return {**asdict(self), **{name: round(getattr(self, name), 6) for name in rates}}
-
 
 def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Statistics:
     """Count words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
@@ -249,7 +234,8 @@ def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Stat
     vocabulary = tokenizer.get_vocab()
     byte_ids = np.array(sorted(vocabulary[byte] for byte in BYTES if byte in vocabulary), np.int32)
     special = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}), np.int32)
-    for batch in _batches(texts):
+    lines = iter(texts)
+    while batch := list(islice(lines, _BATCH)):
         for text, ids in zip(batch, encode(tokenizer, batch), strict=True):
             ids = ids[~np.isin(ids, special)]
             counts.lines += 1
@@ -263,49 +249,34 @@ def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Stat
 
 def with_mask(tokenizers: Tokenizers) -> Tokenizers:
     """The same with a <mask> in every tokenizer; one that has it stays as it is."""
-    for tokenizer in {id(one): one for one in (tokenizers.source, tokenizers.target)}.values():
+    for tokenizer in tokenizers.distinct():
         if tokenizer.mask_token_id is None:
             tokenizer.add_special_tokens({"mask_token": MASK})
     return tokenizers
 
 
-def unknown_rate(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> float:
-    """Share of <unk> among the subwords of the texts (0 with byte fallback)."""
-    return statistics(tokenizer, texts).unknown_rate
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(texts)
-    while batch := list(islice(iterator, _BATCH)):
-        yield batch
-
-
 def check_vocabulary(name: str, config: Any, source: Any, target: Any) -> None:
     """Raises: UserError when a tokenizer has more entries than the model of this config has embeddings."""
-    sides = [(source, config.vocab_size, "source")]
+    _check_size(f"{name}: the source tokenizer", source, config.vocab_size)
     if target is not source:
-        sides.append((target, getattr(config, "decoder_vocab_size", None) or config.vocab_size, "target"))
-    for tokenizer, rows, side in sides:
-        if len(tokenizer) > rows:
-            raise UserError(
-                f"{name}: the {side} tokenizer has {len(tokenizer)} entries, the model {rows} embeddings. "
-                "They are not of one model: train or download both together."
-            )
+        rows = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+        _check_size(f"{name}: the target tokenizer", target, rows)
 
 
 def check_languages(name: str, config: Any, each: Mapping[str, Any]) -> None:
     """Raises: UserError unless every language of a model has a tokenizer of its own that fits its embeddings."""
     sizes = getattr(config, "vocab_sizes", None)
     if sizes is None:
-        raise UserError(
-            f"{name}: has a tokenizer for each language, and a model of one vocabulary. They are not of one model: "
-            "train or download both together."
-        )
+        raise UserError(f"{name}: has a tokenizer for each language, and a model of one vocabulary. {_OF_TWO_MODELS}")
     for language in config.languages:
         if language not in each:
             raise UserError(f"{name}: there is no tokenizer of {language}, only of {', '.join(each)}. Copy it there.")
-        if len(each[language]) > sizes[language]:
-            raise UserError(
-                f"{name}: the tokenizer of {language} has {len(each[language])} entries, the model {sizes[language]} "
-                "embeddings. They are not of one model: train or download both together."
-            )
+        _check_size(f"{name}: the tokenizer of {language}", each[language], sizes[language])
+
+
+def _check_size(which: str, tokenizer: Any, rows: int) -> None:
+    if len(tokenizer) > rows:
+        raise UserError(f"{which} has {len(tokenizer)} entries, the model {rows} embeddings. {_OF_TWO_MODELS}")
+
+
+_OF_TWO_MODELS = "They are not of one model: train or download both together."

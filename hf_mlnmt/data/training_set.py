@@ -23,11 +23,11 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.errors import UserError
 
-_DRAWN = 6  # beside the seed, so that it is drawn apart from what else is drawn by it
+_DRAWN = 6  # beside the seed: these draws do not follow other draws by the same seed
 
 
 class Drawn:
-    """`count` items of `encoded` in its order, with what `Corpora` asks of a part.
+    """`count` random items of `encoded` in its order, as a part of `Corpora`.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
@@ -86,9 +86,8 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
         joining, more evens out (5 is usual for many languages).
     """
     if any(size == 0 for size in sizes):
-        raise UserError(
-            f"mixture: corpus {list(sizes).index(0) + 1} of {len(sizes)} has no pairs left; see its filters."
-        )
+        empty = list(sizes).index(0) + 1
+        raise UserError(f"mixture: corpus {empty} of {len(sizes)} has no pairs left; see its filters.")
     if weights is None:
         weights = [1.0] * len(sizes)
     if len(weights) != len(sizes) or min(weights) <= 0:
@@ -123,7 +122,7 @@ class Corpora(TrainingSet):
     """Encoded corpora of one kind one after the other: item i is of the corpus in whose range i falls.
 
     source_lengths and target_lengths are int32 arrays (len(self),). With weights or a temperature an epoch shows what
-    data/training_set.py draws, otherwise everything once.
+    `draw` chooses of each corpus, otherwise everything once.
     """
 
     def __init__(
@@ -163,10 +162,7 @@ class Corpora(TrainingSet):
 
 
 def check_ratios(specs: Sequence[CorpusSpec], temperature: float | None) -> None:
-    """Refuse ratios beside what says something else of how often pairs are seen.
-
-    Raises: UserError.
-    """
+    """Raises: UserError for ratios beside a temperature or a weight, or without a parallel corpus."""
     if all(spec.ratio is None for spec in specs):
         return
     if temperature is not None or any(spec.weight != 1 for spec in specs):
@@ -193,12 +189,12 @@ def at_ratios(
         return list(parts), [spec.weight for spec in specs]
     total = sum(spec.ratio or 0 for spec in specs)
     sizes = [len(part) for part, spec in zip(parts, specs) if not spec.synthetic]
-    epoch = sum(max(1, round(size * total)) for size in sizes)  # parallel pairs, as in training_set.py
-    found: list[Encoded | Drawn] = []
+    epoch = sum(max(1, round(size * total)) for size in sizes)  # parallel pairs, as `epoch_counts` rounds them
+    chosen: list[Encoded | Drawn] = []
     before, taken = 0.0, 0
     for part, spec in zip(parts, specs, strict=True):
         if spec.ratio is None:
-            found.append(part)
+            chosen.append(part)
             continue
         before += spec.ratio
         count = round(epoch * before / total) - taken
@@ -209,5 +205,5 @@ def at_ratios(
                 f"{len(part):,} are left after the filters: enough for {len(part) / sum(sizes):.4g} at most. Lower "
                 "ratio, or translate more text."
             )
-        found.append(Drawn(part, count, seed))
-    return found, [spec.weight if spec.synthetic else total for spec in specs]
+        chosen.append(Drawn(part, count, seed))
+    return chosen, [spec.weight if spec.synthetic else total for spec in specs]

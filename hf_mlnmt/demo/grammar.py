@@ -188,7 +188,7 @@ class Sampler:
 
 
 class _Unsaid(Exception):
-    """The draw cannot be said; draw again."""
+    """The sentence that was drawn cannot be said: another is drawn."""
 
 
 def _definite(phrase: Argument | None) -> bool:

@@ -86,13 +86,13 @@ def english_verb(clause: Clause) -> tuple[str, str]:
 
 def english_tail(clause: Clause, without_object: bool = False) -> list[str]:
     """What follows the verb: objects, place, time."""
-    things = []
+    parts = []
     if clause.object is not None and not without_object:
-        things.append(english_phrase(clause.object, "acc"))
+        parts.append(english_phrase(clause.object, "acc"))
     if clause.receiver is not None:
         receiver = english_phrase(clause.receiver, "dat")
-        things = [*things, "to " + receiver] if clause.to_receiver else [receiver, *things]
-    return things + [pair[0] for pair in (clause.place, clause.time) if pair]
+        parts = [*parts, "to " + receiver] if clause.to_receiver else [receiver, *parts]
+    return parts + [pair[0] for pair in (clause.place, clause.time) if pair]
 
 
 def english_clause(clause: Clause) -> str:

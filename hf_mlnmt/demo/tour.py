@@ -59,9 +59,8 @@ def _translate(model: Path, data: Path, console: Console) -> None:
     translate = TranslationPipeline.from_pretrained(str(model))
     sources, references = _first_lines(data / "test.en.gz"), _first_lines(data / "test.de.gz")
     for source, translation, reference in zip(sources, translate(sources), references, strict=True):
-        verdict = (
-            "[green]as the reference[/green]" if translation == reference else f"[yellow]not: {reference}[/yellow]"
-        )
+        same = translation == reference
+        verdict = "[green]as the reference[/green]" if same else f"[yellow]not: {reference}[/yellow]"
         console.print(f"[dim]{source}[/dim]\n{translation}  {verdict}")
 
 

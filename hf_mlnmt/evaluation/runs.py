@@ -28,6 +28,7 @@ from hf_mlnmt.evaluation.results import Results, languages_of_test, read_results
 from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
 from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
 from hf_mlnmt.files import read_json
+from hf_mlnmt.keys import build
 from hf_mlnmt.made_from import Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
@@ -452,7 +453,7 @@ def texts_of(run: Run, root: str | Path) -> Mapping[str, Texts]:
         return run.texts
     languages = run.results["languages"]
     tests = run.results["recipe"]["data"]["test"]
-    specs = {name: CorpusSpec.from_dict({"languages": languages, **tests[name]}, name) for name in run.outputs}
+    specs = {name: build(CorpusSpec, {"languages": languages, **tests[name]}, name) for name in run.outputs}
     pairs = {name: list(read_pairs(spec, root)) for name, spec in specs.items()}
     return {name: Texts([[target for _, target in of]], [source for source, _ in of]) for name, of in pairs.items()}
 

@@ -45,11 +45,11 @@ class Sentences(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What the exported model's search found: ids with the end of sentence, without the start, for each sentence."""
+    """A search of the exported model: for each sentence the ids with the end of sentence, without the start."""
 
     name: str
     beams: int
-    found: list[list[int]]
+    outputs: list[list[int]]
 
 
 def ends_of(model: Any) -> list[int]:
@@ -74,10 +74,10 @@ def of_tokens(logits: Tensor, targets: list[list[int]]) -> list[Tensor]:
     return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
 
 
-def check_scores(found: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
+def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
     """The largest difference from our log probabilities. Raises: UserError if `strict` and it is not rounding."""
     expected = log_probabilities(model, *sentences)
-    difference = max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+    difference = max((a - b).abs().max().item() for a, b in zip(scores, expected, strict=True))
     if strict and not difference <= _TOLERANCE:
         raise UserError(f"the exported model's log probabilities differ by {difference:g} from ours. {_REPORT}")
     return difference
@@ -117,9 +117,9 @@ def compare_searches(model: Any, sources: list[list[int]], searches: list[Search
     Raises: UserError if `strict` and a sentence differs, unless both have one score (a tie).
     """
     report: dict[str, Any] = {}
-    for name, beams, found in searches:
+    for name, beams, outputs in searches:
         expected = generate(model, sources, beams)
-        pairs = list(zip(found, expected, strict=True))
+        pairs = list(zip(outputs, expected, strict=True))
         same = sum(sum(a == b for a, b in zip(*pair)) for pair in pairs)
         report[name] = {
             "same_sentences": round(sum(a == b for a, b in pairs) / len(pairs), 4),

@@ -30,7 +30,7 @@ def exportable(model: Any) -> Any:
 def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[str, Any]:
     """Load the folder and compare with `model`: log probabilities of given targets, greedy and beam search.
 
-    Returns: what was found, for the record. Raises: UserError if float32 differs; rounded weights are reported only.
+    Returns: the differences, for the record. Raises: UserError if float32 differs; rounded weights are reported only.
     """
     import ctranslate2
 

@@ -95,16 +95,18 @@ def export(
     check_made_before(output, RECORD, "hf_mlnmt.export/", "export")
     tell(f"loading {model}")
     network, tokenizers = _load(str(model))
-    if to == "ctranslate2":
-        from hf_mlnmt.export.ctranslate2 import exportable
+    from hf_mlnmt.export import ctranslate2, marian, onnx
 
-        network = exportable(network)
+    if to == "ctranslate2":
+        network = ctranslate2.exportable(network)
     with atomic_folder(output) as new:
         tell(f"writing and checking {to}, {dtype}")
         if to == "ctranslate2":
-            found = _ctranslate2(network, tokenizers, new, dtype)
+            differences = _ctranslate2(network, tokenizers, new, dtype)
         else:
-            found = (_onnx if to == "onnx" else _marian)(network, tokenizers, new)
+            engine = onnx if to == "onnx" else marian
+            engine.write(network, new)
+            differences = engine.check(new, network, tokenizers)
         tokenizers.save(new)
         network.generation_config.save_pretrained(new)
         packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
@@ -114,7 +116,7 @@ def export(
             "dtype": dtype,
             "model_type": network.config.model_type,
             "versions": {package: _version(package) for package in packages},
-            "compared_with_generate": found,
+            "compared_with_generate": differences,
         }
         write_json(new / RECORD, record)
     return Exported(output, record)
@@ -132,30 +134,15 @@ def _check_translates(name: str) -> None:
 
 
 def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> dict[str, Any]:
-    from hf_mlnmt.export import ctranslate2 as export_ctranslate2
+    from hf_mlnmt.export import ctranslate2
     from hf_mlnmt.generation import ctranslate2_model
 
     if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
         with tempfile.TemporaryDirectory() as scratch:
             ctranslate2_model.write(network, tokenizers, Path(scratch), "float32")
-            export_ctranslate2.check(Path(scratch), network, tokenizers, "float32")
+            ctranslate2.check(Path(scratch), network, tokenizers, "float32")
     ctranslate2_model.write(network, tokenizers, folder, dtype)
-    return export_ctranslate2.check(folder, network, tokenizers, dtype)
-
-
-def _onnx(network: Any, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
-    from hf_mlnmt.export import onnx as export_onnx
-
-    export_onnx.write(network, folder)
-    network.config.save_pretrained(folder)
-    return export_onnx.check(folder, network, tokenizers)
-
-
-def _marian(network: Any, tokenizers: Tokenizers, folder: Path) -> dict[str, Any]:
-    from hf_mlnmt.export import marian as export_marian
-
-    export_marian.write(export_marian.exportable(network), folder)
-    return export_marian.check(folder, network, tokenizers)
+    return ctranslate2.check(folder, network, tokenizers, dtype)
 
 
 def _check_request(to: str, dtype: str) -> None:

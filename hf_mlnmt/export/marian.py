@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, Move, layers
+from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, stacks
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities
@@ -48,8 +48,8 @@ def exportable(model: Any) -> Any:
 
 
 def write(model: Any, folder: Path) -> None:
-    """Save config and weights of a MarianMTModel into `folder`."""
-    config = model.config
+    """Save config and weights of a MarianMTModel into `folder`. Raises: UserError as `exportable`."""
+    config = exportable(model).config
     theirs = MarianConfig(
         **{name: getattr(config, name) for name in _SAME},
         # Untied, nothing is shared: Marian then has a matrix for each place too.
@@ -66,45 +66,36 @@ def write(model: Any, folder: Path) -> None:
 
 def _tensors(model: Any) -> dict[str, Tensor]:
     """Our parameters under Marian's names."""
-    config, ours = (
-        model.config,
-        in_halves(model) if model.config.position_embedding == "interleaved" else model.state_dict(),
-    )
-    found = {"lm_head.weight": ours["lm_head.weight"], "final_logits_bias": ours.get("lm_head.bias", torch.zeros(()))}
-    for side, parts in (("encoder", FAIRSEQ_ENCODER), ("decoder", FAIRSEQ_DECODER)):
-        name = f"model.{side}.embed_tokens.weight"
-        found[name] = ours[name]
-        count = config.encoder_layers if side == "encoder" else config.decoder_layers
-        for move in layers(parts, side, count, f"model.{side}.layers.{{}}."):
-            found |= _split(ours, move)
-    return found
-
-
-def _split(ours: dict[str, Tensor], move: Move) -> dict[str, Tensor]:
-    """The tensors that `move` would make ours of; a model without biases in its attention has zeros there."""
-    if move.ours not in ours:
-        return dict.fromkeys(move.theirs, torch.zeros(()))
-    return dict(zip(move.theirs, ours[move.ours].chunk(len(move.theirs)), strict=True))
+    ours = in_halves(model) if model.config.position_embedding == "interleaved" else model.state_dict()
+    same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+    tensors = {name: ours[name] for name in same}
+    tensors["final_logits_bias"] = ours.get("lm_head.bias", torch.zeros(()))
+    for move in stacks(model.config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER, "model."):
+        if move.ours in ours:
+            tensors |= zip(move.theirs, ours[move.ours].chunk(len(move.theirs)), strict=True)
+        else:  # a bias of attention without biases
+            tensors |= dict.fromkeys(move.theirs, torch.zeros(()))
+    return tensors
 
 
 def in_halves(model: Any) -> dict[str, Tensor]:
     """The parameters with d_model in the order 0, 2, 4 ... 1, 3, 5 ...: what was interleaved lies in halves."""
     order = torch.cat([torch.arange(first, model.config.d_model, 2) for first in (0, 1)])
-    found = {}
+    permuted = {}
     for name, tensor in model.state_dict().items():
         module = name.split(".")[-2]
         if module in ("layer_norm", "out_proj", "fc2"):  # rows are of d_model
             tensor = tensor[order]
         if tensor.dim() == 2 and module not in ("out_proj", "fc2"):  # columns are
             tensor = tensor[:, order]
-        found[name] = tensor
-    return found
+        permuted[name] = tensor
+    return permuted
 
 
 def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     """Load the folder and compare with `model`: log probabilities of given targets, greedy and beam search.
 
-    Returns: what was found, for the record. Raises: UserError if anything differs by more than rounding.
+    Returns: the differences, for the record. Raises: UserError if anything differs by more than rounding.
     """
     marian = MarianMTModel.from_pretrained(folder, dtype=model.dtype).eval()
     sentences = Sentences.of(model, tokenizers)

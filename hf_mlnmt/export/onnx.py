@@ -34,6 +34,7 @@ from hf_mlnmt.export.check import (
     until_end,
 )
 from hf_mlnmt.generation.batches import pad
+from hf_mlnmt.model_folder import first_line
 
 
 class Sizes(NamedTuple):
@@ -56,10 +57,6 @@ def caches_of(cache: Any) -> list[Any]:
     return [cache.self_attention_cache, cache.cross_attention_cache]
 
 
-def new_cache(config: Any) -> EncoderDecoderCache:
-    return EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
-
-
 class Sample:
     """Some real steps of the model: what its encoder returns, what its cache holds, and inputs to trace with.
 
@@ -77,7 +74,8 @@ class Sample:
         encoded = model.get_encoder()(self.input_ids, self.attention_mask)
         self.encoder_class: Any = type(encoded)
         self.encoder_names = [name for name, value in encoded.items() if torch.is_tensor(value)]
-        self.cache = new_cache(model.config)
+        config = model.config
+        self.cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
         model.model(
             attention_mask=self.attention_mask,
             decoder_input_ids=prefix,
@@ -178,7 +176,8 @@ _TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # two samples: an axis is ope
 
 @torch.no_grad()
 def write(model: Any, folder: Path) -> None:
-    """Trace and save both graphs into `folder`. Raises: UserError with the reason if PyTorch cannot trace the model."""
+    """Save both graphs and the config into `folder`. Raises: UserError with the reason if PyTorch cannot trace one."""
+    config = model.config
     model = copy.deepcopy(model).eval().float()
     if model._can_set_attn_implementation():  # written out: no operator that only some runtimes have, and always a mask
         model.set_attn_implementation("eager")
@@ -203,10 +202,10 @@ def write(model: Any, folder: Path) -> None:
         [source[index] for index in wanted],
         folder / ENCODER,
     )
+    config.save_pretrained(folder)
 
 
 def _axes(states: list[Tensor], others: list[Tensor]) -> list[dict[int, str]]:
-    """The names of the open axes of each tensor."""
     names = {(getattr(_TRACED, name), getattr(_OTHER, name)): name for name in Sizes._fields}
     return [
         {axis: names[sizes] for axis, sizes in enumerate(zip(a.shape, b.shape, strict=True)) if sizes[0] != sizes[1]}
@@ -235,15 +234,15 @@ def _trace(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise UserError(f"{path.stem} of {type(module.model).__name__} cannot be exported to ONNX: {reason}") from error
+        kind = type(module.model).__name__
+        raise UserError(f"{path.stem} of {kind} cannot be exported to ONNX: {first_line(cause)}") from error
     return {str(value.name) for value in graph.inputs}
 
 
 def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     """Run the graphs and compare with `model`: log probabilities of given targets, and greedy search.
 
-    Returns: what was found, for the record. Raises: UserError if they differ.
+    Returns: the differences, for the record. Raises: UserError if they differ.
     """
     from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
@@ -256,5 +255,5 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     difference = check_scores(of_tokens(logits, sentences.targets), model, sentences, strict=True)
     rows = graphs.greedy(input_ids, mask, start, ends_of(model), LENGTH).tolist()
     greedy = Search("greedy", 1, [until_end(row, ends_of(model)) for row in rows])
-    found = compare_searches(model, sentences.sources, [greedy], strict=True)
-    return {"largest_difference_of_log_probabilities": difference, **found}
+    agreement = compare_searches(model, sentences.sources, [greedy], strict=True)
+    return {"largest_difference_of_log_probabilities": difference, **agreement}

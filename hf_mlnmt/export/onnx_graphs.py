@@ -30,8 +30,8 @@ class OnnxGraphs:
     def start(self, input_ids: Array, attention_mask: Array) -> dict[str, Array]:
         """The decoder's inputs that stay (source_*, attention_mask), and past_* as they are before it begins."""
         names = [output.name for output in self.encoder.get_outputs()]
-        found = self.encoder.run(names, {"input_ids": input_ids, "attention_mask": attention_mask})
-        state = {"attention_mask": attention_mask, **dict(zip(names, found, strict=True))}
+        states = self.encoder.run(names, {"input_ids": input_ids, "attention_mask": attention_mask})
+        state = {"attention_mask": attention_mask, **dict(zip(names, states, strict=True))}
         open_axes = {"batch": len(input_ids), "source": input_ids.shape[1], "past": 0}
         for entry in self.decoder.get_inputs():
             if entry.name.startswith("past_"):

@@ -16,6 +16,7 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
+from hf_mlnmt.hub.reload import compute
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.reports.language_names import NAMES, example
 
@@ -35,15 +36,14 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
     Raises: UserError.
     """
     names = _languages(model)
-    subfolder = f"{LANGUAGE_TOKENIZERS}/{names['source_language']}" if tokenizers.each else ""
-    tokenizer = tokenizers.each[names["source_language"]] if tokenizers.each else tokenizers.source
+    tokenizer, subfolder = tokenizers.source, ""
+    if tokenizers.each:
+        source = names["source_language"]
+        tokenizer, subfolder = tokenizers.each[source], f"{LANGUAGE_TOKENIZERS}/{source}"
     language = getattr(tokenizer, "src_lang", None)
     texts = TEXTS if language is None or language[:2] in NAMES else TEXTS[:1]
     generator = torch.Generator().manual_seed(1)
-    asked = model
-    if names:
-        asked = model.pair(**names)
-    rows = asked.get_output_embeddings().weight.shape[0]
+    rows = (model.pair(**names) if names else model).get_output_embeddings().weight.shape[0]
     probe = {
         "texts": texts,
         "target": torch.randint(rows, (len(texts), 6), generator=generator).tolist(),
@@ -53,14 +53,15 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
         "names": names,
         "subfolder": subfolder,
     }
-    expected = _compute(model, tokenizer, probe)
+    expected = compute(model, tokenizer, probe)
     with tempfile.TemporaryDirectory() as scratch:
         started = [_start(Path(folder), Path(scratch), way, probe) for way in ways]
         try:
             for way, process, out in started:
                 _, errors = process.communicate()
                 if process.returncode:
-                    raise UserError(f"{folder}: does not load again ({way}):\n{_last_lines(errors)}")
+                    last = "\n".join(errors.strip().splitlines()[-8:])
+                    raise UserError(f"{folder}: does not load again ({way}):\n{last}")
                 _compare(folder, way, expected, load_file(out))
         finally:
             for _, process, _ in started:  # after an error, or a signal to us
@@ -74,20 +75,6 @@ def _languages(model: Any) -> dict[str, str]:
     if not hasattr(config, "source_languages"):
         return {}
     return {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
-
-
-def _compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Tensor]:
-    batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    translates = probe["auto_class"] == "AutoModelForSeq2SeqLM"
-    target = {"decoder_input_ids": torch.tensor(probe["target"])} if translates else {}
-    with torch.no_grad():
-        found = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target, **probe["names"]).logits.float()}
-        if model.can_generate():
-            inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
-            limit = {"do_sample": False, "max_new_tokens": probe["max_new_tokens"]}
-            found["generated"] = model.generate(**inputs, **limit, **probe["names"])
-    return found
 
 
 def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tuple[str, subprocess.Popen[str], Path]:
@@ -108,17 +95,14 @@ def _start(folder: Path, scratch: Path, way: str, probe: dict[str, Any]) -> tupl
     return way, process, work / "out"
 
 
-def _compare(folder: str | Path, way: str, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+def _compare(folder: str | Path, way: str, expected: dict[str, Tensor], reloaded: dict[str, Tensor]) -> None:
     for name, tensor in expected.items():
-        if tensor.shape != found[name].shape:
-            raise UserError(f"{folder}: loaded again ({way}), {name} is of another shape: {tuple(found[name].shape)}.")
-        difference = (tensor.double() - found[name].double()).abs().max().item()
+        other = reloaded[name]
+        if tensor.shape != other.shape:
+            raise UserError(f"{folder}: loaded again ({way}), {name} is of another shape: {tuple(other.shape)}.")
+        difference = (tensor.double() - other.double()).abs().max().item()
         if not difference <= (_TOLERANCE if name == "logits" else 0):
             raise UserError(
                 f"{folder}: loaded again ({way}), its {name} differ by {difference:g} from the model it was made from. "
                 "Nothing was published. Its code or weights are not those of the model: report this."
             )
-
-
-def _last_lines(text: str, count: int = 8) -> str:
-    return "\n".join(text.strip().splitlines()[-count:])

@@ -7,7 +7,6 @@ published, it would cut every translation short.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
@@ -45,13 +45,13 @@ def clean_generation_config(config: GenerationConfig, model_config: Any) -> Gene
 
     `max_new_tokens` is always there: a max_length that somebody chose becomes it, else the model's longest sequence.
     """
-    found = {key: getattr(config, key, None) for key in KEPT}
+    values = {key: getattr(config, key, None) for key in KEPT}
     for key in TOKEN_IDS:
-        if found[key] is None:
-            found[key] = getattr(model_config, key, None)
-    if found["max_new_tokens"] is None:
-        found["max_new_tokens"] = _longest(config, model_config)
-    kept = {key: value for key, value in found.items() if value is not None and value != _DEFAULTS.get(key)}
+        if values[key] is None:
+            values[key] = getattr(model_config, key, None)
+    if values["max_new_tokens"] is None:
+        values["max_new_tokens"] = _longest(config, model_config)
+    kept = {key: value for key, value in values.items() if value is not None and value != _DEFAULTS.get(key)}
     if kept.get("num_beams", 1) == 1:  # these two are for beams; transformers warns of them without
         kept = {key: value for key, value in kept.items() if key not in ("early_stopping", "length_penalty")}
     else:
@@ -86,18 +86,12 @@ def check_folder(folder: str | Path, *origins: str | Path) -> None:
     Raises: UserError.
     """
     folder = Path(folder)
-    problems = [
-        *_missing(folder),
-        *_configs(folder),
-        *(problem for path in _files(folder) for problem in _file(path, folder, machine_roots(folder, *origins))),
-    ]
+    problems, roots = [*_missing(folder), *_configs(folder)], machine_roots(folder, *origins)
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()):
+        problems += _file(path, folder, roots)
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
         raise UserError(f"{folder}: not fit to publish:\n{lines}\nNothing was uploaded. Mend these and publish again.")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    yield from sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
 
 
 def _missing(folder: Path) -> Iterator[str]:
@@ -117,8 +111,7 @@ def _missing(folder: Path) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> Iterator[str]:
-    config = _json(folder / CONFIG)
-    generation = _json(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).is_file() else {}
+    config, generation = read_json(folder / CONFIG), read_json(folder / GENERATION_CONFIG)
     if config.get("use_cache") is False:
         yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
     if left := pollution(generation):
@@ -141,8 +134,8 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
         yield f"{name}: may hold a pickle, which can run code when it is loaded"
     if path.suffix in _TEXT_SUFFIXES:
         text = path.read_text(encoding="utf-8", errors="replace")
-        if found := find_paths(text, roots):
-            yield f"{name}: holds paths of this machine: {', '.join(found[:3])}"
+        if paths := find_paths(text, roots):
+            yield f"{name}: holds paths of this machine: {', '.join(paths[:3])}"
         if SECRET.search(text):
             yield f"{name}: holds a Hugging Face token. Revoke it: it may have been seen already"
 
@@ -160,9 +153,4 @@ def _front_matter(text: str) -> dict[str, Any]:
         content = yaml.safe_load(parts[1])
     except yaml.YAMLError:
         return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content if isinstance(content, dict) else {}

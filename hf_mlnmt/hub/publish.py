@@ -29,11 +29,7 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import build_card
-from hf_mlnmt.reports.facts import (
-    Facts,
-    languages_of_results,
-    load_results,
-)
+from hf_mlnmt.reports.facts import Facts, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.zoo.systems import architecture_of
@@ -101,8 +97,6 @@ def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
-    if target.is_file():
-        raise UserError(f"{target}: is a file. Choose the name of a folder for --to.")
     check_folder_name(target)
     if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
         raise UserError(
@@ -119,21 +113,17 @@ def _is_ours(path: Path) -> bool:
 
 def _load(source: Path) -> tuple[Any, Tokenizers]:
     """The model, ready to be published, and its tokenizers; vocabularies are checked."""
+    import transformers
+
     from hf_mlnmt.generation.loading import load
 
-    auto_class = auto_class_of(source)
-    if auto_class != "AutoModelForSeq2SeqLM":
-        import transformers
-
+    if (auto_class := auto_class_of(source)) == "AutoModelForSeq2SeqLM":
+        model = load(str(source), device="cpu").model.eval()
+    else:
         model = load_model(source, getattr(transformers, auto_class)).eval()
-        model.config.use_cache = True
-        if model.can_generate():
-            model.generation_config = clean_generation_config(model.generation_config, model.config)
-        return model, load_tokenizers(source)
-    parts = load(str(source), device="cpu")
-    model = parts.model.eval()
     model.config.use_cache = True
-    model.generation_config = clean_generation_config(model.generation_config, model.config)
+    if model.can_generate():
+        model.generation_config = clean_generation_config(model.generation_config, model.config)
     return model, load_tokenizers(source)
 
 
@@ -147,15 +137,15 @@ def _facts(
     results: str | Path | None,
 ) -> tuple[Facts, list[str]]:
     path = Path(results) if results else source / RESULTS
-    found = load_results(path) if results or path.is_file() else {}
+    recorded = load_results(path) if results or path.is_file() else {}
     parameters = parameters_by_part(model)
     facts = Facts(
         name=name,
         config=model.config,
         model_class=type(model),
-        results=[found] if found else [],
+        results=[recorded] if recorded else [],
         generation=model.generation_config.to_diff_dict() if model.can_generate() else {},
-        languages=languages or languages_of_results(found),
+        languages=languages or languages_of_results(recorded),
         codes=tuple(languages_of(tokenizers.source)),
         licence=licence,
         separate_tokenizers=not tokenizers.joint,
@@ -194,7 +184,7 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
 
 
 def _point_to_code(config: Any, model_class: Any = None) -> None:
-    """Say in `auto_map` where the code is, if the model is not one of Transformers' own; unless told of the whole."""
+    """Say in `auto_map` where the code of a model of this package is; without `model_class`, of one with a head."""
     if architecture := architecture_of(config):
         config.auto_map = {
             auto_class: f"{cls.__module__.split('.')[-1]}.{cls.__name__}"

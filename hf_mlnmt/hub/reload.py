@@ -1,4 +1,4 @@
-"""Run as a script by check_reload.py, in a process of its own: load a published folder and compute what it computes.
+"""What a model computes for a probe; as a script, run by check_reload.py in a process of its own, a published one.
 
     python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code
 
@@ -7,37 +7,44 @@
 
 import json
 import sys
+from typing import Any
 
 
-def main(folder: str, probe: str, out: str, way: str) -> None:
-    """Encode the probe's texts, score its target ids, translate; the tensors go to `out`."""
+def main(folder: str, probe_file: str, out: str, way: str) -> None:
+    """Load the folder and write what `compute` returns for the probe to `out`."""
     if way == "remote-code":
         sys.modules["hf_mlnmt"] = None  # type: ignore[assignment]  # importing it now raises ImportError
     import torch
     import transformers
     from safetensors.torch import save_file
-    from transformers import AutoTokenizer
 
     if way == "package":
         import hf_mlnmt  # noqa: F401
-    with open(probe, encoding="utf-8") as stream:
-        content = json.load(stream)
+    with open(probe_file, encoding="utf-8") as stream:
+        probe = json.load(stream)
     trust = {"trust_remote_code": True} if way == "remote-code" else {}
-    torch.set_num_threads(content["threads"])
-    tokenizer = AutoTokenizer.from_pretrained(folder, subfolder=content["subfolder"], **trust)
-    model = getattr(transformers, content["auto_class"]).from_pretrained(folder, **trust).eval()
-    batch = tokenizer(content["texts"], return_tensors="pt", padding=True)
+    torch.set_num_threads(probe["threads"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, subfolder=probe["subfolder"], **trust)
+    model = getattr(transformers, probe["auto_class"]).from_pretrained(folder, **trust).eval()
+    save_file({name: tensor.contiguous() for name, tensor in compute(model, tokenizer, probe).items()}, out)
+
+
+def compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Any]:
+    """The ids of the probe's texts, the logits of its target ids, and, if the model generates, its output."""
+    import torch
+
+    batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    names = content["names"]
-    translates = content["auto_class"] == "AutoModelForSeq2SeqLM"
-    target = {"decoder_input_ids": torch.tensor(content["target"])} if translates else {}
+    translates = probe["auto_class"] == "AutoModelForSeq2SeqLM"
+    target = {"decoder_input_ids": torch.tensor(probe["target"])} if translates else {}
     with torch.no_grad():
-        tensors = {"input_ids": inputs["input_ids"], "logits": model(**inputs, **target, **names).logits.float()}
+        logits = model(**inputs, **target, **probe["names"]).logits.float()
+        tensors = {"input_ids": inputs["input_ids"], "logits": logits}
         if model.can_generate():
             inputs = inputs if translates else {"input_ids": inputs["input_ids"][:1]}
-            limit = {"do_sample": False, "max_new_tokens": content["max_new_tokens"]}
-            tensors["generated"] = model.generate(**inputs, **limit, **names)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out)
+            limit = {"do_sample": False, "max_new_tokens": probe["max_new_tokens"]}
+            tensors["generated"] = model.generate(**inputs, **limit, **probe["names"])
+    return tensors
 
 
 if __name__ == "__main__":

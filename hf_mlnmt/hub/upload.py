@@ -53,7 +53,10 @@ def push(
     """
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
-    api = api or _api(token)
+    if api is None:
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token, library_name="hf_mlnmt")
     message = message or f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
     user = _ask(lambda: api.whoami(), repo_id)["name"]
     if not create_pr:
@@ -87,14 +90,7 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
         raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
 
 
-def _api(token: str | None) -> Any:
-    from huggingface_hub import HfApi
-
-    return HfApi(token=token, library_name="hf_mlnmt")
-
-
 def _ask(call: Callable[[], Any], repo_id: str) -> Any:
-    """A short question to the Hub, its failure explained."""
     try:
         return call()
     except (HTTPError, OSError) as error:
@@ -117,7 +113,7 @@ def _upload(
             api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message)
             return
         except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the xet client's
-            if attempt == attempts or _is_permanent(error):
+            if attempt == attempts or _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled):
                 raise _explain(error, repo_id, unfinished=True) from error
             wait = 2**attempt
             tell(f"upload interrupted ({first_line(error)}); going on in {wait} seconds ({attempt} of {attempts})")
@@ -130,10 +126,6 @@ def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None) -
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     if lacking := sorted(here - there):
         raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")
-
-
-def _is_permanent(error: BaseException) -> bool:
-    return _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled)
 
 
 def _status(error: BaseException) -> int | None:

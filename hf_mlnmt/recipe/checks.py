@@ -13,8 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import Key, Range, keys_of
-from hf_mlnmt.recipe.building import build
+from hf_mlnmt.keys import Key, Range, build, keys_of
 from hf_mlnmt.recipe.schema import (
     LICENCES,
     OBJECTIVES,
@@ -34,10 +33,7 @@ ANYTHING = Range(-math.inf)
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot be.
-
-    Raises: UserError naming the key.
-    """
+    """Raises: UserError naming the key, for a recipe that cannot be carried out."""
     for check in CHECKS:
         check(recipe)
 

@@ -47,7 +47,6 @@ def _plain(hint: Any) -> Any:
 
 
 def _classes(hint: Any) -> list[type]:
-    """The sections in a type."""
     if dataclasses.is_dataclass(hint):
         return [typing.cast(type, hint)]
     return [part for inner in typing.get_args(hint) for part in _classes(inner)]
@@ -128,7 +127,6 @@ def _yaml(value: Any) -> str:
 
 
 def _value(hint: Any, key: Key) -> str:
-    """A type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{_yaml(choice)}`" for choice in inner)

@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.recipe.building import Lines, build, load_yaml
+from hf_mlnmt.keys import Lines, build
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
 from hf_mlnmt.zoo.records import project_recipe, renamed, setups
@@ -69,7 +69,7 @@ def read_content(
 
 def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -> Recipe:
     """The recipe that a YAML's content says, checked; `path` is its place, for messages and for its records."""
-    recipe = build(Recipe, content, str(path), lines=lines, hidden={"path"})
+    recipe = build(Recipe, content, str(path), lines=lines)
     recipe.path = path
     expand(recipe)
     if recipe.model.add_to is not None and recipe.tokenizer.path is None:
@@ -86,7 +86,6 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
 
 
 def _set(content: dict[str, Any], setting: str) -> None:
-    """Put one "key.sub=value" into the content."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
@@ -100,6 +99,46 @@ def _set(content: dict[str, Any], setting: str) -> None:
         content[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
+
+
+# YAML
+
+
+def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
+    """The content of a YAML file and the line of each key.
+
+    Raises: UserError for a missing, empty, invalid file, or a key given twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file. Recipes are in the folder training/.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: is a folder; a recipe is a YAML file.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)}).") from error
+    if not isinstance(content, dict) or not isinstance(tree, yaml.MappingNode):
+        what = "nothing" if content is None else "something else"
+        raise UserError(f"{path}: expected keys and values, found {what}.")
+    return content, _lines(tree, path)
+
+
+def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> Lines:
+    lines: dict[tuple[str, ...], int] = {}
+    for key, value in node.value:
+        name, line = (*outer, str(key.value)), key.start_mark.line + 1
+        if name in lines:
+            raise UserError(f"{path}, line {line}: {'.'.join(name)} is given twice (first in line {lines[name]}).")
+        lines[name] = line
+        if isinstance(value, yaml.MappingNode):
+            lines.update(_lines(value, path, name))
+    return lines
 
 
 # extends
@@ -130,7 +169,7 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
     if base.resolve() in chain:
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, chain)
-    build(Recipe, below, str(base), lines=base_lines, hidden={"path"})  # its errors name its own lines
+    build(Recipe, below, str(base), lines=base_lines)  # its errors name its own lines
     return lay_over(below, content), lines
 
 

@@ -4,7 +4,7 @@ Sections are dataclasses, and a key is a field: `name: type = key(default, "help
 Dataclasses and not pydantic: nothing new is installed, and the texts of errors, which name the line of the YAML and the
 nearest right key, stay our own.
 
-What reads this: building.py (unknown keys and types), checks.py (values), documentation.py (the tables of
+What reads this: keys.py (`build`: unknown keys and types), checks.py (values), documentation.py (the tables of
 docs/recipes.md, the JSON schema of editors). Keys of corpora, filters and text processing stand in the same way at the
 dataclasses of hf_mlnmt/data that `of` names.
 """
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import REQUIRED, Range, key, keys_of
+from hf_mlnmt.keys import NO_KEY, REQUIRED, Range, key, keys_of
 from hf_mlnmt.zoo.records import run_name
 
 Side = Literal["source", "target", "both"]
@@ -463,7 +463,7 @@ class Recipe:
     )
     reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
     seed: int = key(1, "The seed of everything that is drawn.", Range(0, 2**31 - 1))
-    path: Path | None = field(default=None, repr=False)  # where it was read; not a key of the YAML
+    path: Path | None = field(default=None, repr=False, metadata=NO_KEY)  # where it was read
 
     @property
     def stem(self) -> str:

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
+from hf_mlnmt.keys import build
 from hf_mlnmt.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.model_folder import RESULTS
-from hf_mlnmt.recipe.building import build, load_yaml
+from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.model_making import is_model_of
@@ -184,7 +185,7 @@ def kept_recipe(output: Path) -> Recipe | None:
     if not path.is_file():
         return None
     try:
-        return build(Recipe, load_yaml(path)[0], str(path), hidden={"path"})
+        return build(Recipe, load_yaml(path)[0], str(path))
     except UserError as error:
         raise UserError(
             f"{error}\n{output} is the folder of another version's training, or of none: choose another --output."

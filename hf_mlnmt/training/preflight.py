@@ -39,8 +39,9 @@ from transformers import PreTrainedConfig
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
-from hf_mlnmt.data.tokenizer import SPECIAL_TOKENS, Tokenizers, languages_of
+from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine

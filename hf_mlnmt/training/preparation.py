@@ -25,7 +25,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, write_json
-from hf_mlnmt.recipe.building import build
+from hf_mlnmt.keys import build
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev

@@ -24,7 +24,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import Manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.recipe.building import build
+from hf_mlnmt.keys import build
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
 

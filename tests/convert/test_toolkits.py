@@ -168,7 +168,7 @@ def tensors(key, **changes):
 
 NO_NORM = {"model__encoder__layer_norm": None, "model__decoder__layer_norm": None}
 REFUSED = {
-    "recurrent": (lambda f: joeynmt(f, model__encoder__type="recurrent"), r"model\.encoder\.type: recurrent"),
+    "recurrent": (lambda f: joeynmt(f, model__encoder__type="recurrent"), r"model\.encoder\.type: 'recurrent'"),
     "residuals": (lambda f: joeynmt(f, model__decoder__alpha=1.5), r"model\.decoder\.alpha: 1\.5"),
     "prompts": (lambda f: joeynmt(f, data__special_symbols={"sep_token": "<sep>"}), "sep_token: prompts"),
     "two norms": (lambda f: joeynmt(f, model__decoder__layer_norm="post"), "layer_norm is pre in the encoder, post"),

@@ -10,6 +10,7 @@ import pytest
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.keys import build
 
 PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ('A "cat" sings.', 'Eine "Katze" singt.')]
 LANGUAGES = {"source": "en", "target": "de"}
@@ -200,6 +201,13 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="data set 'nobody/nothing train': cannot be loaded"):
         list(read_pairs(CorpusSpec(dataset="nobody/nothing"), tmp_path))
 
+    def refuse(*args, **options):
+        raise ConnectionError  # without a text
+
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    with pytest.raises(UserError, match=r"cannot be loaded \(ConnectionError: ConnectionError\)"):
+        list(read_pairs(CorpusSpec(dataset="nobody/nothing"), tmp_path))
+
 
 @pytest.mark.parametrize(
     ("fields", "message"),
@@ -207,12 +215,12 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
         ({}, "one of files, path, dataset and synthetic, not none"),
         ({"path": "a", "dataset": "b"}, "not path and dataset"),
         ({"files": {"source": "a"}}, "files needs 'source' and 'target'"),
-        ({"files": {"source": "a", "target": 3}}, "files needs"),
+        ({"files": {"source": "a", "target": 3}}, "train: files.target: expected text, not 3"),
         ({"path": "a", "weight": 0}, "weight must be above 0"),
-        ({"path": "a", "bad_lines": "skip"}, "'error' or 'drop'"),
-        ({"path": "a", "langauges": {}}, r"unknown key 'langauges' \(did you mean 'languages'\?\)"),
+        ({"path": "a", "bad_lines": "skip"}, "'skip' is not one of error, drop"),
+        ({"path": "a", "langauges": {}}, r"langauges: unknown key \(did you mean 'languages'\?\)"),
     ],
 )
 def test_bad_specs(fields, message):
     with pytest.raises(UserError, match=message):
-        CorpusSpec.from_dict(fields, "train")
+        build(CorpusSpec, fields, "train")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.data.processing import TextProcessing, load_processing, processing_from_dict, save_processing
+from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
 from hf_mlnmt.errors import UserError
 
 SENTENCES = {
@@ -63,15 +63,16 @@ def test_the_record(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sources": {}}, "unknown key 'sources'"),
-        ({"source": {"lower": True}}, r"source: unknown key 'lower' \(did you mean 'lowercase'\?\)"),
-        ({"source": {"moses": 1}}, "moses must be bool, not 1"),
-        ({"source": [1]}, "source must be a mapping"),
+        ({"sources": {}}, "text_processing.json: unknown key 'sources'"),
+        ({"source": {"lower": True}}, r"source.lower: unknown key \(did you mean 'lowercase'\?\)"),
+        ({"source": {"moses": 1}}, "source.moses: expected true or false, not 1"),
+        ({"source": [1]}, r"source: expected a section with keys, not \[1\]"),
     ],
 )
-def test_bad_records(values, message):
+def test_bad_records(values, message, tmp_path):
+    (tmp_path / "text_processing.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match=message):
-        processing_from_dict(values)
+        load_processing(tmp_path)
 
 
 def test_a_broken_record(tmp_path):

@@ -22,7 +22,7 @@ from hf_mlnmt.data.tokenizer import (
     save_tokenizers,
     statistics,
     train_tokenizer,
-    unknown_rate,
+    with_mask,
 )
 from hf_mlnmt.errors import UserError
 
@@ -58,7 +58,7 @@ def test_normalisation_is_what_the_documentation_says(trained, kind, parts):
 @pytest.mark.parametrize("kind", [("bpe", False), ("unigram", False)])
 def test_without_byte_fallback_the_unknown_is_reported(trained, kind):
     tokenizer = trained[kind]
-    assert unknown_rate(tokenizer, ["Der Mann sieht die Frau.", ""]) == 0
+    assert statistics(tokenizer, ["Der Mann sieht die Frau.", ""]).unknown_rate == 0
     counts = statistics(tokenizer, ["Der Mann sieht 猫 die Frau."])
     assert counts.unknown == 1
     assert counts.unknown_rate == 1 / counts.subwords
@@ -74,7 +74,16 @@ def test_statistics_by_hand(trained):
     assert counts.longest == 4
     assert counts.unknown_rate == 0
     assert counts.subwords_per_word == 2
-    assert json.loads(json.dumps(counts.to_dict()))["byte_rate"] == 0.5
+    assert counts.byte_rate == 0.5
+
+
+def test_every_language_gets_the_mask():
+    each = {}
+    for language in ("de", "en"):
+        each[language] = train_tokenizer(["the man sleeps"] * 3, vocab_size=300)
+        each[language].mask_token = None
+    with_mask(Tokenizers.of_languages(each))
+    assert [tokenizer.mask_token for tokenizer in each.values()] == ["<mask>", "<mask>"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
