@@ -23,13 +23,14 @@ from hf_mlnmt.recipe.schema import (
     SmoothedSettings,
 )
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
-from hf_mlnmt.training.objectives import Objective, Translation
-from hf_mlnmt.training.text_objectives import (
+from hf_mlnmt.training.objectives import (
     DecoderLanguageModel,
     Distortion,
     EncoderCloze,
     EncoderLanguageModel,
+    Objective,
     PseudoEncoder,
+    Translation,
 )
 
 

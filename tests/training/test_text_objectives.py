@@ -15,15 +15,16 @@ from hf_mlnmt import UserError, config_for
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training.objective_making import Ingredients, make_objective
-from hf_mlnmt.training.objectives import IGNORED, SHOWN
-from hf_mlnmt.training.tasks import check_needs_of
-from hf_mlnmt.training.text_objectives import (
+from hf_mlnmt.training.objectives import (
+    IGNORED,
+    SHOWN,
     DecoderLanguageModel,
     Distortion,
     EncoderCloze,
     EncoderLanguageModel,
     PseudoEncoder,
 )
+from hf_mlnmt.training.tasks import check_needs_of
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 ONES = pytest.mark.parametrize("one", SYSTEMS, ids=lambda member: member.system)
