@@ -523,7 +523,7 @@ def check_restarts(schedule: Any) -> None:
         )
 
 
-# Objectives: their names, and the settings that each of them has in a recipe. training/objective_making.py makes them.
+# Objectives: their names, and the settings that each has in a recipe. training/preparation.py names their classes.
 
 
 @dataclass

@@ -49,10 +49,10 @@ from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
 from hf_mlnmt.training.arguments import training_arguments
-from hf_mlnmt.training.init_from import initialise, read_sources
+from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.tasks import Task, check_needs_of
+from hf_mlnmt.training.tasks import Task, check_needs
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.sweep import Job
@@ -156,9 +156,10 @@ def weights(training: Preflight) -> None:
     recipe, preparation = training.recipe, training.preparation
     if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
         return
-    preparation.check_sources()
+    sources = read_sources(recipe.init_from)
+    check_sources(sources, training.root, str(recipe.path))
     if not training.trains_tokenizer:
-        sources, tokenizers = read_sources(recipe.init_from), training.tokenizers
+        tokenizers = training.tokenizers
         initialise(preparation.model(tokenizers), sources, training.root, tokenizers, str(recipe.path))
 
 
@@ -339,7 +340,7 @@ def check_objectives(preparation: Preparation, model: Any, tokenizers: Any) -> N
     with torch.device("meta"):
         objectives = {task.name: preparation.objective(task, model, tokenizers) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
-        check_needs_of(name, objective, model)
+        check_needs(name, objective, model)
 
 
 def _in_words(text: str) -> str:

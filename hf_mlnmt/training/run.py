@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import transformers
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from rich.console import Console
-from transformers import GenerationConfig, PrinterCallback
+from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt.data.synthetic import MANIFEST
@@ -173,6 +173,12 @@ class Run:
         """A warning for the user, in yellow, from one process only."""
         self.tell(text, "yellow")
 
+    def warn_of(self, warnings: Iterable[str]) -> None:
+        """The same of each; other processes do not look for them."""
+        if self.is_main:
+            for warning in warnings:
+                self.warn(warning)
+
 
 def train_in_folder(run: Run, dry_run: bool) -> Results | None:
     """`train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
@@ -215,7 +221,7 @@ def dry_run_of_one(run: Run) -> None:
     with folder.temporary() as output:
         run = dataclasses.replace(run, output=output)
         preparation = Preparation(run.recipe, run.data, run.output, run.tell)
-        _warn_before(run, preparation)
+        run.warn_of(check_before(preparation, run.processes.num_processes))
         data = make_data(run, preparation)
         training = make_model(run, preparation, data)
         preparation.initialise(training.trainer.model, data.tokenizers)
@@ -245,18 +251,12 @@ def check(run: Run, preparation: Preparation) -> Start:
             run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
         finished = folder.is_finished(run.output, changes, preparation.test_sets)
         if not finished:
-            _warn_before(run, preparation)
+            run.warn_of(check_before(preparation, run.processes.num_processes))
             folder.clean(run.output)
             folder.keep_recipe(run.output, run.recipe, run.command)
     if run.processes.num_processes > 1:
         (finished,) = broadcast_object_list([finished])
     return Start(finished, changes)
-
-
-def _warn_before(run: Run, preparation: Preparation) -> None:
-    if run.is_main:
-        for warning in check_before(preparation, run.processes.num_processes):
-            run.warn(warning)
 
 
 # Data
@@ -412,6 +412,10 @@ class Trained:
     steps: Sequence[int]
     best: int
 
+    def averaged(self) -> dict[str, list[int]]:
+        """The steps whose weights are averaged in each of the models that are left."""
+        return {"best": [self.best], "average": list(self.steps)}
+
 
 def end_of_training(run: Run, training: Training) -> Trained:
     """What is in the checkpoints of a training that is at its end."""
@@ -431,9 +435,23 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
 
 
 def average(run: Run, training: Training, trained: Trained) -> dict[str, Path]:
-    """The best and the average model as complete folders, by their names."""
+    """Write the best and the average model as complete folders, unless they are there as they would be; by their names.
+
+    Raises: UserError for a checkpoint that is not whole.
+    """
     generation = getattr(training.trainer.model, "generation_config", None)
-    return best_and_average(run.saved, trained.steps, trained.best, run.output, generation)
+    saved_at = {step: run.saved / f"checkpoint-{step}" for step in [*trained.steps, trained.best]}
+    for path in saved_at.values():
+        if problem := checkpoints.what_is_wrong(path):
+            raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
+    made, models = folder.made_from(run.output), {}
+    for name, steps in trained.averaged().items():
+        weights_of, models[name] = [saved_at[step] for step in steps], run.output / name
+        product, made_of = f"model/{name}", folder.digest_of_model(weights_of, generation)
+        if not (models[name] / WEIGHTS).is_file() or not made.same(product, made_of):
+            checkpoints.write_model(models[name], weights_of[-1], weights_of, generation)
+            made.note(product, made_of)
+    return models
 
 
 def score(
@@ -441,12 +459,10 @@ def score(
 ) -> Results:
     """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
     tests = preparation.test_sets()
-    reports = preparation.reports(data.training_sets)
-    facts = facts_of(run.recipe, trained.state, training.trainer, reports, run.command)
+    facts = _facts(run, trained.state, training.trainer, preparation.reports(data.training_sets))
     if account := preparation.account():
         facts["init_from"] = account
-    made = folder.made_from(run.output)
-    steps = {"best": [trained.best], "average": list(trained.steps)}
+    made, steps = folder.made_from(run.output), trained.averaged()
     scoring = Scoring(run.output, made, run.tell)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {
@@ -465,22 +481,17 @@ def score(
     return results["average"]
 
 
-def facts_of(
-    recipe: Recipe, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]], command: str
+def _facts(
+    run: Run, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The fields of `Results` that say how a model was trained, and further ones for the file.
-
-    Args:
-        state: of the last checkpoint, see checkpoints.read_state.
-        train: what was read of each training corpus, see Preparation.reports.
-    """
-    meter, steps, content = state["meter"], state["global_step"], recipe.to_dict()
+    """What a results file says of a training; `train` is what was read of each training corpus."""
+    recipe, meter, content = run.recipe, state["meter"], run.recipe.to_dict()
     seconds = max(meter["seconds"], 1e-9)
     return {
         "data": {"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
         "seed": recipe.seed,
         "budget": {
-            "steps": steps,
+            "steps": state["global_step"],
             "epochs": round(state["epoch"], 3),
             "seconds": round(meter["seconds"], 1),
             # The meter is the main process's; the others do as much.
@@ -490,9 +501,9 @@ def facts_of(
             "device": str(trainer.args.device),
             "precision": precision(trainer.args),
         },
-        "command": command,
+        "command": run.command,
         "parameters": lasting_parameters(trainer.model),
-        "steps_per_second": round(steps / seconds, 3),
+        "steps_per_second": round(state["global_step"] / seconds, 3),
         "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
         "decoding": content["decoding"],
         "languages": content["languages"],
@@ -501,31 +512,8 @@ def facts_of(
     }
 
 
-def best_and_average(
-    saved: Path, steps: Sequence[int], best: int, output: Path, generation: GenerationConfig | None
-) -> dict[str, Path]:
-    """Write output/best and output/average, unless they are there as they would be; from the checkpoints in `saved`.
-
-    steps: what to average. best: the step with the best dev score.
-
-    Raises: UserError for a checkpoint that is not whole.
-    """
-    saved_at = {step: saved / f"checkpoint-{step}" for step in [*steps, best]}
-    for path in saved_at.values():
-        if problem := checkpoints.what_is_wrong(path):
-            raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
-    made = folder.made_from(output)
-    for name, averaged in (("best", [best]), ("average", steps)):
-        weights_of = [saved_at[step] for step in averaged]
-        product, made_of = f"model/{name}", folder.digest_of_model(weights_of, generation)
-        if not (output / name / WEIGHTS).is_file() or not made.same(product, made_of):
-            checkpoints.write_model(output / name, weights_of[-1], weights_of, generation)
-            made.note(product, made_of)
-    return {name: output / name for name in ("best", "average")}
-
-
 class Scoring:
-    """Translates and scores the test sets with one model after the other.
+    """Translates and scores the test sets with one model after the other; what is unchanged is not done again.
 
     Args:
         output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
@@ -536,10 +524,15 @@ class Scoring:
         self.output, self.made, self.tell = output, made, tell
 
     def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
-        """Write model/results.json: every test set under both protocols. `facts`: the other fields of Results."""
+        """Write model/results.json: every test set under both protocols.
+
+        facts: the other fields of `Results`, and further ones for the end of the file.
+        """
         file = model / RESULTS
         before = read_results(file) if file.is_file() else None
-        results = new_results(name, facts)
+        known = {field.name for field in dataclasses.fields(Results)}
+        extra = {key: value for key, value in facts.items() if key not in known}
+        results = Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
         for test in tests:
             outputs = self._outputs(model, test)
             product = f"scores/{test.name}.{model.name}"
@@ -559,14 +552,14 @@ class Scoring:
 
         kept = self.output / "translations" / f"{test.name}.{model.name}.{test.language}"
         made_of = self.made.digests.get(f"model/{model.name}")
-        made_of = digest(made_of, test.sources, *asked(test).values(), test.language, versions())
+        made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
         if kept.is_file():
             outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
             if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
                 return outputs
         self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
         translate = TranslationPipeline.from_pretrained(str(model))
-        options = {name: language for name, language in asked(test).items() if language}
+        options = {name: language for name, language in test.asked.items() if language}
         if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
             options = {"target_language": test.language}
         outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
@@ -575,29 +568,14 @@ class Scoring:
         return outputs
 
 
-def asked(test: RawPairs) -> dict[str, str | None]:
-    """What a model of several languages is told."""
-    names = {"target_language": test.target_language}
-    return {**names, "source_language": test.source_language} if test.source_language else names
-
-
-def new_results(name: str, facts: Mapping[str, Any]) -> Results:
-    """Results (see evaluation/results.py) without scores; fields that it does not know go to the end."""
-    known = {"data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding"}
-    extra = {key: value for key, value in facts.items() if key not in known}
-    return Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
-
-
 def table_of(results: Mapping[str, Results]) -> Table:
     """One row for each model and test set, with the scores of both protocols; signatures are in the results files."""
-    scored = list(
-        dict.fromkeys(
-            (protocol, metric)
-            for each in results.values()
-            for protocols in each.scores.values()
-            for protocol, metrics in protocols.items()
-            for metric in metrics
-        )
+    scored = dict.fromkeys(
+        (protocol, metric)
+        for each in results.values()
+        for protocols in each.scores.values()
+        for protocol, metrics in protocols.items()
+        for metric in metrics
     )
     rows = []
     for test in dict.fromkeys(test for each in results.values() for test in each.scores):
@@ -614,11 +592,11 @@ CAPTION = (
     "95 % intervals and signatures: results.json."
 )
 
-SHOWN = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
+COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
 
 def score_texts(
-    folders: Mapping[str, Path],
+    models: Mapping[str, Path],
     results: Mapping[str, Results],
     objective: Objective,
     tokenizers: Tokenizers,
@@ -627,41 +605,35 @@ def score_texts(
 ) -> Table:
     """Write the key "perplexity" of each model's results.json: test set -> its numbers. Returns them as a table.
 
+    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
+
     Args:
-        folders, results: of each finished model.
+        models, results: of each finished model.
         objective: that they were trained with.
         encode: the encoded test set of a name.
     """
     rows = []
-    for name, model in folders.items():
-        results[name].extra["perplexity"] = measured = _score(model, objective, tokenizers, tests, encode)
-        results[name].write(model / RESULTS)
-        rows += [(test, name, numbers) for test, numbers in measured.items()]
-    shown = [number for number in SHOWN if any(number in numbers for _, _, numbers in rows)]
+    for name, path in models.items():
+        auto_class = auto_class_of(path)
+        model = load_model(path, getattr(transformers, auto_class)).eval()
+        measured: dict[str, dict[str, float]] = {}
+        for test in tests:
+            if auto_class == "AutoModelForCausalLM":
+                measured[test.name] = perplexity(model, tokenizers, test.sources).to_dict()
+            else:
+                dev_set = DevSet(encode(test.name), objective=objective.measured())
+                loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
+                measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
+            rows.append((test.name, name, measured[test.name]))
+        results[name].extra["perplexity"] = measured
+        results[name].write(path / RESULTS)
+    shown = [column for column in COLUMNS if any(column in numbers for _, _, numbers in rows)]
     cells = [
-        [test, name, *(f"{numbers[one]:.3f}" if one in numbers else "" for one in shown)]
+        [test, name, *(f"{numbers[column]:.3f}" if column in numbers else "" for column in shown)]
         for test, name, numbers in rows
     ]
-    return Table(["test set", "model", *(Number(one.replace("_", " ")) for one in shown)], sorted(cells), "perplexity")
-
-
-def _score(
-    model_folder: Path,
-    objective: Objective,
-    tokenizers: Tokenizers,
-    tests: Sequence[RawPairs],
-    encode: Callable[[str], Any],
-) -> dict[str, dict[str, float]]:
-    """Perplexity (evaluation/perplexity.py) of a language model; of others loss and exp(loss) per predicted token."""
-    auto_class = auto_class_of(model_folder)
-    model = load_model(model_folder, getattr(transformers, auto_class)).eval()
-    if auto_class == "AutoModelForCausalLM":
-        return {test.name: perplexity(model, tokenizers, test.sources).to_dict() for test in tests}
-    measured = {}
-    for test in tests:
-        scores = DevSet(encode(test.name), objective=objective.measured()).evaluate(model, Accelerator(cpu=True))
-        measured[test.name] = {"loss": scores["loss"], "per_predicted_token": math.exp(scores["loss"])}
-    return measured
+    header = ["test set", "model", *(Number(column.replace("_", " ")) for column in shown)]
+    return Table(header, sorted(cells), "perplexity")
 
 
 # Rounds
