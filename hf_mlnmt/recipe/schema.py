@@ -523,7 +523,7 @@ def check_restarts(schedule: Any) -> None:
         )
 
 
-# Objectives: their names, and the settings that each of them has in a recipe. training/objective_making.py makes them.
+# Objectives: their names, and the settings that each has in a recipe. training/preparation.py names their classes.
 
 
 @dataclass
@@ -559,7 +559,7 @@ _FROM_0_TO_1 = Range(0, 1, says="must be from 0 to 1")
 
 @dataclass
 class DistortionSettings(ObjectiveSettings):
-    """How tokens are hidden (training/text_objectives.py)."""
+    """How tokens are hidden (training/objectives.py)."""
 
     distorted: float = key(0.15, "The share of tokens that are predicted.", _FROM_0_TO_1)
     masked: float = key(0.8, "How many of these become `<mask>`.", _FROM_0_TO_1)

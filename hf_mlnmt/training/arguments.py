@@ -141,20 +141,17 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """A clean generation_config: token ids and the recipe's decoding, nothing else; of a language model the ids."""
-    decoding = recipe.decoding
-    if not config.is_encoder_decoder:
-        names = ("pad_token_id", "eos_token_id", "bos_token_id")
-        return GenerationConfig(
-            **{name: getattr(config, name, None) for name in names}, max_new_tokens=decoding.max_new_tokens
-        )
-    settings: dict[str, Any] = {"num_beams": decoding.beams, "max_new_tokens": decoding.max_new_tokens}
-    if decoding.beams > 1:
-        settings["length_penalty"] = decoding.length_penalty
-    if decoding.length_normalization != "generate":
-        settings["length_normalization"] = decoding.length_normalization
-    settings |= {name: getattr(config, name) for name in ("alpha", "beta") if hasattr(config, "members")}
-    ids = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+    """A generation_config of token ids and the recipe's decoding, of which a language model has the length alone."""
+    decoding, ids = recipe.decoding, ["pad_token_id", "eos_token_id", "bos_token_id"]
+    settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens}
+    if config.is_encoder_decoder:
+        ids.append("decoder_start_token_id")
+        settings["num_beams"] = decoding.beams
+        if decoding.beams > 1:
+            settings["length_penalty"] = decoding.length_penalty
+        if decoding.length_normalization != "generate":
+            settings["length_normalization"] = decoding.length_normalization
+        settings |= {name: getattr(config, name) for name in ("alpha", "beta") if hasattr(config, "members")}
     return GenerationConfig(**{name: getattr(config, name, None) for name in ids}, **settings)
 
 

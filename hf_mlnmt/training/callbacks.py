@@ -1,6 +1,6 @@
 """Callbacks: save and leave on a signal, save where a cycle of the learning rate ends, stop early, show progress.
 
-The watch on the loss ends a training before a loss that is not a number spoils the weights, and names the batch.
+`FiniteGuard` ends a training before a loss that is not a number spoils the weights, and names the batch.
 metrics.jsonl holds what a training logs and scores, a JSON object a line, as it goes; curves.png is drawn from it.
 """
 
@@ -99,7 +99,7 @@ AGREE_EVERY = 10  # steps between the exchanges by which several processes agree
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run after the state was saved. `signum` is the signal's number."""
+    """A signal, `signum`, ended the run after the state was saved."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
@@ -131,21 +131,18 @@ class StopOnSignal(TrainerCallback):
         self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Take over the signals; only the main thread may."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        # Only the main thread may take over signals.
         if threading.current_thread() is threading.main_thread():
             self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Ask for a checkpoint and the end, on every process at the same step."""
+        # All processes ask for a checkpoint and the end at the same step.
+        agreed = self.signum if args.world_size == 1 else None
         if args.world_size > 1 and state.global_step % AGREE_EVERY == 0:
             flag = torch.tensor(self.signum or 0, device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
-            agreed: int | None = int(flag)
-        else:
-            agreed = self.signum if args.world_size == 1 else None
+            agreed = int(flag)
         if agreed:
             self.signum = agreed
             control.should_save = args.save_strategy != "no"
@@ -170,7 +167,6 @@ class SaveEndsOfCycles(TrainerCallback):
         self.schedule = schedule
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After each step."""
         if state.global_step in self.schedule.ends(state.max_steps):
             control.should_evaluate |= args.eval_strategy != "no"
             control.should_save |= args.save_strategy != "no"
@@ -188,13 +184,11 @@ class EarlyStopping(TrainerCallback):
 
     def should_stop(self, history: list[dict[str, float]]) -> bool:
         """Whether the recorded evaluations say so."""
-        values = [entry[self.key] for entry in history if self.key in entry]
-        if not self.higher:
-            values = [-value for value in values]
+        sign = 1 if self.higher else -1
+        values = [sign * entry[self.key] for entry in history if self.key in entry]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After each evaluation."""
         if self.should_stop(state.log_history):
             control.should_training_stop = True
 
@@ -207,59 +201,38 @@ class ShowProgress(TrainerCallback):
         self.bar: Progress | None = None
         self._texts = {"train": "", "dev": ""}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Start the bar at the step where training starts."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
-        columns = (
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console)
+        steps = (TextColumn("training"), BarColumn(), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        text = TextColumn("{task.fields[text]}")
+        self.bar = Progress(*steps, *times, text, console=self.console)
         self.bar.add_task("", total=state.max_steps, completed=state.global_step, text="")
         self.bar.start()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the progress bar."""
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Loss and speed, or dev scores."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:
             speed = f", {logs['target_tokens_per_second']:,.0f} tokens/s" if "target_tokens_per_second" in logs else ""
-            self._show(
-                "train", f"loss {logs['loss']:.3f}{speed}", state, f", learning rate {logs['learning_rate']:.2e}"
-            )
+            rate = f", learning rate {logs['learning_rate']:.2e}"
+            self._show("train", f"loss {logs['loss']:.3f}{speed}", state, rate)
         elif "eval_loss" in logs:
             scores = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
             scores["loss"] = round(scores["loss"], 3)
             text = ", ".join(f"{key} {value:.4g}" for key, value in scores.items())
             self._show("dev", f"dev {text}", state)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Remove the progress bar."""
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.close()
 
     def close(self) -> None:
-        """Remove the progress bar; called too when training ends by an exception."""
+        """Remove the bar, at the end and after an exception."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -292,10 +265,12 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """A log at each checkpoint: the mean loss since the last log is not in it, and would be lost with the process."""
+    """Logs before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
+
+    It must come after the callbacks that ask for checkpoints.
+    """
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After the callbacks that ask for a checkpoint."""
         control.should_log |= control.should_save
 
 
@@ -316,26 +291,17 @@ class WriteMetrics(TrainerCallback):
         chosen = np.random.default_rng([seed, 7]).choice(count, min(SAMPLES, count), replace=False)
         self.chosen = sorted(chosen.tolist())
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Begin the file, or leave what belongs to the steps that are done."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             write_text(self.path, "".join(f"{line}\n" for line in lines_until(self.path, state.global_step)))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """One line, of a log of the training or of an evaluation."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or not {"loss", "eval_loss"} & logs.keys():
             return
-        numbers = {key: None if _is_no_number(value) else value for key, value in logs.items()}
-        line: dict[str, Any] = {"step": state.global_step, "epoch": state.epoch, **numbers}
+        line: dict[str, Any] = {"step": state.global_step, "epoch": state.epoch, **logs}
+        for key, value in logs.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                line[key] = None
         if "eval_loss" in logs and (samples := self.samples()):
             line["samples"] = samples
         with self.path.open("a", encoding="utf-8") as file:
@@ -353,7 +319,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """Draws curves.png from the metrics file, at the end and now and then after an evaluation.
+    """Draws curves.png from the metrics file: at the end, a signal's too, and now and then after an evaluation.
 
     `paused`: a context in which the time is not counted as training's.
     """
@@ -365,14 +331,10 @@ class DrawCurves(TrainerCallback):
         self._last = time.monotonic()
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After an evaluation, if the last drawing is some time ago."""
         if state.is_world_process_zero and time.monotonic() - self._last > DRAW_AFTER:
             self.draw()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Draw the curves; called too when a signal ends the training."""
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self.draw()
 
@@ -386,7 +348,3 @@ class DrawCurves(TrainerCallback):
         except Exception as error:
             self.warn(f"{CURVES} was not drawn: {error}")
         self._last = time.monotonic()
-
-
-def _is_no_number(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -31,7 +31,7 @@ from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, copy_all_but_weights, is_causal_folder
 from hf_mlnmt.training.tasks import is_head
 
-MANIFEST = "complete.json"
+MANIFEST, STATE, METER = "complete.json", "trainer_state.json", "meter.json"
 NAME = re.compile(r"checkpoint-(\d+)$")
 # Fields of config.json that say nothing about the weights' shapes and meaning.
 NO_ARCHITECTURE = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "auto_map"}
@@ -248,7 +248,6 @@ def write_model(
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """trainer_state.json and meter.json of a checkpoint: what was done and what it cost."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    meter = json.loads((checkpoint / "meter.json").read_text(encoding="utf-8"))
+    """What was done (STATE) and, as "meter", what it cost (METER)."""
+    state, meter = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in (STATE, METER))
     return {**state, "meter": meter}

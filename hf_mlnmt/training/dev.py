@@ -15,7 +15,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.training.objectives import SHOWN, Objective, Translation
+from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
 
 # (outputs, references, sources) -> named numbers
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
@@ -63,16 +63,13 @@ class DevSet:
 
         `accelerator` says which processes there are and what this one's device is.
         """
-        was_training = model.training
-        model.eval()
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
-        with torch.no_grad():
+        with evaluating(model):
             loss = self._loss(asked, accelerator)
             parts = self._parts(asked, accelerator) if self.parts else {}
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
-        model.train(was_training)
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
             self.translations = self.decode(outputs)

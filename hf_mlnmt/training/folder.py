@@ -8,7 +8,7 @@ One process at a time, one recipe (but for what may be amended), one training se
 | the recipe: other keys, and a longer budget where the schedule ends with it | refused, key by key: old -> new |
 | training data and tokenizers (`check_data`) | refused |
 | text of the test sets (`is_finished`) | translated and scored again |
-| checkpoints and decoding (`digest_of_model`), versions (scoring.py) | models, translations, scores are made again |
+| checkpoints and decoding (`digest_of_model`), versions (run.py) | models, translations, scores are made again |
 | number of processes, too few checkpoints left (run.py) | refused |
 
 A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes

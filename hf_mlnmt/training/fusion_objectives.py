@@ -20,8 +20,7 @@ sum log p_TM + beta sum log p_LM.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -29,10 +28,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hf_mlnmt.modeling.loss import divisor
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.trellis import END, Trellis, build_trellis
-from hf_mlnmt.training.objectives import IGNORED, Batch, Example, Need, Objective, Translation, unwrap
+from hf_mlnmt.training.objectives import (
+    IGNORED,
+    Batch,
+    Example,
+    Ingredients,
+    Losses,
+    Need,
+    Objective,
+    Translation,
+    evaluating,
+    refuse_smoothing,
+    unwrap,
+)
 
 ELEMENTS = 1 << 26  # logits that are held for the backward pass; more are computed twice instead
 
@@ -51,20 +63,16 @@ class Histories:
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.sentences: list[int] = []
-        self._at: dict[tuple[int, tuple[int, ...]], int] = {}  # sentence and history -> row
+        self.row_of: dict[tuple[int, tuple[int, ...]], int] = {}  # sentence and history -> a row that begins with it
 
     def add(self, sentence: int, histories: Sequence[tuple[int, ...]]) -> None:
         """All histories of a sentence."""
         for history in sorted(set(histories), key=len, reverse=True):
-            if (sentence, history) not in self._at:
+            if (sentence, history) not in self.row_of:
                 for length in range(len(history) + 1):
-                    self._at.setdefault((sentence, history[:length]), len(self.rows))
+                    self.row_of.setdefault((sentence, history[:length]), len(self.rows))
                 self.rows.append(history)
                 self.sentences.append(sentence)
-
-    def row(self, sentence: int, history: tuple[int, ...]) -> int:
-        """The row that begins with this history."""
-        return self._at[sentence, history]
 
     def tensors(self, start: int, pad: int, device: Any) -> tuple[Tensor, Tensor]:
         """The decoder's input (rows, longest + 1), behind the start token; the sentence of every row (rows,)."""
@@ -125,10 +133,10 @@ def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[
     """
     is_end = torch.isin(rows, torch.tensor(list(ends), device=rows.device))
     ended = is_end.any(-1)
-    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, -100)  # what stands behind an end
+    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, IGNORED)  # what stands behind an end
     longest = max(rows.shape[2], labels.shape[1])
-    rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[2]), value=-100)
-    labels = torch.nn.functional.pad(labels, (0, longest - labels.shape[1]), value=-100)
+    rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[2]), value=IGNORED)
+    labels = torch.nn.functional.pad(labels, (0, longest - labels.shape[1]), value=IGNORED)
     # What a search that found fewer than n fills its list with looks like a translation of no token.
     twice = (rows.unsqueeze(2) == rows.unsqueeze(1)).all(-1).tril(-1).any(-1)
     ended &= ~twice
@@ -145,7 +153,7 @@ def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: T
     """log Z over the rows that count, and s of every row: (sentences,), (sentences, n) as one (sentences, 1 + n)."""
     sentences, n, _ = rows.shape
     flat = rows.flatten(0, 1)
-    real = (flat != -100).nonzero()
+    real = (flat != IGNORED).nonzero()
     ids = model.prepare_decoder_input_ids_from_labels(flat)
     asked = Asked(real[:, 0], real[:, 1], flat[real[:, 0], real[:, 1]])
     owners = torch.arange(sentences, device=rows.device).repeat_interleave(n)
@@ -168,7 +176,7 @@ def trellis_sums(
         histories.add(sentence, [path[:-1], *(history for nodes in trellis.nodes for history in nodes)])
     asked: list[tuple[int, int, int]] = []
     for sentence, path in enumerate(paths):
-        row = histories.row(sentence, path[:-1])
+        row = histories.row_of[sentence, path[:-1]]
         asked += [(row, place, token) for place, token in enumerate(path)]
     levels = _levels(trellises, histories, asked)
     numbers = torch.tensor(sorted(range(len(asked)), key=lambda i: asked[i][0]), device=device)
@@ -204,7 +212,7 @@ def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tupl
         first = following = 0
         for sentence, trellis in enumerate(trellises):
             for parent, token, child in trellis.arcs[level] if level < len(trellis.arcs) else []:
-                row = histories.row(sentence, trellis.nodes[level][parent])
+                row = histories.row_of[sentence, trellis.nodes[level][parent]]
                 if child == END:
                     arcs.ended_parents.append(first + parent)
                     arcs.ended_asked.append(len(asked))
@@ -247,15 +255,26 @@ SEQUENCE = Need(
 )
 
 
+def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
+    """`Objective.of` of all three."""
+    refuse_smoothing(given.label_smoothing)
+    return kind(pad_token_id=given.model.config.pad_token_id, **vars(settings))
+
+
 @dataclass
 class FusionSymbol(Translation):
-    """(4.1): cross-entropy of the renormalised product, whatever the model's `normalization` is for its search."""
+    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization` is for its search.
+
+    The cheapest of the three, without a search; it does not train what a sequence-level model searches with.
+    """
 
     needs = (*Translation.needs, FUSED)
 
     def __post_init__(self) -> None:
         if self.label_smoothing:
             raise ValueError("label smoothing is not defined for a fused model")
+
+    of = classmethod(_of_fused)
 
 
 class FusionSequence(Objective):
@@ -265,17 +284,16 @@ class FusionSequence(Objective):
     needs = (FUSED, SEQUENCE)
     pad_token_id: int
     dev_sentences: int
+    of = classmethod(_of_fused)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         """As `Translation`."""
         return Translation(self.pad_token_id).collate(examples)
 
-    def loss(
-        self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """log Z - s summed over sentences, divided by `num_items_in_batch` target tokens; parts log_q and log_z."""
         log_z, reference = self.sums(unwrap(model), batch)
-        items = self.items(batch) if num_items_in_batch is None else num_items_in_batch
+        items = divisor(batch["labels"], num_items_in_batch)
         parts = {"log_q": reference.sum() / items, "log_z": log_z.sum() / items}
         return parts["log_z"] - parts["log_q"], parts
 
@@ -290,9 +308,10 @@ class FusionSequence(Objective):
 
 @dataclass
 class FusionNBest(FusionSequence):
-    """(4.5) with Z over an n-best list of a beam search, made anew for every batch.
+    """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
 
-    The reference is always in the list: in the place of the worst, unless it was found.
+    `FusionTrellis` sums over more translations than such a list holds. The reference is always in the list: in the
+    place of the worst, unless it was found.
 
     Args:
         n: hypotheses, and beams.
@@ -310,7 +329,7 @@ class FusionNBest(FusionSequence):
     max_length: int | None = None
     reuse: int = 1
     dev_sentences: int = 200
-    kept: dict[bytes, tuple[Tensor, int]] = field(default_factory=dict, repr=False)
+    kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
 
     def measured_parts(self) -> tuple[Objective, int] | None:
         """The same with lists that are always new."""
@@ -328,7 +347,12 @@ class FusionNBest(FusionSequence):
         """The hypotheses of every sentence (sentences, n, longest), those that are kept from earlier steps too."""
         if self.reuse == 1:
             return self.search(model, batch)
-        keys = [_key(*row) for row in zip(batch["input_ids"], batch["labels"])]
+        real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # a pair is the same, whatever its padding
+        rows_of_pairs = zip(batch["input_ids"], batch["labels"], *real)
+        keys = [
+            (tuple(source[is_source].tolist()), tuple(labels[is_label].tolist()))
+            for source, labels, is_source, is_label in rows_of_pairs
+        ]
         missing = [i for i, key in enumerate(keys) if self.kept.get(key, (None, self.reuse))[1] >= self.reuse]
         if missing:
             hypotheses = self.search(model, {name: one[missing] for name, one in batch.items()})
@@ -356,7 +380,7 @@ class FusionNBest(FusionSequence):
 
 @dataclass
 class FusionTrellis(FusionSequence):
-    """(4.5) with Z over the trellis of a beam search with recombination, made anew for every batch.
+    """log Z - s (4.5), Z the sum over the trellis of a beam search with recombination, made anew for every batch.
 
     The reference's q is added where its path was pruned.
 
@@ -397,20 +421,3 @@ def ends_of(model: Any) -> list[int]:
     ends = model.generation_config.eos_token_id
     ends = model.config.eos_token_id if ends is None else ends
     return list(ends) if isinstance(ends, list | tuple) else [ends]
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Without dropout and without gradients."""
-    before = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(before)
-
-
-def _key(source: Tensor, labels: Tensor) -> bytes:
-    """The same for the same sentence pair, whatever the padding."""
-    return repr((source.tolist(), labels[labels != IGNORED].tolist())).encode()

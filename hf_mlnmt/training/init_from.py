@@ -26,14 +26,12 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.model_folder import check_model_folder
-from hf_mlnmt.training.checkpoints import open_weights
+from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
 # Fields of a config that say nothing about what the weights mean, or whose difference shows in the tensors.
-FREE_FIELDS = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "auto_map", "model_type"}
-FREE_FIELDS |= {"architectures", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"}
-FREE_FIELDS |= {"dropout", "attention_dropout", "activation_dropout", "encoder_layers", "decoder_layers"}
+FREE_FIELDS = NO_ARCHITECTURE | {"model_type", "is_encoder_decoder", "encoder_layers", "decoder_layers"}
 FREE_FIELDS |= {"vocab_size", "decoder_vocab_size", "max_position_embeddings", "init_std"}
 SHOWN = 8  # tensors of a kind that are printed; the file has all
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
-from hf_mlnmt.recipe.schema import Model, NamedObjective, Recipe
+from hf_mlnmt.recipe.schema import Model, Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
-from hf_mlnmt.training.objective_making import class_of
 from hf_mlnmt.zoo.records import records_root
 from hf_mlnmt.zoo.systems import architecture_of, config_for, find_system
 
@@ -105,21 +104,21 @@ def config_of_recipe(
     return config
 
 
-def auto_class(recipe: Recipe, objectives: Sequence[NamedObjective], config: PreTrainedConfig, translated: bool) -> Any:
+def auto_class(recipe: Recipe, parts: Collection[str | None], config: PreTrainedConfig, translated: bool) -> Any:
     """The Auto class of the model: of the whole one, or of the part that an objective needs alone.
 
     Args:
-        objectives: of all tasks.
+        parts: `Objective.whole_model` of all tasks.
         translated: whether a development or test set holds pairs.
 
     Raises: UserError where pairs are to be scored with a model that does not translate.
     """
-    architecture, parts = architecture_of(config), {class_of(one).whole_model for one in objectives}
+    architecture = architecture_of(config)
     if architecture is None:
         name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     else:
-        alone = parts.pop() if len(parts) == 1 else None
-        name = alone if alone is not None and alone in architecture.heads else architecture.auto_class
+        alone = next(iter(parts)) if len(parts) == 1 else None
+        name = alone if alone in architecture.heads else architecture.auto_class
     if name != "AutoModelForSeq2SeqLM" and translated:
         raise UserError(
             f"{recipe.path}: data.dev or data.test holds pairs, but the model that is trained here does not translate: "

@@ -1,30 +1,84 @@
 """Objectives: which batch to build and which sum of losses over it. They know no Trainer and no device, and compose.
 
-| objective | batch | loss |
-| --- | --- | --- |
-| Translation | source, target | label-smoothed cross-entropy of the target, plus whatever the model adds by itself |
-| four on text of one language | | text_objectives.py |
+Reference: thesis on monolingual data, section 4.2, of the objectives on text of one language (its equation numbers are
+used here).
 
-One that is made of others collates their batches, adds up their losses, and has their needs and heads; its `items` may
-be a tensor with a number for each of them.
+| in a recipe | objective | the model reads | it predicts | equation |
+| --- | --- | --- | --- | --- |
+| translation | Translation | the source, and the target before a token | each target token | |
+| encoder-lm | EncoderLanguageModel | <s> f_1 .. f_J, with causal self-attention | the next source token | (4.7) |
+| encoder-cloze | EncoderCloze | tau(f) | f_j at the distorted positions D | (4.9) |
+| decoder-lm | DecoderLanguageModel | e_0 .. e_I-1, and no source | e_i | F_trg-LM |
+| pseudo-encoder | PseudoEncoder | source tau(e), prefix e_0 .. e_i-1 | e_i, i in D | F_pseudo-enc |
+| fusion-... | those of fused models | | | fusion_objectives.py |
+
+A loss is a sum over predicted positions, divided by the predicted positions of the step; of Translation it is the
+label-smoothed cross-entropy, plus whatever the model adds by itself. Objectives on text pre-train a model or a part of
+it, or are tasks beside translation. The projection W_proj of the encoder's two is of the objective (`head`), unless the
+model has one (encoder_models.py).
+
+An objective that is made of others collates their batches, adds up their losses, and has their needs and heads; its
+`items` may be a tensor with a number for each of them.
+
+tau (`Distortion`) hides, replaces or only marks tokens that are to be predicted, after Devlin et al. 2019, "BERT",
+section 3.1. Each token is distorted with probability 0.15, independently of the others. Of the distorted ones 0.8
+become <mask>, 0.1 stay as they are and 0.1 become a token that is drawn uniformly. All of them are predicted. Special
+tokens are neither distorted nor drawn.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_mlnmt.data.text import TextSide
+from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
+from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy, projected_cross_entropy
+from hf_mlnmt.modeling.transformer import Decoder, Encoder
+from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings, SmoothedSettings
 
 SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
 IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
 
 Example = Mapping[str, np.ndarray]
 Batch = dict[str, Tensor]
+Losses = tuple[Tensor, dict[str, Tensor]]
+"""The scalar to minimise, and its named parts."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What an objective of a recipe is made from, beside its own settings.
+
+    label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
+    """
+
+    model: PreTrainedModel
+    tokenizers: Tokenizers
+    languages: Mapping[str, str]
+    label_smoothing: float
+    seed: int = 1
+    sides: frozenset[TextSide] = frozenset()
+
+    def smoothing(self, settings: SmoothedSettings) -> float:
+        """The label smoothing of an objective with these settings."""
+        return self.label_smoothing if settings.label_smoothing is None else settings.label_smoothing
+
+
+def refuse_smoothing(smoothing: float) -> None:
+    """UserError for label smoothing of a fused model."""
+    if smoothing:
+        raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set label_smoothing: 0.")
 
 
 @dataclass(frozen=True)
@@ -33,13 +87,6 @@ class Need:
 
     what: str
     met: Callable[[nn.Module], bool]
-
-
-def _is_encoder_decoder(model: nn.Module) -> bool:
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
-ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _is_encoder_decoder)
 
 
 class Objective(ABC):
@@ -57,6 +104,14 @@ class Objective(ABC):
     whole_model: ClassVar[str | None] = None
     needs: ClassVar[Sequence[Need]] = ()
     head: nn.Module | None = None
+
+    @classmethod
+    def of(cls, settings: Any, given: Ingredients) -> Self:
+        """The objective with the settings that a recipe gives (OBJECTIVES in recipe/schema.py).
+
+        Raises: UserError where it does not go with the model or the tokenizers.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not say how a recipe makes it")
 
     @abstractmethod
     def collate(self, examples: Sequence[Example]) -> Batch:
@@ -79,15 +134,113 @@ class Objective(ABC):
         return None
 
     @abstractmethod
-    def loss(
-        self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """The scalar to minimise and its named parts (for logging; empty when there is only one).
 
         It may call the model or any part of it. `num_items_in_batch` is what `items` counts in this task's batches of
         the whole optimizer step, over accumulation and processes: the loss is a sum over the batch divided by it.
         None: those of this batch.
         """
+
+
+# What is asked of models, whatever is wrapped around them
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The model inside wrappers for several processes, for torch.compile and for adapters (peft.PeftModel)."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (
+            model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else None
+        )
+        if inner is None and hasattr(model, "get_base_model"):
+            inner = model.get_base_model()  # type: ignore[operator]
+        if inner is None:
+            return model
+        model = inner
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and without gradients."""
+    before = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(before)
+
+
+def computes_own_loss(model: nn.Module) -> bool:
+    """Whether the model's class declares that its forward computes the loss, as ours do (modeling/transformer.py)."""
+    return getattr(unwrap(model), "computes_own_loss", False)
+
+
+def _part(model: nn.Module, side: str) -> Any:
+    """The model's encoder or decoder, or None."""
+    get = getattr(unwrap(model), f"get_{side}", None)
+    return get() if callable(get) else None
+
+
+def _is_encoder_decoder(model: nn.Module) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _is_causal_model(model: nn.Module) -> bool:
+    """A causal language model, ours or any of Transformers'; the encoder with a projection is none of these."""
+    inner = unwrap(model)
+    encoder = isinstance(inner, EncoderWithProjection)
+    return not (encoder or inner.config.is_encoder_decoder) and inner.get_output_embeddings() is not None
+
+
+ENCODER_DECODER = Need("an encoder and a decoder (config.is_encoder_decoder)", _is_encoder_decoder)
+HAS_ENCODER = Need(
+    "an encoder",
+    lambda model: isinstance(unwrap(model), EncoderWithProjection) or bool(unwrap(model).config.is_encoder_decoder),
+)
+CAUSAL_ENCODER = Need(
+    "an encoder of this package, whose self-attention can be made causal",
+    lambda model: isinstance(_part(model, "encoder"), Encoder),
+)
+HAS_DECODER = Need(
+    "a decoder of this package, which can leave its attention over the source out, or a causal language model",
+    lambda model: isinstance(_part(model, "decoder"), Decoder) or _is_causal_model(model),
+)
+NO_FUSION = Need(
+    "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
+    lambda model: not getattr(unwrap(model).config, "information_fusion", False),
+)
+# An encoder or decoder for each language would have to be told which: no objective on text does that.
+ONE_FOR_ALL = Need(
+    "one encoder and one decoder for all languages", lambda model: not hasattr(unwrap(model).config, "source_languages")
+)
+
+
+# Batches and losses of all kinds
+
+
+def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of different lengths as one int64 array (rows, longest), filled with `value`; and the lengths (rows,)."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    longest = -(-int(lengths.max()) // multiple) * multiple
+    padded = np.full((len(rows), longest), value, np.int64)
+    for row, length, target in zip(rows, lengths, padded):
+        target[:length] = row
+    return padded, lengths
+
+
+def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int, multiple: int = 1) -> Batch:
+    """input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
+    ids, lengths = pad(inputs, pad_token_id, multiple)
+    mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED, multiple)[0]}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _loss_of_logits(logits: Tensor, labels: Tensor, smoothing: float, items: Tensor | int | None) -> Tensor:
+    """The smoothed cross-entropy of the real positions, of a model that does not compute it; logits (..., V)."""
+    real = labels != IGNORED
+    return cross_entropy(logits[real], labels[real], smoothing) / divisor(labels, items)
 
 
 @dataclass
@@ -114,72 +267,259 @@ class Translation(Objective):
     pad_to_multiple_of: int = 1
     languages: Mapping[str, str] = field(default_factory=dict)
 
-    def collate(self, examples: Sequence[Example]) -> Batch:
-        """input_ids, attention_mask (sentences, longest source) and labels (sentences, longest target), int64."""
-        multiple = self.pad_to_multiple_of
-        source, lengths = pad([example["input_ids"] for example in examples], self.pad_token_id, multiple)
-        labels, _ = pad([example["labels"] for example in examples], IGNORED, multiple)
-        mask = (np.arange(source.shape[1]) < lengths[:, None]).astype(np.int64)
-        arrays = {"input_ids": source, "attention_mask": mask, "labels": labels}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    @classmethod
+    def of(cls, settings: Any, given: Ingredients) -> Self:
+        config, smoothing = given.model.config, given.smoothing(settings)
+        if hasattr(given.model, "factors"):
+            refuse_smoothing(smoothing)
+        languages = {f"{side}_language": code for side, code in given.languages.items()}
+        speaks_many = hasattr(config, "source_languages")
+        return cls(config.pad_token_id, smoothing, languages=languages if speaks_many else {})
 
-    def loss(
-        self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        sources, targets = [[example[name] for example in examples] for name in ("input_ids", "labels")]
+        return batch_of(sources, targets, self.pad_token_id, self.pad_to_multiple_of)
+
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Smoothed cross-entropy summed over target tokens, divided by `num_items_in_batch`."""
         if computes_own_loss(model):
             settings = {"smoothing": self.label_smoothing, "loss_only": True, **self.languages}
             output = model(**batch, **settings, num_items_in_batch=num_items_in_batch)
             return output.loss, output.losses or {}
+        inputs: dict[str, Any] = batch
+        if shift := getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None):
+            inputs = {name: value for name, value in batch.items() if name != "labels"}  # it then computes no loss
+            inputs["decoder_input_ids"] = shift(batch["labels"])
+        logits = model(**inputs, use_cache=False).logits
+        return _loss_of_logits(logits, batch["labels"], self.label_smoothing, num_items_in_batch), {}
+
+
+# On text of one language
+
+
+@dataclass
+class Distortion:
+    """tau for one vocabulary; a pure function of (seed, epoch, number of the sentence, the sentence).
+
+    Args:
+        settings: the probabilities.
+        mask: the id of <mask>.
+        special: ids that are neither distorted nor drawn.
+        vocabulary: ids are below this.
+        seed: of the draws.
+    """
+
+    settings: DistortionSettings
+    mask: int
+    special: np.ndarray
+    vocabulary: int
+    seed: int = 1
+    words: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.words = np.setdiff1d(np.arange(self.vocabulary), self.special)
+
+    @classmethod
+    def of(cls, settings: DistortionSettings, tokenizer: Any, seed: int) -> Distortion:
+        """For a tokenizer. Raises: UserError when it has no <mask>."""
+        if getattr(tokenizer, "mask_token_id", None) is None:
+            raise UserError(
+                "the tokenizer has no <mask>, which stands for what is to be predicted. Set tokenizer.mask to true, "
+                "which adds it to the tokenizer of tokenizer.path, or train a tokenizer, which then has it."
+            )
+        return cls(settings, tokenizer.mask_token_id, np.array(tokenizer.all_special_ids), len(tokenizer), seed)
+
+    def __call__(self, ids: np.ndarray, epoch: int, sentence: int) -> tuple[np.ndarray, np.ndarray]:
+        """tau(ids) (length,), and which positions are D (length,)."""
+        draws, settings = np.random.default_rng([self.seed, epoch, sentence]), self.settings
+        chances, kinds = draws.random(len(ids)), draws.random(len(ids))
+        others = self.words[draws.integers(len(self.words), size=len(ids))]
+        words = ~np.isin(ids, self.special)
+        chosen = words & (chances < settings.distorted)
+        if settings.force and words.any() and not chosen.any():
+            chosen[np.argmin(np.where(words, chances, 2.0))] = True
+        distorted = np.where(kinds < settings.masked, self.mask, np.where(kinds < 1 - settings.kept, others, ids))
+        return np.where(chosen, distorted, ids), chosen
+
+
+@dataclass
+class TextObjective(Objective):
+    """What objectives on text share.
+
+    Args:
+        pad_token_id: what fills the input; labels are filled with -100.
+        start_token_id: what stands before the first token of a language model.
+        label_smoothing: eps of loss.py.
+        distortion: tau, of those that restore text.
+    """
+
+    pad_token_id: int
+    start_token_id: int
+    label_smoothing: float = 0.0
+    distortion: Distortion | None = None
+
+    @classmethod
+    def of(cls, settings: Any, given: Ingredients) -> Self:
+        config = given.model.config
+        start = getattr(config, "decoder_start_token_id", None)
+        distortion = None
+        if isinstance(settings, DistortionSettings):
+            distortion = Distortion.of(settings, given.tokenizers.source, given.seed)
+        start = config.bos_token_id if start is None else start
+        return cls(config.pad_token_id, start, given.smoothing(settings), distortion)  # type: ignore[arg-type]
+
+    def measured(self) -> Self:
+        """The same without smoothing, which a development set's perplexity is of."""
+        return replace(self, label_smoothing=0.0)
+
+    def shifted(self, examples: Sequence[Example]) -> Batch:
+        """input_ids: the start token and all tokens but the last; labels: all tokens; (sentences, longest)."""
+        sentences = [np.asarray(example["input_ids"]) for example in examples]
+        inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in sentences]
+        return batch_of(inputs, sentences, self.pad_token_id)
+
+    def distorted(self, examples: Sequence[Example]) -> Batch:
+        """input_ids: tau of the tokens; labels: the tokens at the distorted positions; (sentences, longest)."""
+        assert self.distortion is not None
+        inputs, labels = [], []
+        for example in examples:
+            epoch, sentence = example.get(SHOWN, (0, 0))
+            ids = np.asarray(example["input_ids"])
+            distorted, chosen = self.distortion(ids, int(epoch), int(sentence))
+            inputs.append(distorted)
+            labels.append(np.where(chosen, ids, IGNORED))
+        return batch_of(inputs, labels, self.pad_token_id)
+
+
+@dataclass
+class EncoderObjective(TextObjective):
+    """What those that train an encoder share: the projection of its last state, and the cross-entropy.
+
+    head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
+    """
+
+    head: nn.Module | None = None
+    tie: bool = False
+
+    @classmethod
+    def of(cls, settings: EncoderSettings, given: Ingredients) -> Self:
+        objective, config = super().of(settings, given), given.model.config
+        if isinstance(given.model, EncoderWithProjection):  # its config says whether it is tied
+            return objective
+        objective.tie = settings.tie
+        if not settings.tie:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(given.seed)
+                objective.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+                nn.init.xavier_uniform_(objective.head.weight)
+        return objective
+
+    def cross_entropy(
+        self, model: nn.Module, batch: Batch, items: Tensor | int | None, **options: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """-log softmax(W_proj h) of the labels, from the encoder's states h (sentences, length, d_model).
+
+        options: of the encoder.
+        """
+        states = _part(model, "encoder")(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
+        inner, labels = unwrap(model), batch["labels"]
+        if self.tie:
+            matrix = inner.get_encoder().get_input_embeddings().weight
+            total = projected_cross_entropy(states, matrix, labels, self.label_smoothing)
+        else:
+            head = inner.projection if self.head is None else self.head
+            total = head_cross_entropy(head, states, labels, self.label_smoothing)
+        return total / divisor(labels, items), {}
+
+
+@dataclass
+class EncoderLanguageModel(EncoderObjective):
+    """The encoder, its self-attention causal, predicts each source token from those before it (4.7).
+
+    For pre-training an encoder alone, or beside translation; `EncoderCloze` reads both sides of a token.
+    """
+
+    needs = (ONE_FOR_ALL, CAUSAL_ENCODER)
+    whole_model: ClassVar = "AutoModelForCausalLM"
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        return self.shifted(examples)
+
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
+        return self.cross_entropy(model, batch, num_items_in_batch, is_causal=True)
+
+
+@dataclass
+class EncoderCloze(EncoderObjective):
+    """The encoder predicts the source tokens at the distorted positions from all others (4.9).
+
+    For pre-training an encoder alone, or beside translation; `EncoderLanguageModel` needs no <mask>.
+    """
+
+    needs = (ONE_FOR_ALL, HAS_ENCODER)
+    whole_model: ClassVar = "AutoModelForMaskedLM"
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        return self.distorted(examples)
+
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
+        return self.cross_entropy(model, batch, num_items_in_batch)
+
+
+@dataclass
+class DecoderLanguageModel(TextObjective):
+    """The decoder of a translation model, without a source, or a causal language model predicts each token: F_trg-LM.
+
+    For pre-training a decoder, or beside translation; with a causal language model it is the usual training.
+    """
+
+    needs = (ONE_FOR_ALL, HAS_DECODER, NO_FUSION)
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        return self.shifted(examples)
+
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
+        ids, labels, smoothing = batch["input_ids"], batch["labels"], self.label_smoothing
+        if not _is_causal_model(model):
+            states = _part(model, "decoder")(ids, use_cache=False).last_hidden_state
+            total = head_cross_entropy(unwrap(model).get_output_embeddings(), states, labels, smoothing)
+        elif computes_own_loss(model):
+            # Nothing that counts stands to the right of a padded place, so it needs no mask.
+            total = model(ids, shift_labels=labels, smoothing=smoothing, loss_only=True, num_items_in_batch=1).loss
+        else:
+            logits = model(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
+            return _loss_of_logits(logits, labels, smoothing, num_items_in_batch), {}
+        return total / divisor(labels, num_items_in_batch), {}
+
+
+@dataclass
+class PseudoEncoder(TextObjective):
+    """The translation model restores a sentence from its distortion: F_pseudo-enc.
+
+    For pre-training the whole model, or beside translation. What a model adds to its loss (auxiliary decoders) is of
+    the same positions.
+    """
+
+    needs = (ONE_FOR_ALL, ENCODER_DECODER)
+
+    @classmethod
+    def of(cls, settings: Any, given: Ingredients) -> Self:
+        if not given.tokenizers.joint:
+            raise UserError(
+                "pseudo-encoder reads target text as a source, so both sides need one vocabulary: set tokenizer.joint "
+                "to true, or take a joint tokenizer.path."
+            )
+        return super().of(settings, given)
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        return {**self.distorted(examples), "decoder_input_ids": self.shifted(examples)["input_ids"]}
+
+    def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         labels = batch["labels"]
-        logits = model(**_with_decoder_inputs(model, batch), use_cache=False).logits
-        total = smoothed_cross_entropy(logits, labels, self.label_smoothing)
-        return total / (self.items(batch) if num_items_in_batch is None else num_items_in_batch), {}
-
-
-def pad(rows: Sequence[np.ndarray], value: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of different lengths as one int64 array (rows, longest), filled with `value`; and the lengths (rows,)."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = -(-int(lengths.max()) // multiple) * multiple
-    padded = np.full((len(rows), longest), value, np.int64)
-    for row, length, target in zip(rows, lengths, padded):
-        target[:length] = row
-    return padded, lengths
-
-
-def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Sum over real positions of (1 - eps) nll + eps * mean over V of -log p. logits (..., V), labels (...)."""
-    real = labels != IGNORED
-    logits, labels = logits[real].float(), labels[real]
-    target = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    loss = logits.logsumexp(-1) - (1 - smoothing) * target
-    if smoothing:
-        loss = loss - smoothing * logits.mean(-1)
-    return loss.sum()
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside wrappers for several processes, for torch.compile and for adapters (peft.PeftModel)."""
-    while True:
-        inner = getattr(model, "_orig_mod", None) or (
-            model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else None
-        )
-        if inner is None and hasattr(model, "get_base_model"):
-            inner = model.get_base_model()  # type: ignore[operator]
-        if inner is None:
-            return model
-        model = inner
-
-
-def computes_own_loss(model: nn.Module) -> bool:
-    """Whether the model's class declares that its forward computes the loss, as ours do (modeling/transformer.py)."""
-    return getattr(unwrap(model), "computes_own_loss", False)
-
-
-def _with_decoder_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:
-    """Labels replaced by decoder inputs where the model can shift them: it then computes no loss of its own."""
-    shift = getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None)
-    if shift is None:
-        return batch
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    return {**inputs, "decoder_input_ids": shift(batch["labels"])}
+        if computes_own_loss(model):
+            items = divisor(labels, num_items_in_batch)
+            output = model(**batch, smoothing=self.label_smoothing, loss_only=True, num_items_in_batch=items)
+            return output.loss, output.losses or {}
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        logits = model(**inputs, use_cache=False).logits
+        return _loss_of_logits(logits, labels, self.label_smoothing, num_items_in_batch), {}

@@ -26,7 +26,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 from pathlib import Path
@@ -49,10 +49,10 @@ from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
 from hf_mlnmt.training.arguments import training_arguments
-from hf_mlnmt.training.init_from import initialise, read_sources
+from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
-from hf_mlnmt.training.tasks import Task, check_needs_of
+from hf_mlnmt.training.tasks import Task, check_needs
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.sweep import Job
@@ -78,7 +78,7 @@ class Preflight:
         return speaks_many(self.recipe, self.root)
 
     @cached_property
-    def tokenizers(self) -> Any:
+    def tokenizers(self) -> Tokenizers:
         """Those of tokenizer.path; of those that are trained here, what they will be."""
         if not self.trains_tokenizer:
             return self.preparation.tokenizers()
@@ -156,9 +156,10 @@ def weights(training: Preflight) -> None:
     recipe, preparation = training.recipe, training.preparation
     if recipe.init_from is None or (preparation.output / "checkpoints").is_dir():
         return
-    preparation.check_sources()
+    sources = read_sources(recipe.init_from)
+    check_sources(sources, training.root, str(recipe.path))
     if not training.trains_tokenizer:
-        sources, tokenizers = read_sources(recipe.init_from), training.tokenizers
+        tokenizers = training.tokenizers
         initialise(preparation.model(tokenizers), sources, training.root, tokenizers, str(recipe.path))
 
 
@@ -274,41 +275,23 @@ class ExpectedTokenizer:
         return self.size
 
 
-@dataclass
-class ExpectedTokenizers:
-    """Stands for `Tokenizers`."""
-
-    source: ExpectedTokenizer
-    target: ExpectedTokenizer
-    each: dict[str, ExpectedTokenizer] = field(default_factory=dict)
-
-    @property
-    def joint(self) -> bool:
-        """True when both sides share one vocabulary."""
-        return self.source is self.target and not self.each
+class ExpectedTokenizers(Tokenizers):
+    """Stands for `Tokenizers`; the ids of the languages' codes are not known yet."""
 
     def language_ids(self) -> dict[str, int]:
-        """None are known yet."""
         return {}
 
-    def sizes(self) -> dict[str, int]:
-        """As `Tokenizers.sizes`."""
-        return {language: one.size for language, one in self.each.items()}
 
-    def between(self, source: str | None, target: str | None) -> ExpectedTokenizers:
-        """As `Tokenizers.between`."""
-        return ExpectedTokenizers(self.each[str(source)], self.each[str(target)]) if self.each else self
-
-
-def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> ExpectedTokenizers:
+def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokenizers:
     """What the tokenizers will be if the corpus has words enough; `languages`: each of these has its own."""
-    source = ExpectedTokenizer(recipe.tokenizer.vocab_size)
-    if languages:
-        return ExpectedTokenizers(source, source, {one: ExpectedTokenizer(source.size) for one in languages})
-    return ExpectedTokenizers(source, source if recipe.tokenizer.joint else ExpectedTokenizer(source.size))
+    made: list[Any] = [ExpectedTokenizer(recipe.tokenizer.vocab_size) for _ in (*languages, "source", "target")]
+    *each, source, target = made
+    if languages or recipe.tokenizer.joint:
+        target = source
+    return ExpectedTokenizers(source, target, each=dict(zip(languages, each)))
 
 
-def checked_model(preparation: Preparation, tokenizers: Any) -> tuple[PreTrainedConfig, int]:
+def checked_model(preparation: Preparation, tokenizers: Tokenizers) -> tuple[PreTrainedConfig, int]:
     """The model's config, and its number of parameters; of the model only the shapes are made.
 
     Args:
@@ -327,19 +310,11 @@ def checked_model(preparation: Preparation, tokenizers: Any) -> tuple[PreTrained
         if isinstance(error, UserError):
             raise
         raise UserError(f"{recipe.path}: model: such a model cannot be made ({error!r}).") from error
-    check_objectives(preparation, made, tokenizers)
-    return config, made.num_parameters()
-
-
-def check_objectives(preparation: Preparation, model: Any, tokenizers: Any) -> None:
-    """Refuse a model, or tokenizers, that an objective cannot train with.
-
-    Raises: UserError naming the task and what is lacking.
-    """
     with torch.device("meta"):
-        objectives = {task.name: preparation.objective(task, model, tokenizers) for task in preparation.corpora.tasks}
+        objectives = {task.name: preparation.objective(task, made, tokenizers) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
-        check_needs_of(name, objective, model)
+        check_needs(name, objective, made)
+    return config, made.num_parameters()
 
 
 def _in_words(text: str) -> str:

@@ -1,15 +1,17 @@
-"""What a training needs before its first step: tokenizers, encoded corpora, the model. Made once, then reused."""
+"""What a training needs before its first step: tokenizers, encoded corpora, model, tasks. Made once, then reused.
+
+`RecipeCorpora` is what a recipe says of its corpora, `Preparation` makes all parts, `CLASSES` are its objectives.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
@@ -30,7 +32,8 @@ from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
-from hf_mlnmt.training.init_from import check_sources, initialise, local_folder, read_sources
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
+from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.model_making import (
     auto_class,
     config_of_recipe,
@@ -39,12 +42,42 @@ from hf_mlnmt.training.model_making import (
     token_rules,
     with_languages,
 )
-from hf_mlnmt.training.objective_making import Ingredients, make_objective
-from hf_mlnmt.training.objectives import Objective
+from hf_mlnmt.training.objectives import (
+    DecoderLanguageModel,
+    EncoderCloze,
+    EncoderLanguageModel,
+    Ingredients,
+    Objective,
+    PseudoEncoder,
+    Translation,
+)
 from hf_mlnmt.training.tasks import Task, seed_of
 
 EncodedSet = Corpora | Resegmented
-Spec = TypeVar("Spec", CorpusSpec, TextSpec)
+Spec = CorpusSpec | TextSpec
+
+CLASSES: dict[str, type[Objective]] = {
+    "translation": Translation,
+    "encoder-lm": EncoderLanguageModel,
+    "encoder-cloze": EncoderCloze,
+    "decoder-lm": DecoderLanguageModel,
+    "pseudo-encoder": PseudoEncoder,
+    "fusion-symbol": FusionSymbol,
+    "fusion-n-best": FusionNBest,
+    "fusion-trellis": FusionTrellis,
+}
+"""The objectives that a recipe can name (OBJECTIVES in recipe/schema.py, with their settings)."""
+
+
+def make_objective(named: NamedObjective, given: Ingredients) -> Objective:
+    """The objective that a recipe names. Raises: UserError where it does not go with the model or the tokenizers."""
+    objective, side = CLASSES[named.name].of(named.settings, given), named.key.side
+    if side is not None and not given.tokenizers.joint and given.sides - {side}:
+        raise UserError(
+            f"{named.name} trains on text of the {side} side, and this text has the other side's vocabulary: give text "
+            f"of the {side} language (side: {side}), or use one vocabulary for both (tokenizer.joint)."
+        )
+    return objective
 
 
 @dataclass(frozen=True)
@@ -60,9 +93,14 @@ class TaskCorpora:
     texts: Sequence[TextSpec] = ()
 
     @property
-    def specs(self) -> Sequence[CorpusSpec] | Sequence[TextSpec]:
+    def specs(self) -> Sequence[Spec]:
         """The task's corpora: pairs, or text of one language."""
         return self.pairs or self.texts
+
+
+def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
+    """The keys of each training corpus of a task."""
+    return section.data if isinstance(section.data, list) else [section.data]
 
 
 class RecipeCorpora:
@@ -76,53 +114,45 @@ class RecipeCorpora:
         self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
         self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
-        self.dev = self._dev()
+        only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
+        self.dev: dict[str, Spec] = {}  # the most important first
+        if recipe.data.dev is not None:
+            self.dev[MAIN_DEV] = self._scored(recipe.data.dev, ("data", "dev"), languages, only)
+        for task in self.tasks:
+            if task.section.dev is not None:
+                own = dataclasses.asdict(task.section.languages or recipe.languages)
+                self.dev[task.name] = self._scored(task.section.dev, ("tasks", task.name, "dev"), own, task)
         self.test = {
-            name: self._reader()(fields, ("data", "test", name), languages) for name, fields in recipe.data.test.items()
+            name: self._scored(fields, ("data", "test", name), languages, only)
+            for name, fields in recipe.data.test.items()
         }
+
+    def _scored(
+        self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], task: TaskCorpora | None
+    ) -> Spec:
+        """A development or test set: text where it is of a task on text, else pairs."""
+        if task is not None and task.texts:
+            return self.text_spec(fields, at, languages, task.objective.key.side)
+        return self.pair_spec(fields, at, languages)
 
     def _task(self, number: int, name: str, section: TaskSection) -> TaskCorpora:
         recipe = self.recipe
         languages = dataclasses.asdict(section.languages or recipe.languages)
         at = ("data", "train") if recipe.tasks is None else ("tasks", name, "data")
-        said = ("objective",) if recipe.tasks is None else ("tasks", name, "objective")
-        objective = read_objective(section.objective, str(recipe.path), said)
-        many = section.data if isinstance(section.data, list) else [section.data]
+        its_key = ("objective",) if recipe.tasks is None else ("tasks", name, "objective")
+        objective = read_objective(section.objective, str(recipe.path), its_key)
         seed = seed_of(recipe.seed, number)
         if objective.key.reads == "text":
-            texts = [self.text_spec(fields, at, languages, objective.key.side) for fields in many]
+            texts = [self.text_spec(fields, at, languages, objective.key.side) for fields in corpora_of(section)]
             languages = {"text": "+".join(dict.fromkeys(str(spec.language) for spec in texts))}
             return TaskCorpora(name, section, languages, objective, seed, texts=texts)
-        pairs = [self.pair_spec(fields, at, languages) for fields in many]
+        pairs = [self.pair_spec(fields, at, languages) for fields in corpora_of(section)]
         try:
             check_ratios(pairs, recipe.data.temperature)
         except UserError as error:
             raise UserError(f"{recipe.path}: {'.'.join(at)}: {error}") from error
         return TaskCorpora(name, section, languages, objective, seed, pairs)
-
-    def _reader(self) -> Callable[..., CorpusSpec | TextSpec]:
-        """What data.dev and data.test hold: pairs, or text where data.train is text."""
-        task = self.tasks[0]
-        alone = self.recipe.tasks is None and task.texts
-        return self._text_reader(task) if alone else self.pair_spec
-
-    def _text_reader(self, task: TaskCorpora) -> Callable[..., TextSpec]:
-        return functools.partial(self.text_spec, usual=task.objective.key.side)
-
-    def _dev(self) -> dict[str, CorpusSpec | TextSpec]:
-        """Name -> development set, the most important first."""
-        specs: dict[str, CorpusSpec | TextSpec] = {}
-        if self.recipe.data.dev is not None:
-            languages = dataclasses.asdict(self.recipe.languages)
-            specs[MAIN_DEV] = self._reader()(self.recipe.data.dev, ("data", "dev"), languages)
-        for task in self.tasks:
-            if task.section.dev is not None:
-                read: Callable[..., CorpusSpec | TextSpec]
-                read = self._text_reader(task) if task.texts else self.pair_spec
-                languages = dataclasses.asdict(task.section.languages or self.recipe.languages)
-                specs[task.name] = read(task.section.dev, ("tasks", task.name, "dev"), languages)
-        return specs
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
         """A corpus of pairs; one that names no languages is of these."""
@@ -131,23 +161,16 @@ class RecipeCorpora:
             manifest = read_manifest(find_synthetic(spec.synthetic, self.root))
             self.manifests[spec.synthetic] = manifest
             spec = dataclasses.replace(spec, tag=manifest.tag if spec.tag is None else spec.tag)
-        self._check_tag(spec.tag, at)
+        tokenizer = self.recipe.tokenizer
+        if spec.tag and tokenizer.path is None and spec.tag not in tokenizer.tags:
+            raise UserError(
+                f"{self.recipe.path}: {'.'.join(at)}: the tokenizer will have no token {spec.tag}, which is to stand "
+                f"before the sources: add tokenizer: {{tags: ['{spec.tag}']}}, or say tag: '' for none."
+            )
         return dataclasses.replace(spec, languages=spec.languages or languages)
 
-    def _check_tag(self, tag: str | None, at: tuple[str, ...]) -> None:
-        tokenizer = self.recipe.tokenizer
-        if tag and tokenizer.path is None and tag not in tokenizer.tags:
-            raise UserError(
-                f"{self.recipe.path}: {'.'.join(at)}: the tokenizer will have no token {tag}, which is to stand before "
-                f"the sources: add tokenizer: {{tags: ['{tag}']}}, or say tag: '' for none."
-            )
-
     def text_spec(
-        self,
-        fields: dict[str, Any],
-        at: tuple[str, ...],
-        languages: dict[str, str],
-        usual: TextSide | None = None,
+        self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
     ) -> TextSpec:
         """Text of one language; its side unless told is the one that the language is of, or without that `usual`."""
         spec = build(TextSpec, fields, str(self.recipe.path), at)
@@ -169,14 +192,10 @@ class RecipeCorpora:
         column = ("source", "target").index(side)
         for task in self.tasks:
             for pairs in task.pairs:
-                report = FilterReport()
-                yield from (pair[column] for pair in filtered_pairs(pairs, self.root, self.filter, report))
-                self._check_something_left(pairs, report)
+                yield from (pair[column] for pair in self._passing(pairs))
             for text in task.texts:
-                report = FilterReport()
                 if text.side == side:
-                    yield from filtered_text(text, self.root, self.filter.of_text(), report)
-                    self._check_something_left(text, report)
+                    yield from self._passing(text)
 
     def languages(self) -> list[str]:
         """All languages of the tasks, each once, in their order."""
@@ -193,21 +212,24 @@ class RecipeCorpora:
                     name = (pairs.files or {}).get(side) or repr(pairs)
                     if (pairs.languages or {}).get(side) == language and name not in read:
                         read.add(name)
-                        report = FilterReport()
-                        passed = filtered_pairs(pairs, self.root, self.filter, report)
-                        yield from (pair[column] for pair in passed)
-                        self._check_something_left(pairs, report)
+                        yield from (pair[column] for pair in self._passing(pairs))
             for text in task.texts:
                 if text.language == language:
-                    yield from filtered_text(text, self.root, self.filter.of_text(), FilterReport())
+                    yield from self._passing(text)
 
-    def _check_something_left(self, spec: CorpusSpec | TextSpec, report: FilterReport) -> None:
+    def _passing(self, spec: Spec) -> Iterator[Any]:
+        """The pairs or sentences of a corpus that pass the filters. Raises: UserError, at the end, where none does."""
+        report = FilterReport()
+        if isinstance(spec, CorpusSpec):
+            what = "pair"
+            yield from filtered_pairs(spec, self.root, self.filter, report)
+        else:
+            what = "sentence"
+            yield from filtered_text(spec, self.root, self.filter.of_text(), report)
         if not report.kept:
-            what = "pair" if isinstance(spec, CorpusSpec) else "sentence"
             raise UserError(f"{spec}: no {what} is left. Relax data.filters.\n{report.table(f'{what}s')}")
 
 
-Tell = Callable[[str], None]
 ACCOUNT = "init_from.json"  # in the run's folder
 
 
@@ -222,6 +244,12 @@ class RawPairs:
     target_language: str | None = None  # what a multilingual model is asked for
     source_language: str | None = None
 
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """What a model of several languages is told."""
+        names = {"target_language": self.target_language}
+        return {**names, "source_language": self.source_language} if self.source_language else names
+
 
 class Preparation:
     """Makes the parts of a run from a recipe. Files are kept in the run's folder `output`, and used again.
@@ -229,7 +257,7 @@ class Preparation:
     Raises: UserError naming the field, when it is made.
     """
 
-    def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Tell) -> None:
+    def __init__(self, recipe: Recipe, data: Path, output: Path, tell: Callable[[str], None]) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
         self.corpora = RecipeCorpora(recipe, data)
 
@@ -245,33 +273,38 @@ class Preparation:
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
-        if not folder.is_dir() and (given is not None or self._one_for_each_language()):
+        if not folder.is_dir():
+            one_for_each = not settings.joint and speaks_many(self.recipe, self.root)
             with atomic_folder(folder) as new:
-                self._tokenizers_of_languages({} if given is None else given.each).save(new)
-        elif not folder.is_dir():
-            sides = "both sides" if settings.joint else "each side"
-            self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {sides}")
-            with atomic_folder(folder) as new:
-                save_tokenizers(new, *self._train_tokenizers())
+                if given is not None or one_for_each:
+                    self._tokenizers_of_languages({} if given is None else given.each).save(new)
+                else:
+                    save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _one_for_each_language(self) -> bool:
-        return not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
+    def _train_tokenizer(self, lines: Iterator[str], codes: Sequence[str]) -> Any:
+        settings = self.recipe.tokenizer
+        return train_tokenizer(
+            lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback, tags=settings.tags
+        )
+
+    def _tell_of_training(self, what: str) -> None:
+        settings = self.recipe.tokenizer
+        self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
 
     def _tokenizers_of_languages(self, given: Mapping[str, Any]) -> Tokenizers:
         """One for each language of the tasks: those given, and newly trained ones for the others."""
-        settings, each = self.recipe.tokenizer, dict(given)
+        each = dict(given)
         for language in self.corpora.languages():
             if language not in each:
-                self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {language}")
-                lines = self.corpora.texts_of(language)
-                each[language] = train_tokenizer(
-                    lines, settings.kind, settings.vocab_size, [], settings.byte_fallback, tags=settings.tags
-                )
+                self._tell_of_training(language)
+                each[language] = self._train_tokenizer(self.corpora.texts_of(language), [])
         return Tokenizers.of_languages(each)
 
-    def _train_tokenizers(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
+    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
+        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
         settings, languages = self.recipe.tokenizer, dataclasses.asdict(self.recipe.languages)
+        self._tell_of_training("both sides" if settings.joint else "each side")
         processing = {
             side: build(
                 TextProcessing,
@@ -285,15 +318,11 @@ class Preparation:
         def texts(side: TextSide) -> Iterator[str]:
             return map(processing[side].apply, self.corpora.texts(side))
 
-        def train(lines: Iterator[str]) -> Any:
-            codes = settings.languages
-            return train_tokenizer(
-                lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback, tags=settings.tags
-            )
-
         if settings.joint:
-            return train(itertools.chain(texts("source"), texts("target"))), None, processing
-        return train(texts("source")), train(texts("target")), processing
+            both = itertools.chain(texts("source"), texts("target"))
+            return self._train_tokenizer(both, settings.languages), None, processing
+        source, target = (self._train_tokenizer(texts(side), settings.languages) for side in ("source", "target"))
+        return source, target, processing
 
     # Data
 
@@ -303,23 +332,27 @@ class Preparation:
 
     def _training_set(self, task: TaskCorpora, tokenizers: Tokenizers) -> EncodedSet:
         parts, data = [], self.recipe.data
-        specs: Sequence[CorpusSpec | TextSpec] = task.specs
-        for number, spec in enumerate(specs):
+        for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
             part = self.encode(name, spec, tokenizers, self.corpora.filter, data.max_length)
             self.tell(f"{spec}\n{part.report.table(part.unit)}")
             parts.append(part)
         if task.texts:
-            return Corpora(parts, [spec.weight for spec in specs], data.temperature, task.seed)
+            return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)
         chosen, weights = at_ratios(parts, task.pairs, task.seed)
-        return self._changed(
-            Corpora(chosen, weights, data.temperature, task.seed), tokenizers, task.seed, task.languages
-        )
+        corpora = Corpora(chosen, weights, data.temperature, task.seed)
+        if not data.bpe_dropout:
+            return corpora
+        tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
+        source = BPEDropout(tokenizers.source, data.bpe_dropout)
+        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
+        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
+        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, task.seed, data.max_length)
 
     def encode(
         self,
         name: str,
-        spec: CorpusSpec | TextSpec,
+        spec: Spec,
         tokenizers: Tokenizers,
         pair_filter: PairFilter | None = None,
         max_length: int | None = None,
@@ -331,17 +364,6 @@ class Preparation:
             return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
         return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
-    def _changed(self, corpora: Corpora, tokenizers: Tokenizers, seed: int, languages: dict[str, str]) -> EncodedSet:
-        """The pairs, cut anew by BPE-dropout where `data` says so."""
-        data = self.recipe.data
-        if not data.bpe_dropout:
-            return corpora
-        tokenizers = tokenizers.between(languages["source"], languages["target"])
-        source = BPEDropout(tokenizers.source, data.bpe_dropout)
-        target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)
-        self.tell(f"cutting words for BPE-dropout {data.bpe_dropout:g}")
-        return Resegmented(corpora, source, target, data.bpe_dropout_epochs, seed, data.max_length)
-
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
         """Of all encoded training corpora in order; of several tasks with the tasks' names."""
         prefix = "" if self.recipe.tasks is None else "{}: "
@@ -351,9 +373,8 @@ class Preparation:
         """Of each training corpus what the recipe says, what was read, kept and dropped; and whose of several tasks."""
         reports = []
         for task in self.corpora.tasks:
-            fields = task.section.data if isinstance(task.section.data, list) else [task.section.data]
             named = {} if self.recipe.tasks is None else {"task": task.name}
-            for corpus, part in zip(fields, sets[task.name].parts):
+            for corpus, part in zip(corpora_of(task.section), sets[task.name].parts):
                 of_manifest = self.corpora.manifests.get(str(corpus.get("synthetic")))
                 more = {"used": len(part), "synthetic": of_manifest.summary()} if of_manifest else {}
                 reports.append({**named, "corpus": corpus, **part.report.to_dict(), **more})
@@ -361,16 +382,11 @@ class Preparation:
 
     def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:
         """The tasks, their objectives made for this model."""
-        return [
-            Task(
-                sets[task.name],
-                self.objective(task, model, tokenizers),
-                task.section.share,
-                task.name,
-                task.languages,
-            )
-            for task in self.corpora.tasks
-        ]
+        tasks = []
+        for task in self.corpora.tasks:
+            objective = self.objective(task, model, tokenizers)
+            tasks.append(Task(sets[task.name], objective, task.section.share, task.name, task.languages))
+        return tasks
 
     def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
         """A task's objective, made for a model. Raises: UserError naming the task."""
@@ -389,17 +405,15 @@ class Preparation:
         metrics = [dev.metric(name, lowercase) for name in self.recipe.evaluation.metrics]
         return [self._dev_set(name, spec, tokenizers, metrics) for name, spec in self.corpora.dev.items()]
 
-    def _dev_set(
-        self, name: str, spec: CorpusSpec | TextSpec, tokenizers: Tokenizers, metrics: list[dev.Metric]
-    ) -> dev.DevSet:
+    def _dev_set(self, name: str, spec: Spec, tokenizers: Tokenizers, metrics: list[dev.Metric]) -> dev.DevSet:
         encoded = self.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
         if isinstance(spec, TextSpec) or not translates(self.recipe, name):
             return dev.DevSet(encoded, name=name)
-        raw, named = self.raw(name, spec), spec.languages or {}
+        raw, languages = self.raw(name, spec), spec.languages or {}
         return dev.DevSet(
             encoded,
             raw.references,
-            tokenizers.between(named.get("source"), named.get("target")).decode_target,
+            tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
             metrics,
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,
@@ -408,8 +422,13 @@ class Preparation:
             languages=spec.languages,
         )
 
-    def raw(self, name: str, spec: CorpusSpec) -> RawPairs:
-        """A development or test set as it is."""
+    def raw(self, name: str, spec: Spec) -> RawPairs:
+        """A development or test set as it is; of text of one language the sentences are the sources."""
+        if isinstance(spec, TextSpec):
+            texts = list(read_text(spec, self.root))
+            if not texts:
+                raise UserError(f"{spec}: no sentences; data.{name} needs some.")
+            return RawPairs(name, texts, [], str(spec.language))
         pairs = list(read_pairs(spec, self.root))
         if not pairs:
             raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
@@ -425,18 +444,8 @@ class Preparation:
         )
 
     def test_sets(self) -> list[RawPairs]:
-        """All test sets; of text of one language the sentences are the sources, and there are no references."""
-        return [
-            self.raw(name, spec) if isinstance(spec, CorpusSpec) else self.raw_text(name, spec)
-            for name, spec in self.corpora.test.items()
-        ]
-
-    def raw_text(self, name: str, spec: TextSpec) -> RawPairs:
-        """A test set of text of one language as it is."""
-        texts = list(read_text(spec, self.root))
-        if not texts:
-            raise UserError(f"{spec}: no sentences; data.{name} needs some.")
-        return RawPairs(name, texts, [], str(spec.language))
+        """All test sets; those of text of one language have no references."""
+        return [self.raw(name, spec) for name, spec in self.corpora.test.items()]
 
     def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
         """A test set, encoded."""
@@ -466,10 +475,9 @@ class Preparation:
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
         """The Auto class of the model that the tasks train (model_making.py)."""
-        translated = any(
-            isinstance(spec, CorpusSpec) for spec in [*self.corpora.dev.values(), *self.corpora.test.values()]
-        )
-        return auto_class(self.recipe, [task.objective for task in self.corpora.tasks], config, translated)
+        scored = [*self.corpora.dev.values(), *self.corpora.test.values()]
+        parts = {CLASSES[task.objective.name].whole_model for task in self.corpora.tasks}
+        return auto_class(self.recipe, parts, config, any(isinstance(spec, CorpusSpec) for spec in scored))
 
     def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         """The model's config for tokenizers of these sizes and ids (model_making.py)."""
@@ -477,11 +485,6 @@ class Preparation:
         if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
             config.tie_projection = True
         return config
-
-    def check_sources(self) -> None:
-        """Refuse folders of `init_from` that no weights can be taken from."""
-        if self.recipe.init_from is not None:
-            check_sources(read_sources(self.recipe.init_from), self.root, str(self.recipe.path))
 
     def initialise(self, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         """Put the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
+import transformers
+from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import PrinterCallback
@@ -28,17 +30,22 @@ from transformers.utils import logging as transformers_logging
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import Results, read_results
+from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
+from hf_mlnmt.evaluation.perplexity import perplexity
+from hf_mlnmt.evaluation.scores import with_arrow
+from hf_mlnmt.files import write_text
 from hf_mlnmt.generation.back_translation import Watcher
-from hf_mlnmt.made_from import Changes
-from hf_mlnmt.model_folder import RESULTS
+from hf_mlnmt.made_from import Changes, MadeFrom, digest
+from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
 from hf_mlnmt.recipe.checks import check_budget
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
+from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.training.arguments import (
     computes_bfloat16,
     higher_is_better,
+    precision,
     remark,
     schedule,
     tracking_in,
@@ -56,10 +63,10 @@ from hf_mlnmt.training.callbacks import (
 )
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
+from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.preflight import check_before, doubts_about_rows
-from hf_mlnmt.training.preparation import EncodedSet, Preparation, measured_by
+from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
 from hf_mlnmt.training.rounds import Rounds, read_rounds
-from hf_mlnmt.training.scoring import Scoring, best_and_average, facts_of, score_texts, table_of
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import find_recipe
@@ -166,6 +173,12 @@ class Run:
         """A warning for the user, in yellow, from one process only."""
         self.tell(text, "yellow")
 
+    def warn_of(self, warnings: Iterable[str]) -> None:
+        """The same of each; other processes do not look for them."""
+        if self.is_main:
+            for warning in warnings:
+                self.warn(warning)
+
 
 def train_in_folder(run: Run, dry_run: bool) -> Results | None:
     """`train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
@@ -208,7 +221,7 @@ def dry_run_of_one(run: Run) -> None:
     with folder.temporary() as output:
         run = dataclasses.replace(run, output=output)
         preparation = Preparation(run.recipe, run.data, run.output, run.tell)
-        _warn_before(run, preparation)
+        run.warn_of(check_before(preparation, run.processes.num_processes))
         data = make_data(run, preparation)
         training = make_model(run, preparation, data)
         preparation.initialise(training.trainer.model, data.tokenizers)
@@ -238,18 +251,12 @@ def check(run: Run, preparation: Preparation) -> Start:
             run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
         finished = folder.is_finished(run.output, changes, preparation.test_sets)
         if not finished:
-            _warn_before(run, preparation)
+            run.warn_of(check_before(preparation, run.processes.num_processes))
             folder.clean(run.output)
             folder.keep_recipe(run.output, run.recipe, run.command)
     if run.processes.num_processes > 1:
         (finished,) = broadcast_object_list([finished])
     return Start(finished, changes)
-
-
-def _warn_before(run: Run, preparation: Preparation) -> None:
-    if run.is_main:
-        for warning in check_before(preparation, run.processes.num_processes):
-            run.warn(warning)
 
 
 # Data
@@ -405,6 +412,10 @@ class Trained:
     steps: Sequence[int]
     best: int
 
+    def averaged(self) -> dict[str, list[int]]:
+        """The steps whose weights are averaged in each of the models that are left."""
+        return {"best": [self.best], "average": list(self.steps)}
+
 
 def end_of_training(run: Run, training: Training) -> Trained:
     """What is in the checkpoints of a training that is at its end."""
@@ -424,9 +435,23 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
 
 
 def average(run: Run, training: Training, trained: Trained) -> dict[str, Path]:
-    """The best and the average model as complete folders, by their names."""
+    """Write the best and the average model as complete folders, unless they are there as they would be; by their names.
+
+    Raises: UserError for a checkpoint that is not whole.
+    """
     generation = getattr(training.trainer.model, "generation_config", None)
-    return best_and_average(run.saved, trained.steps, trained.best, run.output, generation)
+    saved_at = {step: run.saved / f"checkpoint-{step}" for step in [*trained.steps, trained.best]}
+    for path in saved_at.values():
+        if problem := checkpoints.what_is_wrong(path):
+            raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
+    made, models = folder.made_from(run.output), {}
+    for name, steps in trained.averaged().items():
+        weights_of, models[name] = [saved_at[step] for step in steps], run.output / name
+        product, made_of = f"model/{name}", folder.digest_of_model(weights_of, generation)
+        if not (models[name] / WEIGHTS).is_file() or not made.same(product, made_of):
+            checkpoints.write_model(models[name], weights_of[-1], weights_of, generation)
+            made.note(product, made_of)
+    return models
 
 
 def score(
@@ -434,12 +459,10 @@ def score(
 ) -> Results:
     """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
     tests = preparation.test_sets()
-    reports = preparation.reports(data.training_sets)
-    facts = facts_of(run.recipe, trained.state, training.trainer, reports, run.command)
+    facts = _facts(run, trained.state, training.trainer, preparation.reports(data.training_sets))
     if account := preparation.account():
         facts["init_from"] = account
-    made = folder.made_from(run.output)
-    steps = {"best": [trained.best], "average": list(trained.steps)}
+    made, steps = folder.made_from(run.output), trained.averaged()
     scoring = Scoring(run.output, made, run.tell)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {
@@ -456,6 +479,161 @@ def score(
         run.console.print(table_of(results))
     run.tell(f"models: {models['average']} and {models['best']}; results, curves and translations lie beside them")
     return results["average"]
+
+
+def _facts(
+    run: Run, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What a results file says of a training; `train` is what was read of each training corpus."""
+    recipe, meter, content = run.recipe, state["meter"], run.recipe.to_dict()
+    seconds = max(meter["seconds"], 1e-9)
+    return {
+        "data": {"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
+        "seed": recipe.seed,
+        "budget": {
+            "steps": state["global_step"],
+            "epochs": round(state["epoch"], 3),
+            "seconds": round(meter["seconds"], 1),
+            # The meter is the main process's; the others do as much.
+            "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
+            "target_tokens": meter["tokens"],
+            "processes": trainer.args.world_size,
+            "device": str(trainer.args.device),
+            "precision": precision(trainer.args),
+        },
+        "command": run.command,
+        "parameters": lasting_parameters(trainer.model),
+        "steps_per_second": round(state["global_step"] / seconds, 3),
+        "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
+        "decoding": content["decoding"],
+        "languages": content["languages"],
+        "dev": [entry for entry in state["log_history"] if "eval_loss" in entry],
+        "recipe": content,
+    }
+
+
+class Scoring:
+    """Translates and scores the test sets with one model after the other; what is unchanged is not done again.
+
+    Args:
+        output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
+        tell: hears what is being done.
+    """
+
+    def __init__(self, output: Path, made: MadeFrom, tell: Callable[[str], None]) -> None:
+        self.output, self.made, self.tell = output, made, tell
+
+    def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
+        """Write model/results.json: every test set under both protocols.
+
+        facts: the other fields of `Results`, and further ones for the end of the file.
+        """
+        file = model / RESULTS
+        before = read_results(file) if file.is_file() else None
+        known = {field.name for field in dataclasses.fields(Results)}
+        extra = {key: value for key, value in facts.items() if key not in known}
+        results = Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
+        for test in tests:
+            outputs = self._outputs(model, test)
+            product = f"scores/{test.name}.{model.name}"
+            made_of = digest(outputs, test.references, test.language, versions())
+            if before is not None and self.made.same(product, made_of) and test.name in before.scores:
+                results.scores[test.name] = before.scores[test.name]
+                results.outputs[test.name] = before.outputs[test.name]
+            else:
+                results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
+            results.write(file)
+            self.made.note(product, made_of)
+        return results
+
+    def _outputs(self, model: Path, test: RawPairs) -> list[str]:
+        """The translations: those of before if nothing that they depend on changed."""
+        from hf_mlnmt.generation import TranslationPipeline
+
+        kept = self.output / "translations" / f"{test.name}.{model.name}.{test.language}"
+        made_of = self.made.digests.get(f"model/{model.name}")
+        made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
+        if kept.is_file():
+            outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
+            if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
+                return outputs
+        self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
+        translate = TranslationPipeline.from_pretrained(str(model))
+        options = {name: language for name, language in test.asked.items() if language}
+        if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
+            options = {"target_language": test.language}
+        outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
+        write_text(kept, "".join(line + "\n" for line in outputs))
+        self.made.note(f"translations/{kept.name}", digest(made_of, outputs))
+        return outputs
+
+
+def table_of(results: Mapping[str, Results]) -> Table:
+    """One row for each model and test set, with the scores of both protocols; signatures are in the results files."""
+    scored = dict.fromkeys(
+        (protocol, metric)
+        for each in results.values()
+        for protocols in each.scores.values()
+        for protocol, metrics in protocols.items()
+        for metric in metrics
+    )
+    rows = []
+    for test in dict.fromkeys(test for each in results.values() for test in each.scores):
+        for model, each in results.items():
+            scores = each.scores.get(test, {})
+            cells = [scores.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in scored]
+            rows.append([test, model, *("" if score is None else f"{score:.2f}" for score in cells)])
+    numbers = [Number(f"{protocol}\n{with_arrow(metric)}") for protocol, metric in scored]
+    return Table(["test set", "model", *numbers], rows, "scores", CAPTION)
+
+
+CAPTION = (
+    "cased: detokenised text as it is, sacreBLEU 13a; classic: lower-cased, Moses-normalised and -tokenised. "
+    "95 % intervals and signatures: results.json."
+)
+
+COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
+
+
+def score_texts(
+    models: Mapping[str, Path],
+    results: Mapping[str, Results],
+    objective: Objective,
+    tokenizers: Tokenizers,
+    tests: Sequence[RawPairs],
+    encode: Callable[[str], Any],
+) -> Table:
+    """Write the key "perplexity" of each model's results.json: test set -> its numbers. Returns them as a table.
+
+    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
+
+    Args:
+        models, results: of each finished model.
+        objective: that they were trained with.
+        encode: the encoded test set of a name.
+    """
+    rows = []
+    for name, path in models.items():
+        auto_class = auto_class_of(path)
+        model = load_model(path, getattr(transformers, auto_class)).eval()
+        measured: dict[str, dict[str, float]] = {}
+        for test in tests:
+            if auto_class == "AutoModelForCausalLM":
+                measured[test.name] = perplexity(model, tokenizers, test.sources).to_dict()
+            else:
+                dev_set = DevSet(encode(test.name), objective=objective.measured())
+                loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
+                measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
+            rows.append((test.name, name, measured[test.name]))
+        results[name].extra["perplexity"] = measured
+        results[name].write(path / RESULTS)
+    shown = [column for column in COLUMNS if any(column in numbers for _, _, numbers in rows)]
+    cells = [
+        [test, name, *(f"{numbers[column]:.3f}" if column in numbers else "" for column in shown)]
+        for test, name, numbers in rows
+    ]
+    header = ["test set", "model", *(Number(column.replace("_", " ")) for column in shown)]
+    return Table(header, sorted(cells), "perplexity")
 
 
 # Rounds

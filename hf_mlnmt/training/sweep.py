@@ -79,14 +79,14 @@ def plan(
     if order not in ("values", "seeds"):
         raise UserError(f"--order {order}: expected values or seeds.")
     axes = _axes(over)
-    found = [find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)]
-    stems = [read_recipe(path, [*own, *settings]).stem for path, own in found]
+    files = [find_recipe(recipe, system) for recipe in recipes for system in systems or (None,)]
+    stems = [read_recipe(path, [*own, *settings]).stem for path, own in files]
     _check_once(stems, "recipe")
     _check_once([str(seed) for seed in seeds or ()], "seed")
     points = [dict(zip(axes, values)) for values in product(*axes.values())]
     jobs = [
         _job(path, stem, point, seed, [*own, *settings], list(axes))
-        for (path, own), stem in zip(found, stems, strict=True)
+        for (path, own), stem in zip(files, stems, strict=True)
         for point in points
         for seed in seeds or [None]  # type: ignore[list-item]
     ]

@@ -1,7 +1,7 @@
 """A training is a list of tasks: a training set, an objective and a share of the batches each.
 
-Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). From there to the
-batches of one process: which examples, in which order, collated by whom (`task_sampler`, `task_loader`).
+Which task comes when follows from the shares, which hold exactly, and from the seed (`Rotation`). `task_sampler` says
+which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.
 """
 
 from __future__ import annotations
@@ -71,17 +71,11 @@ def active(tasks: Task | Sequence[Task]) -> list[Task]:
     return with_share
 
 
-def check_needs(tasks: Sequence[Task], model: nn.Module) -> None:
-    """Refuse a model that an objective cannot train.
+def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
+    """Refuse a model that the objective of the task `name` cannot train.
 
     Raises: UserError naming the task, the objective and what the model lacks.
     """
-    for task in tasks:
-        check_needs_of(task.name, task.objective, model)
-
-
-def check_needs_of(name: str, objective: Objective, model: nn.Module) -> None:
-    """The same for one task's objective."""
     for need in objective.needs:
         if not need.met(model):
             raise UserError(
@@ -90,11 +84,11 @@ def check_needs_of(name: str, objective: Objective, model: nn.Module) -> None:
             )
 
 
-# Heads: what an objective owns is a part of the model while it is trained, and is left behind at the end.
-
-
 def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
-    """Make the objectives' heads a part of the model: trained, moved and saved in checkpoints with it."""
+    """Make the objectives' heads a part of the model: trained, moved and saved in checkpoints with it.
+
+    The finished model is without them (`is_head`).
+    """
     heads: dict[str, nn.Module] = {}
     for task in tasks:
         head = task.objective.head
@@ -105,7 +99,7 @@ def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
 
 
 def is_head(name: str) -> bool:
-    """Whether a parameter, by its name in the model in training, is left behind."""
+    """Whether this is the name of a head's parameter, in the model in training."""
     return name.startswith(f"{HEADS}.")
 
 
@@ -157,9 +151,7 @@ def seed_of(seed: int, number: int) -> int:
 
 
 class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
-    """The batches of one process over all tasks: lists of (number of the task, index of the example, epoch).
-
-    The epoch is the task's own.
+    """The batches of one process over all tasks: lists of (number of the task, index of the example, the task's epoch).
 
     A batch is of one task, and all processes are at the same task at the same time. Each task goes through its own
     epochs, one batch of its sampler after the other (a batch a process at each of the task's places). An epoch of the
@@ -230,25 +222,22 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
     samplers = []
     for number, task in enumerate(tasks):
         try:
-            samplers.append(_sampler(task, batches, seed_of(seed, number), args))
+            sampler = TokenBatchSampler(
+                task.data.source_lengths,
+                task.data.target_lengths,
+                batches.tokens,
+                batches.side,
+                seed=seed_of(seed, number),
+                world_size=args.world_size,
+                rank=args.process_index,
+                accumulation=args.gradient_accumulation_steps,
+                max_sentences=batches.max_sentences,
+                choose=task.data.choose,
+            )
         except UserError as error:
             raise error if len(tasks) == 1 else UserError(f"task '{task.name}': {error}") from error
+        samplers.append(sampler)
     return TaskBatchSampler(samplers, Rotation([task.share for task in tasks], seed))
-
-
-def _sampler(task: Task, batches: Batches, seed: int, args: TrainingArguments) -> TokenBatchSampler:
-    return TokenBatchSampler(
-        task.data.source_lengths,
-        task.data.target_lengths,
-        batches.tokens,
-        batches.side,
-        seed=seed,
-        world_size=args.world_size,
-        rank=args.process_index,
-        accumulation=args.gradient_accumulation_steps,
-        max_sentences=batches.max_sentences,
-        choose=task.data.choose,
-    )
 
 
 class EpochLoader(DataLoader):

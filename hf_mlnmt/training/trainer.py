@@ -10,10 +10,9 @@ import contextlib
 import json
 import logging
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
-from hf_mlnmt.training.objectives import Batch
+from hf_mlnmt.training.objectives import Batch, Losses
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     Batches,
@@ -55,9 +54,7 @@ class TaskLosses(nn.Module):
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
 
-    def forward(
-        self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """The loss of a task's batch and its named parts, see `Objective.loss`."""
         return self.objectives[task].loss(self.model, batch, num_items_in_batch)
 
@@ -89,21 +86,6 @@ class NamedLosses:
         sums, steps = self._sums, self._steps
         self._sums, self._steps = {}, {}
         return {name: total(sums[name]).item() / len(steps[name]) for name in sorted(sums)}
-
-
-def items_of_step(
-    tasks: Iterable[Task], batches: Sequence[Mapping[str, Any]], gather: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """Task -> its items in these batches; `gather` adds up over the processes."""
-    objectives = {task.name: task.objective for task in tasks}
-    counts: dict[str, Tensor] = {}
-    for name, batch in map(split, batches):
-        items = objectives[name].items(batch)
-        counts[name] = counts[name] + items if name in counts else items
-    return {name: gather(items) for name, items in counts.items()}
-
-
-FILE = "meter.json"
 
 
 class Meter:
@@ -156,12 +138,12 @@ class Meter:
         """Write the totals, and by how many processes, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
-        write_json(folder / FILE, {**totals, "processes": processes})
+        write_json(folder / checkpoints.METER, {**totals, "processes": processes})
 
     def load(self, folder: Path, step: int) -> None:
         """Go on from the totals of a checkpoint folder, written at `step`; without them, from zero."""
         with contextlib.suppress(FileNotFoundError):
-            totals = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            totals = json.loads((folder / checkpoints.METER).read_text(encoding="utf-8"))
             self.seconds, self.cpu_seconds = totals["seconds"], totals["cpu_seconds"]
             self.tokens = totals["tokens"]
         self._last = self._now(step)
@@ -236,14 +218,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        self.tasks, self.batches, self.schedule, self.save_extras = (
-            active(tasks),
-            batches or Batches(),
-            schedule,
-            save_extras,
-        )
+        self.tasks, self.batches = active(tasks), batches or Batches()
+        self.schedule, self.save_extras = schedule, save_extras
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
-        check_needs(self.tasks, model)
+        for task in self.tasks:
+            check_needs(task.name, task.objective, model)
         attach_heads(model, self.tasks)
         if args.ddp_find_unused_parameters is None:
             args.ddp_find_unused_parameters = len(self.tasks) > 1
@@ -282,11 +261,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Loss
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: Batch,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The task's loss. Gradients are averaged over processes, so each one's part is multiplied back.
 
@@ -308,17 +283,18 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
-        """Each task's items of the step, which are counted on the way: of all processes, or of this one alone."""
-
-        def gather(items: Tensor) -> Tensor:
-            items = items.to(device)
-            together = self.args.average_tokens_across_devices and self.args.world_size > 1
-            return self.accelerator.reduce(items, "sum") if together else items
-
-        items = items_of_step(self.tasks, batch_samples, gather)
-        for count in items.values():
-            self.meter.add(count.sum())
-        return items
+        """Task -> its items in the step's batches, of all processes or of this one alone; the meter counts them."""
+        objectives = {task.name: task.objective for task in self.tasks}
+        counts: dict[str, Tensor] = {}
+        for name, batch in map(split, batch_samples):
+            items = objectives[name].items(batch)
+            counts[name] = counts[name] + items if name in counts else items
+        counts = {name: items.to(device) for name, items in counts.items()}
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            counts = {name: self.accelerator.reduce(items, "sum") for name, items in counts.items()}
+        for items in counts.values():
+            self.meter.add(items.sum())
+        return counts
 
     def floating_point_ops(self, inputs: Batch) -> int:
         """6 x parameters x source tokens; the stock one counts the parameters anew at every step."""
@@ -454,7 +430,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         for callback in [*self.callback_handler.callbacks, self.control]:
             if isinstance(callback, ExportableState):
                 saved[type(callback).__name__] = callback.state()
-        self.state.save_to_json(os.path.join(folder, "trainer_state.json"))
+        self.state.save_to_json(str(folder / checkpoints.STATE))
         self.meter.save(folder, self.args.world_size)
 
     def _rotate(self, run: Path) -> None:

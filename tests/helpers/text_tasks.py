@@ -25,7 +25,7 @@ from hf_mlnmt import fuse
 from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training import Task, Translation
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionTrellis
-from hf_mlnmt.training.text_objectives import (
+from hf_mlnmt.training.objectives import (
     DecoderLanguageModel,
     Distortion,
     EncoderCloze,

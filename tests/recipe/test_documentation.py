@@ -14,7 +14,7 @@ import yaml
 from hf_mlnmt.keys import keys_of
 from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown
 from hf_mlnmt.recipe.schema import OBJECTIVES, Recipe
-from hf_mlnmt.training.objective_making import MAKERS
+from hf_mlnmt.training.preparation import CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(json_schema())
@@ -96,8 +96,8 @@ def test_every_key_has_a_sentence():
 
 
 def test_what_is_said_of_an_objective_holds_for_its_class():
-    assert OBJECTIVES.keys() == MAKERS.keys()
-    for name, (kind, _) in MAKERS.items():
+    assert OBJECTIVES.keys() == CLASSES.keys()
+    for name, kind in CLASSES.items():
         assert OBJECTIVES[name].translates == kind.translates
 
 

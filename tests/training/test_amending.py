@@ -223,7 +223,7 @@ def test_an_amendment_that_was_interrupted(finished, data, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_mlnmt.training.scoring.score_protocols", kill)
+        patch.setattr("hf_mlnmt.training.run.score_protocols", kill)
         with pytest.raises(KeyboardInterrupt):
             run(recipe, data, output, settings=["decoding.beams=3"])
     assert not (output / "results.json").exists()

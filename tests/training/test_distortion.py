@@ -7,7 +7,7 @@ import pytest
 
 from hf_mlnmt import UserError
 from hf_mlnmt.recipe.schema import DistortionSettings
-from hf_mlnmt.training.text_objectives import Distortion
+from hf_mlnmt.training.objectives import Distortion
 
 SPECIAL, MASK, VOCABULARY = np.arange(5), 4, 60
 

@@ -17,6 +17,7 @@ from reference.fusion import every_sequence, k_token_partition, log_partition
 from hf_mlnmt.search.trellis import END, Trellis
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis, log_sums, with_references
+from hf_mlnmt.training.objectives import IGNORED
 
 VOCABULARY, LONGEST, ALPHA, BETA = 6, 3, 0.8, 0.5
 ALL = every_sequence(VOCABULARY, 1, LONGEST)  # 31
@@ -206,7 +207,12 @@ def test_lists_are_made_by_a_model_in_evaluation_mode_and_kept_if_that_is_asked(
     expected = FusionNBest(0, n=4, max_length=LONGEST).loss(model, batch)[0]
     for _ in range(3):
         torch.testing.assert_close(objective.loss(model, batch)[0], expected)
-    assert made == [2, 2]
+    wider = {
+        name: torch.nn.functional.pad(value, (0, 2), value={"input_ids": 0, "attention_mask": 0}.get(name, IGNORED))
+        for name, value in batch.items()
+    }
+    torch.testing.assert_close(objective.loss(model, wider)[0], expected)
+    assert made == [2, 2], "the same pairs in a batch that is padded otherwise"
 
 
 class Three(list):

@@ -17,7 +17,7 @@ from transformers import TrainerControl, TrainerState
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.training import run_recipe
 from hf_mlnmt.training.callbacks import DrawCurves, Interrupted, ShowProgress, WriteMetrics, lines_until
-from hf_mlnmt.training.scoring import table_of
+from hf_mlnmt.training.run import table_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPEEDS = ("steps_per_second", "target_tokens_per_second")

@@ -22,7 +22,7 @@ from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
 from hf_mlnmt.training.preparation import Preparation, RawPairs
-from hf_mlnmt.training.scoring import Scoring
+from hf_mlnmt.training.run import Scoring
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

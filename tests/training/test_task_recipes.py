@@ -19,8 +19,7 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.recipe.schema import OBJECTIVES, ObjectiveKey
 from hf_mlnmt.training import read_recipe
-from hf_mlnmt.training.objective_making import MAKERS
-from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.preparation import CLASSES, Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 THERE = {"files": {"source": "train.en", "target": "train.de"}}
@@ -42,11 +41,12 @@ class TokensSettings:
 def toy_objective(monkeypatch) -> None:
     """The objective `tokens`, nameable in recipes."""
 
-    def make(settings: TokensSettings, given: Any) -> Tokens:
-        return Tokens(settings.seed, len(given.tokenizers.source))
+    def of(cls: type[Tokens], settings: TokensSettings, given: Any) -> Tokens:
+        return cls(settings.seed, len(given.tokenizers.source))
 
     monkeypatch.setitem(OBJECTIVES, "tokens", ObjectiveKey(TokensSettings, "Names source tokens.", "text"))
-    monkeypatch.setitem(MAKERS, "tokens", (Tokens, make))
+    monkeypatch.setattr(Tokens, "of", classmethod(of))
+    monkeypatch.setitem(CLASSES, "tokens", Tokens)
 
 
 def recipe_of(folder: Path, tasks: Any, data: dict[str, Any] | None = None, **changes: Any) -> Path:

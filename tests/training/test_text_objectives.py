@@ -14,16 +14,18 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MarianConfi
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import DistortionSettings
-from hf_mlnmt.training.objective_making import Ingredients, make_objective
-from hf_mlnmt.training.objectives import IGNORED, SHOWN
-from hf_mlnmt.training.tasks import check_needs_of
-from hf_mlnmt.training.text_objectives import (
+from hf_mlnmt.training.objectives import (
+    IGNORED,
+    SHOWN,
     DecoderLanguageModel,
     Distortion,
     EncoderCloze,
     EncoderLanguageModel,
+    Ingredients,
     PseudoEncoder,
 )
+from hf_mlnmt.training.preparation import make_objective
+from hf_mlnmt.training.tasks import check_needs
 
 SYSTEMS = list({member.system: member for member in members()}.values())
 ONES = pytest.mark.parametrize("one", SYSTEMS, ids=lambda member: member.system)
@@ -150,7 +152,7 @@ def test_the_models_of_a_part_are_trained_as_they_train_themselves():
         model = auto.from_config(config).eval().double()
         redraw(model)
         objective = kind(0, 3, **({"distortion": TAU} if kind is EncoderCloze else {}))
-        check_needs_of("text", objective, model)
+        check_needs("text", objective, model)
         batch = objective.collate(EXAMPLES)
         shifted = {} if kind is EncoderCloze else {"shift_labels": batch.pop("labels")}
         own = model(**batch, **shifted).loss
@@ -177,9 +179,9 @@ def test_every_system_is_trained_or_refused_with_the_reason(one):
     for kind in KINDS:
         if reason := REFUSED.get(one.system, {}).get(kind):
             with pytest.raises(UserError, match=rf"{kind.__name__} needs .*{reason}"):
-                check_needs_of("text", kind(0, 3), model)
+                check_needs("text", kind(0, 3), model)
         else:
-            check_needs_of("text", kind(0, 3), model)
+            check_needs("text", kind(0, 3), model)
 
 
 def test_models_without_the_part_are_refused():
@@ -197,8 +199,8 @@ def test_models_without_the_part_are_refused():
         (marian, DecoderLanguageModel, "a decoder of this package"),
     ):
         with pytest.raises(UserError, match=f"{kind.__name__} needs {what}"):
-            check_needs_of("text", kind(0, 3), model)
-    check_needs_of("text", EncoderCloze(0, 3), marian)
+            check_needs("text", kind(0, 3), model)
+    check_needs("text", EncoderCloze(0, 3), marian)
     objective = EncoderCloze(0, 3, head=nn.Linear(16, 20, bias=False), distortion=TAU)
     objective.loss(marian, {k: v.clamp(max=19) for k, v in objective.collate(EXAMPLES).items()})[0].backward()
 
