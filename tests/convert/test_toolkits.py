@@ -101,7 +101,7 @@ def test_sentencepiece_of_joeynmt_cuts_raw_text(tmp_path):
     tokens = [token for token, _ in pieces if not token.startswith("<")][:40]
     for name in ("src_vocab.txt", "trg_vocab.txt"):
         (folder / name).write_text("".join(f"{token}\n" for token in ("<unk>", "<pad>", "<s>", "</s>", *tokens)))
-    with pytest.raises(UserError, match=r"joint\.spm, which config\.yaml names, is not beside it"):
+    with pytest.raises(UserError, match=r"the SentencePiece model joint\.spm of config\.yaml is not beside it"):
         import_model(folder)
     (folder / "joint.spm").write_bytes(Path(spm).read_bytes())
     imported = import_model(folder)
