@@ -16,7 +16,6 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any, NoReturn
@@ -55,7 +54,7 @@ class Verbs(TyperGroup):
     """The verbs; one of an earlier version is answered with what became of it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As of any group."""
+        """As any group does."""
         if args and args[0] in BECAME and args[0] not in self.commands:
             ctx.fail(f"'{args[0]}' is now: hf-mlnmt {BECAME[args[0]]} (docs/verbs.md)")
         return super().resolve_command(ctx, args)
@@ -67,10 +66,10 @@ def _paragraphs(text: str | None) -> str:
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
-def _files(folder: ModuleType) -> Iterator[tuple[str, ModuleType]]:
-    """(name, module) of what is in a folder, by name."""
-    for one in sorted(pkgutil.iter_modules(folder.__path__), key=lambda one: one.name):
-        yield one.name, import_module(f"{folder.__name__}.{one.name}")
+def _files(folder: ModuleType) -> dict[str, ModuleType]:
+    """{name: module} of what is in a folder, by name."""
+    stems = sorted(file.name for file in pkgutil.iter_modules(folder.__path__))
+    return {stem: import_module(f"{folder.__name__}.{stem}") for stem in stems}
 
 
 def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = None) -> None:
@@ -90,16 +89,16 @@ def _all_verbs() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    of_panel = [(file.PANEL, stem, file) for stem, file in _files(sys.modules[__name__]) if hasattr(file, "PANEL")]
-    order = [*PANELS, *(panel for panel, _, _ in of_panel if panel not in PANELS)]
-    for panel, stem, file in sorted(of_panel, key=lambda one: order.index(one[0])):
+    files = {stem: file for stem, file in _files(sys.modules[__name__]).items() if hasattr(file, "PANEL")}
+    panels = list(dict.fromkeys([*PANELS, *(file.PANEL for file in files.values())]))
+    for stem, file in sorted(files.items(), key=lambda item: panels.index(item[1].PANEL)):
         if not hasattr(file, "__path__"):
-            _add(verbs, stem, file, panel)
+            _add(verbs, stem, file, file.PANEL)
             continue
         group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=_paragraphs(file.__doc__))
-        for own, inner in _files(file):
+        for own, inner in _files(file).items():
             _add(group, own, inner)
-        verbs.add_typer(group, name=stem, rich_help_panel=panel)
+        verbs.add_typer(group, name=stem, rich_help_panel=file.PANEL)
     return verbs
 
 
@@ -133,10 +132,8 @@ def about(
 
 
 def main() -> None:
-    """Run the command, as the shell's exit code tells: 0; 1 for one message about what was wrong; 2 for its options.
-
-    130 after Ctrl-C, 143 after SIGTERM.
-    """
+    """Run the command. It exits with 0; with 1 after one message about what was wrong; with 2 for wrong options; with
+    130 after Ctrl-C, 143 after SIGTERM."""
     _end_in_order()
     try:
         try:
@@ -175,5 +172,5 @@ def _fail(message: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """What is still to be written to standard output goes nowhere: Python would try again as it ends, and complain."""
+    """Throw away what is still to be written to standard output: Python would try again as it ends, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

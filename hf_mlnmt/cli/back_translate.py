@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import MACHINE, decoding_options
+from hf_mlnmt.cli.options import decoding_options
+from hf_mlnmt.errors import UserError
 
 if TYPE_CHECKING:
     from hf_mlnmt.data.synthetic import Manifest
+    from hf_mlnmt.table import Table
 
 PANEL = "Translate"
-_METHOD = "Method"
-_PAIRS = "Text and pairs"
-_OF_METHOD = ("num_beams", "length_penalty", "temperature", "top_k", "top_p", "seed")
+_of_method = partial(typer.Option, rich_help_panel="Method")
+_of_pairs = partial(typer.Option, rich_help_panel="Text and pairs")
+_DECODING = ("num_beams", "length_penalty", "temperature", "top_k", "top_p", "seed")
 
 
-@decoding_options("source_language", "target_language", *_OF_METHOD, "max_new_tokens", "batch_tokens")
+@decoding_options("source_language", "target_language", *_DECODING, "max_new_tokens", "batch_tokens")
 def back_translate(
     model: Annotated[
         str,
@@ -33,67 +36,51 @@ def back_translate(
     ] = None,
     method: Annotated[
         str,
-        typer.Option(
+        _of_method(
             "--method",
             "-m",
             help="beam (5 beams unless --beams), greedy, sampling, top-k (of 10 unless --top-k), noised (beam, then "
             "noise) or copied. Draws follow from --seed (1) and the line.",
-            rich_help_panel=_METHOD,
             autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
         ),
     ] = "beam",
     forward: Annotated[
-        bool,
-        typer.Option(
-            "--forward", help="The text is the source, the model's output the target.", rich_help_panel=_METHOD
-        ),
+        bool, _of_method("--forward", help="The text is the source, the model's output the target.")
     ] = False,
-    drop_words: Annotated[
-        float | None, typer.Option(help="noised: probability that a word goes, 0.1.", rich_help_panel=_METHOD)
-    ] = None,
+    drop_words: Annotated[float | None, _of_method(help="noised: probability that a word goes, 0.1.")] = None,
     replace_words: Annotated[
-        float | None,
-        typer.Option(help="noised: probability that a word becomes the filler, 0.1.", rich_help_panel=_METHOD),
+        float | None, _of_method(help="noised: probability that a word becomes the filler, 0.1.")
     ] = None,
-    swap_words: Annotated[
-        int | None, typer.Option(min=0, help="noised: places that a word may move, 3.", rich_help_panel=_METHOD)
-    ] = None,
-    filler: Annotated[str | None, typer.Option(help="noised: '_'.", rich_help_panel=_METHOD)] = None,
+    swap_words: Annotated[int | None, _of_method(min=0, help="noised: places that a word may move, 3.")] = None,
+    filler: Annotated[str | None, _of_method(help="noised: '_'.")] = None,
     *,
     decoding: dict[str, Any],
     tag: Annotated[
         str | None,
-        typer.Option(
+        _of_pairs(
             help="A token, such as <bt>: a training on these pairs puts it before every source. The text stays as it "
             "is; the manifest says so.",
-            rich_help_panel=_PAIRS,
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Take so many lines of the text.", rich_help_panel=_PAIRS)
-    ] = None,
+    limit: Annotated[int | None, _of_pairs(min=1, help="Take so many lines of the text.")] = None,
     drop: Annotated[
         str,
-        typer.Option(
+        _of_pairs(
             help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. All are counted, but "
             "duplicates only if they go.",
-            rich_help_panel=_PAIRS,
         ),
     ] = "empty,long,repeated,copied",
     max_ratio: Annotated[
-        float,
-        typer.Option(help="An output with more than so many times the text's words is long.", rich_help_panel=_PAIRS),
+        float, _of_pairs(help="An output with more than so many times the text's words is long.")
     ] = 3.0,
     bad_lines: Annotated[
-        str,
-        typer.Option(help="At lines that cannot be read: error, or drop, which counts them.", rich_help_panel=_PAIRS),
+        str, _of_pairs(help="At lines that cannot be read: error, or drop, which counts them.")
     ] = "error",
     window: Annotated[
         int,
-        typer.Option(
+        options.machine(
             min=1,
             help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
-            rich_help_panel=MACHINE,
         ),
     ] = 2048,
     device: options.Device = None,
@@ -114,36 +101,32 @@ def back_translate(
         hf-mlnmt back-translate runs/de-en/average news.de.gz -o sampled --method sampling --seed 1 --tag "<bt>"
         hf-mlnmt back-translate runs/large/average text.en.gz -o distilled --forward
     """
-    from hf_mlnmt.errors import UserError
-
     if output is None:
         raise UserError("--output DIR is missing: the folder for the pairs and their manifest.")
-    from hf_mlnmt.generation.synthetic_methods import Method
 
-    copied = method == "copied"
-    texts = [Path(model), *(files or [])] if copied else list(files or [])
-    of_method = {name: decoding.pop(name) for name in _OF_METHOD if name in decoding}
-    beams = of_method.pop("num_beams", None)
-    noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
-    chosen = Method(method, beams=beams, **of_method, **noise)
-    settings = {
-        **{"limit": limit, "max_ratio": max_ratio, "bad_lines": bad_lines, "window": window, "dtype": dtype},
-        "drop": () if drop == "none" else tuple(reason.strip() for reason in drop.split(",")),
-        **decoding,
-    }
-    how = {"forward": forward, "tag": tag, "device": device, "revision": revision}
-    _run(None if copied else model, texts, output, chosen, settings, threads, **how)
-
-
-def _run(
-    model: str | None, texts: list[Path], output: Path, method: Any, settings: dict, threads: int | None, **how: Any
-) -> None:
     from rich.console import Console
 
     from hf_mlnmt.cli.terminal import LinesProgress, silence
     from hf_mlnmt.generation import back_translation
+    from hf_mlnmt.generation.synthetic_methods import Method
     from hf_mlnmt.memory import keep_memory
 
+    copied = method == "copied"
+    texts = [Path(model), *(files or [])] if copied else list(files or [])
+    of_method = {name: decoding.pop(name) for name in _DECODING if name in decoding}
+    beams = of_method.pop("num_beams", None)
+    noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
+    chosen = Method(method, beams=beams, **of_method, **noise)
+    settings = back_translation.Settings(
+        limit=limit,
+        drop=() if drop == "none" else tuple(reason.strip() for reason in drop.split(",")),
+        max_ratio=max_ratio,
+        bad_lines=bad_lines,
+        window=window,
+        dtype=dtype,
+        **decoding,
+    )
+    how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     keep_memory()
     silence()
     options.use_threads(threads)
@@ -152,7 +135,7 @@ def _run(
         watcher = progress.watcher()
         try:
             manifest = back_translation.back_translate(
-                model, texts, output, method, back_translation.Settings(**settings), watcher=watcher, **how
+                None if copied else model, texts, output, chosen, settings, watcher=watcher, **how
             )
         except (KeyboardInterrupt, SystemExit):
             if progress.done is not None:
@@ -164,16 +147,17 @@ def _run(
     watcher.tell(f"{output}: {manifest.pairs:,} pairs")
 
 
-def _table(manifest: Manifest) -> Any:
+def _table(manifest: Manifest) -> Table:
     """What was read, kept and dropped."""
     from hf_mlnmt.table import Number, Table
 
     counts = manifest.content["counts"]
+    dropped = counts["dropped"]
     rows = [("lines read", counts["read"]), ("pairs kept", counts["kept"])]
-    rows += [(f"dropped: {reason}", count) for reason, count in counts["dropped"].items()]
-    extra = {reason: count - counts["dropped"].get(reason, 0) for reason, count in counts["found"].items()}
-    rows += [(f"{reason}, kept or dropped for something else", count) for reason, count in extra.items() if count]
+    rows += [(f"dropped: {reason}", count) for reason, count in dropped.items()]
+    for reason, count in counts["found"].items():
+        if others := count - dropped.get(reason, 0):
+            rows.append((f"{reason}, kept or dropped for something else", others))
     total = max(1, counts["read"])
-    return Table(
-        ["", Number("number"), Number("share")], [(name, f"{count:,}", f"{count / total:.2%}") for name, count in rows]
-    )
+    cells = [(name, f"{count:,}", f"{count / total:.2%}") for name, count in rows]
+    return Table(["", Number("number"), Number("share")], cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,29 +10,30 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Trials
-from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options
+from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option
 from hf_mlnmt.cli.terminal import finish, print_rows, tell
+from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
-_RUNS, _LOOK = "Runs of training", "What is said of translations"
+_of_runs = partial(typer.Option, rich_help_panel="Runs of training")
+_of_look = partial(typer.Option, rich_help_panel="What is said of translations")
 
 
 @decoding_options(*TRANSLATION)
 def compare(
     systems: Annotated[
         list[NamedPath],
-        options.named_paths(
-            "Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of comparisons; "
-            "NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a path is the "
-            "test set's name. The first is the baseline, if OUTPUT has none."
+        named_argument(
+            help="Files of translations, models, folders of runs (hf-mlnmt train), results files, folders of "
+            "comparisons; NAME=PATH gives a name, the same NAME several times is runs of several seeds, {test} in a "
+            "path is the test set's name. The first is the baseline, if OUTPUT has none."
         ),
     ],
     reference: Annotated[
         list[NamedPath] | None,
-        typer.Option(
+        named_option(
             "--reference",
             "-r",
-            parser=NamedPath.parse,
             metavar="[NAME=]FILE",
             help="Raw references of files and models (text or .gz); give it again for more. NAME=FILE names the test "
             "set, of several test sets each.",
@@ -39,10 +41,9 @@ def compare(
     ] = None,
     source: Annotated[
         list[NamedPath] | None,
-        typer.Option(
+        named_option(
             "--source",
             "-s",
-            parser=NamedPath.parse,
             metavar="[NAME=]FILE",
             help="Sources: what models translate, and what lengths and faults are told from; NAME=FILE of several "
             "test sets.",
@@ -61,63 +62,40 @@ def compare(
     trials: Trials = 10_000,
     seed: Seed = 12345,
     data: Annotated[
-        Path,
-        typer.Option(
-            "--data",
-            "-d",
-            help="Folder of the raw references, the same --data as in training.",
-            rich_help_panel=_RUNS,
-        ),
+        Path, _of_runs("--data", "-d", help="Folder of the raw references, the same --data as in training.")
     ] = Path(),
     methods: Annotated[
         bool,
-        typer.Option(
+        _of_runs(
             "--methods",
             help="The runs are ways to train, not models: recipe, data and budget may differ; a comparison keeps this.",
-            rich_help_panel=_RUNS,
         ),
     ] = False,
     groups: Annotated[
-        str,
-        typer.Option(
-            "--groups",
-            "-g",
-            help="Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.",
-            rich_help_panel=_LOOK,
-        ),
+        str, _of_look("--groups", "-g", help="Source lengths: wmt, iwslt, or where groups begin, such as 10,20,30.")
     ] = "iwslt",
     tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="Count lengths in this model's source subwords. Unless given: in words.", rich_help_panel=_LOOK
-        ),
+        str | None, _of_look(help="Count lengths in this model's source subwords. Unless given: in words.")
     ] = None,
     language_text: Annotated[
         list[NamedPath] | None,
-        typer.Option(
+        _of_look(
             parser=NamedPath.parse,
             metavar="XX=FILE",
             help="XX=FILE, text of a further language that outputs may be in by mistake.",
-            rich_help_panel=_LOOK,
         ),
     ] = None,
-    differences: Annotated[
-        int, typer.Option(min=0, help="Sentences to show each way, of each system.", rich_help_panel=_LOOK)
-    ] = 20,
+    differences: Annotated[int, _of_look(min=0, help="Sentences to show each way, of each system.")] = 20,
     maps: Annotated[
         Path | None,
-        typer.Option(
-            help="For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side.",
-            rich_help_panel=_LOOK,
-        ),
+        _of_look(help="For the page: a folder of `hf-mlnmt analyse attention -w maps`, drawn side by side."),
     ] = None,
     lm: Annotated[
         list[NamedPath] | None,
-        typer.Option(
+        _of_look(
             parser=NamedPath.parse,
             metavar="NAME=PATH",
             help="Also the perplexity of the first references: a language model.",
-            rich_help_panel=_LOOK,
         ),
     ] = None,
     *,
@@ -137,9 +115,9 @@ def compare(
         hf-mlnmt compare base=a1.de base=a2.de new=b1.de new=b2.de -r test.de -s test.en --html comparison.html
         hf-mlnmt compare base=out/base.{test}.de new=out/new.{test}.de -r news=news.de -r talks=talks.de
 
-    Runs of training that differ in the model alone, tested over the seeds that both have. Runs with another recipe,
-    data or budget are refused, and the fields named; with --methods only those with other languages, test sets or
-    decoding are:
+    Runs of training that differ in the model alone are tested over the seeds that both have. Runs with another recipe,
+    data or budget are refused, and the fields are named; with --methods only runs with other languages, test sets or
+    decoding are refused:
 
         hf-mlnmt compare runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
 
@@ -161,26 +139,26 @@ def compare(
 
     files = text_files([(one.name, one.path) for one in reference or ()], [(s.name, s.path) for s in source or ()])
     paths = [reference for one in files.values() for reference in one.references]
-    scoring = (
-        scoring_options(protocol, metric, language, decoding.get("target_language"), Path(paths[0])) if paths else {}
-    )
-    further = _language_texts(language_text or [])
+    resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
+    scoring = dict(resampling)
+    if paths:
+        scoring |= scoring_options(protocol, metric, language, decoding.get("target_language"), Path(paths[0]))
+    further = {one.name: one.path for one in language_text or ()}
+    if "" in further:
+        raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
     starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
     if output:
         check_folder_name(output)
     if html:
         check_file(html)
-    resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
     given = [(one.name, one.label, one.path) for one in systems]
-    runs = read_systems(given, files, output, {**scoring, **resampling}, {"device": device, **decoding})
+    runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):
-        comparison = read_comparison(runs)
-        runs = []
+        comparison, runs = read_comparison(runs), []
     else:
-        how: dict[str, Any] = {"known_texts": texts, "bootstrap": bootstrap, "trials": trials, "seed": seed}
-        comparison = add_runs(runs, output, data, tell, methods, **how)
+        comparison = add_runs(runs, output, data, tell, methods, known_texts=texts, trials=trials, **resampling)
     Console().print(*comparison_tables(comparison), sep="\n")
     perplexities = _perplexities(options.by_name(lm or []), texts, device)
     domains = None
@@ -209,22 +187,12 @@ def compare(
         print(f"Written to {write_text(html, page)}")
 
 
-def _language_texts(given: list[NamedPath]) -> dict[str, str]:
-    from hf_mlnmt.errors import UserError
-
-    for one in given:
-        if not one.name:
-            raise UserError(f"--language-text {one}: expected XX=FILE, a language and a file of its sentences.")
-    return {one.name: one.path for one in given}
-
-
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """{test set: {language model: Perplexity}} of the first references."""
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.evaluation.perplexity import load_scored, perplexity
 
     references = {test: one.references[0] for tests in texts.values() for test, one in tests.items()}
-    found: dict[str, dict[str, Any]] = {test: {} for test in references}
+    by_test: dict[str, dict[str, Any]] = {test: {} for test in references}
     for name, path in models.items():
         network, tokenizers = load_scored(path, device)
         if network.config.is_encoder_decoder:
@@ -232,7 +200,7 @@ def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | 
         for test, lines in references.items():
             tell(f"{test}: {name}")
             try:
-                found[test][name] = perplexity(network, tokenizers, lines)
+                by_test[test][name] = perplexity(network, tokenizers, lines)
             except UserError as error:
                 raise UserError(f"{test}: {name}: {error}") from error
-    return found
+    return by_test

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,7 +45,7 @@ Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % conf
 Resamples = Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")]
 Trials = Annotated[int, typer.Option(min=1, help="Shufflings of approximate randomisation.")]
 Seed = Annotated[int, typer.Option(min=1, help="Seed of the resampling.")]
-_FILES = "What is written"
+_of_files = partial(typer.Option, rich_help_panel="What is written")
 
 
 @decoding_options(*TRANSLATION)
@@ -62,8 +62,7 @@ def evaluate(
         ),
     ] = None,
     hypothesis: Annotated[
-        Path | None,
-        typer.Option("--hypothesis", "-i", help="Translations to score (text or .gz)."),
+        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (text or .gz).")
     ] = None,
     source: Annotated[
         list[Path] | None,
@@ -96,32 +95,25 @@ def evaluate(
         ),
     ] = None,
     save_translations: Annotated[
-        Path | None,
-        typer.Option(help="Write the model's translations to this file too, one a line.", rich_help_panel=_FILES),
+        Path | None, _of_files(help="Write the model's translations to this file too, one a line.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        _of_files(
             "--output",
             "-o",
             help="Results file (JSON) to write, or to add this test set to. Of a perplexity: JSON. Of a matrix: a "
             "folder; unless given, the run's.",
-            rich_help_panel=_FILES,
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the system in the results file. Unless given: the model's or the file's.",
-            rich_help_panel=_FILES,
-        ),
+        str | None, _of_files(help="Name of the system in the results file. Unless given: the model's or the file's.")
     ] = None,
     test_set: Annotated[
         str | None,
-        typer.Option(
+        _of_files(
             help="Name of the test set in the results file. Unless given: the reference's file name. With --matrix: "
             "the test sets' common name; unless given, the first.",
-            rich_help_panel=_FILES,
         ),
     ] = None,
     *,
@@ -154,16 +146,12 @@ def evaluate(
     """
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
+    of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--save-translations": save_translations}
+    of_scores |= {"--name": name, "--language": language}
     if matrix:
-        others: dict[str, Any] = {
-            "--reference": reference,
-            "--hypothesis": hypothesis,
-            "--source": source,
-            "--perplexity": perplexity,
-        }
-        others |= {"--save-translations": save_translations, "--name": name, "--language": language}
+        others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         _refuse("--matrix", others | {"options of the search": decoding})
-        _matrix(model, test_set, protocol, metric, data, output)
+        _matrix(model, test_set, protocol or ["classic"], metric or ["bleu"], data, output)
         return
     _refuse("the score of a test set", {"--data": data})
     if not reference:
@@ -171,8 +159,7 @@ def evaluate(
     if perplexity or (model is not None and not source and is_language_model(model)):
         if model is None:
             raise UserError("--perplexity is of a model: give its folder or name.")
-        others = {"--hypothesis": hypothesis, "--protocol": protocol, "--metric": metric, "--language": language}
-        others |= {"--save-translations": save_translations, "--name": name, "--test-set": test_set}
+        others = {**of_scores, "--protocol": protocol, "--metric": metric, "--test-set": test_set}
         searched = decoding.keys() - {"source_language", "target_language", "batch_tokens"}
         _refuse("a perplexity", others | {"options of the search": searched})
         _perplexity(model, reference, source or [], decoding, device, output)
@@ -196,14 +183,13 @@ def evaluate(
     if bootstrap == 1:
         raise UserError("--bootstrap 1: an interval needs more resamples, 1000 are usual; 0 leaves it out.")
     what = scoring_options(protocol, metric, language, decoding.get("target_language"), reference[0])
+    given = str(model or hypothesis)
     if save_translations:
         check_file(save_translations)
-    results = (
-        open_results(output, name or Path(str(model or hypothesis)).resolve().name, bool(name)) if output else None
-    )
+    results = open_results(output, name or Path(given).resolve().name, bool(name)) if output else None
     references = read_references(reference)
     sources = source[0] if source else None
-    system = load_system(str(model or hypothesis), sources, references, reference, device=device, **decoding)
+    system = load_system(given, sources, references, reference, device=device, **decoding)
     if save_translations:
         write_text(save_translations, "".join(line.replace("\n", " ") + "\n" for line in system.lines))
     scores = score_protocols(system.lines, references, bootstrap=bootstrap, seed=seed, **what)
@@ -224,12 +210,7 @@ def _refuse(what: str, given: Mapping[str, Any]) -> None:
 
 
 def _perplexity(
-    model: str,
-    files: list[Path],
-    sources: list[Path],
-    decoding: dict[str, Any],
-    device: str | None,
-    output: Path | None,
+    model: str, files: list[Path], sources: list[Path], decoding: dict, device: str | None, output: Path | None
 ) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -244,21 +225,16 @@ def _perplexity(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def progress(name: str, total: int) -> Any:
-            return functools.partial(bar.advance, bar.add_task(name, total=total))
+            return partial(bar.advance, bar.add_task(name, total=total))
 
-        found = file_perplexities(model, files, sources, decoding, device, progress)
-    Console().print(table_of(found))
+        of_files = file_perplexities(model, files, sources, decoding, device, progress)
+    Console().print(table_of(of_files))
     if output is not None:
-        write_json(output, {"model": model, "perplexity": {name: one.to_dict() for name, one in found.items()}})
+        write_json(output, {"model": model, "perplexity": {name: one.to_dict() for name, one in of_files.items()}})
 
 
 def _matrix(
-    run: str | None,
-    test: str | None,
-    protocols: list[str] | None,
-    metrics: list[str] | None,
-    data: Path | None,
-    output: Path | None,
+    run: str | None, test: str | None, protocols: list[str], metrics: list[str], data: Path | None, output: Path | None
 ) -> None:
     from rich.console import Console
 
@@ -268,17 +244,16 @@ def _matrix(
 
     if run is None:
         raise UserError("--matrix is of a run: give its folder.")
-    if len(protocols or ()) > 1 or len(metrics or ()) > 1:
+    if len(protocols) > 1 or len(metrics) > 1:
         raise UserError("--matrix: one table has one --protocol and one --metric.")
-    protocol, metric = (protocols or ["classic"])[0], (metrics or ["bleu"])[0]
-    found = read_matrix(run, test, protocol, metric, data)
+    matrix = read_matrix(run, test, protocols[0], metrics[0], data)
     console = Console()
-    console.print(found.table())
-    values = [[found.scores.get(f"{source}-{target}") for target in found.targets] for source in found.sources]
-    panels = [Panel(f"{metric} ({protocol})", values, found.sources, found.targets)]
-    if found.off_target:
-        console.print(found.off_target_table())
-    folder = output or found.run
-    written = [write_json(folder / "matrix.json", found.to_dict())]
-    written += save(heat_maps(panels, "from", "to", metric), folder, "matrix")
+    console.print(matrix.table())
+    if matrix.off_target:
+        console.print(matrix.off_target_table())
+    values = [[matrix.scores.get(f"{source}-{target}") for target in matrix.targets] for source in matrix.sources]
+    panels = [Panel(f"{matrix.metric} ({matrix.protocol})", values, matrix.sources, matrix.targets)]
+    folder = output or matrix.run
+    written = [write_json(folder / "matrix.json", matrix.to_dict())]
+    written += save(heat_maps(panels, "from", "to", matrix.metric), folder, "matrix")
     tell(", ".join(map(str, written)))

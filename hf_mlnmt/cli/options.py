@@ -10,16 +10,15 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import Field, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import LANGUAGES as _LANGUAGES
-from hf_mlnmt.generation.options import SPEED as MACHINE
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.options import LANGUAGES, SPEED, DecodingOptions
 
 
 @dataclass(frozen=True)
@@ -45,61 +44,58 @@ class NamedPath:
         return self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
 
 
-def by_name(given: Iterable[NamedPath | str]) -> dict[str, str]:
+def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
     """{label: path}. Raises: UserError for one name twice."""
     paths: dict[str, str] = {}
-    for each in (NamedPath.parse(one) if isinstance(one, str) else one for one in given):
+    for each in given:
         if each.label in paths:
             raise UserError(f"two models are called {each.label!r}; give each a name of its own with NAME=PATH.")
         paths[each.label] = each.path
     return paths
 
 
-def named_paths(help: str) -> Any:
-    """An argument of systems or models, NAME=PATH or PATH."""
-    return typer.Argument(parser=NamedPath.parse, metavar="NAME=PATH", help=help)
+def output(help: str, **more: Any) -> Any:
+    """The option --output, -o."""
+    return typer.Option("--output", "-o", help=help, **more)
 
+
+named_argument = partial(typer.Argument, parser=NamedPath.parse, metavar="NAME=PATH")
+named_option = partial(typer.Option, parser=NamedPath.parse)
 
 # Models and files
 
 Model = Annotated[str, typer.Argument(help="Model folder (a run's best/ or average/) or Hub name.")]
-Models = Annotated[list[NamedPath], named_paths("Model folders or Hub names; NAME=PATH gives a name for the figures.")]
+Models = Annotated[
+    list[NamedPath], named_argument(help="Model folders or Hub names; NAME=PATH gives a name for the figures.")
+]
 Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (text or .gz).")]
 Reference = Annotated[
     list[Path], typer.Option("--reference", "-r", help="Raw references (text or .gz); give it again for more.")
 ]
-OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for JSON, csv and figures.")]
-ModelToWrite = Annotated[Path, typer.Option("--output", "-o", help="The model folder to write.")]
+OutputFolder = Annotated[Path, output("Folder for JSON, csv and figures.")]
+ModelToWrite = Annotated[Path, output("The model folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output folder if it is a model's.")]
-
-
-def output(help: str, **more: Any) -> Any:
-    """The option --output, -o of a verb that says itself what it writes."""
-    return typer.Option("--output", "-o", help=help, **more)
 
 
 # Languages, where a verb does not decode (else: `decoding_options`)
 
-From = Annotated[str | None, typer.Option("--from", help="Code of the source language.", rich_help_panel=_LANGUAGES)]
-To = Annotated[str | None, typer.Option("--to", help="Code of the target language.", rich_help_panel=_LANGUAGES)]
+_language = partial(typer.Option, rich_help_panel=LANGUAGES)
+From = Annotated[str | None, _language("--from", help="Code of the source language.")]
+To = Annotated[str | None, _language("--to", help="Code of the target language.")]
 
 # The machine, and where a model comes from
 
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1...; default: a GPU where there is one.", rich_help_panel=MACHINE)
-]
+machine = partial(typer.Option, rich_help_panel=SPEED)
+Device = Annotated[str | None, machine(help="cpu, cuda, cuda:1...; default: a GPU where there is one.")]
 Dtype = Annotated[
     str,
-    typer.Option(
+    machine(
         help="auto (as saved), float32, bfloat16, float16; int8 on a CPU.",
-        rich_help_panel=MACHINE,
         autocompletion=lambda: ["auto", "float32", "bfloat16", "float16", "int8"],
     ),
 ]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads, no more than there are cores.", rich_help_panel=MACHINE)
-]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.", rich_help_panel=MACHINE)]
+Threads = Annotated[int | None, machine(min=1, help="CPU threads, no more than there are cores.")]
+Revision = Annotated[str | None, machine(help="Branch, tag or commit on the Hub.")]
 
 
 def use_threads(threads: int | None) -> None:
@@ -152,12 +148,12 @@ def decoding_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a verb options of DecodingOptions, with their names, help, ranges and checks from there.
 
-    The verb has a keyword argument `decoding`, and gets there as a dict the options that are other than by default;
+    The verb has a keyword argument `decoding`: a dict of the options whose values are not DecodingOptions' defaults.
     `DecodingOptions` has checked them.
 
     Args:
-        names: fields of DecodingOptions; without any, and without `defaults`: those of a translation, `TRANSLATION`.
-        without: of these.
+        names: fields of DecodingOptions.
+        without: fields to leave out of these.
         defaults: further fields, with a default of the verb's own.
 
     Example:
@@ -165,11 +161,8 @@ def decoding_options(
         @decoding_options(*TRANSLATION, *SAMPLING, progress=True)
         def translate(model: Model, *, decoding: dict[str, Any]) -> None:
     """
-    names = names if names or defaults else TRANSLATION
-    chosen = [name for name in (*names, *defaults) if name not in without]
-    known = {field.name: field for field in fields(DecodingOptions)}
-    types = get_type_hints(DecodingOptions)
-    usual = {name: None if known[name].default is MISSING else known[name].default for name in chosen}
+    known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
+    chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
 
     def add(verb: Callable[..., Any]) -> Callable[..., Any]:
         hints = get_type_hints(verb, include_extras=True)
@@ -178,16 +171,21 @@ def decoding_options(
             if parameter.name != "decoding":
                 parameters.append(parameter.replace(annotation=hints[parameter.name]))
                 continue
-            for name in chosen:
-                kind, default = inspect.Parameter.KEYWORD_ONLY, defaults.get(name, usual[name])
-                annotation: Any = Annotated[_type_of(known[name], types[name]), _shown(known[name])]  # type: ignore[valid-type]
+            for name, field in chosen.items():
+                kind, default = inspect.Parameter.KEYWORD_ONLY, defaults.get(name, field.default)
+                value_type: Any = str | None if "parser" in field.metadata else types[name]
+                annotation: Any = Annotated[value_type, _shown(field)]
                 parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
 
         @functools.wraps(verb)
         def run(*arguments: Any, **keywords: Any) -> Any:
-            given = {name: keywords.pop(name) for name in chosen if name in keywords}
-            decoding = {name: _parsed(known[name], value) for name, value in given.items() if value is not None}
-            decoding = {name: value for name, value in decoding.items() if value != usual[name]}
+            decoding = {}
+            for name, field in chosen.items():
+                value = keywords.pop(name, None)
+                if value is not None and "parser" in field.metadata:
+                    value = field.metadata["parser"](value)
+                if value is not None and value != field.default:
+                    decoding[name] = value
             draws = {} if "do_sample" in chosen else {"do_sample": True}  # the verb says itself when it samples
             DecodingOptions(**{**draws, **decoding})  # a mistake is found before a model is loaded
             return verb(*arguments, **keywords, decoding=decoding)
@@ -199,21 +197,9 @@ def decoding_options(
     return add
 
 
-def _type_of(field: Field[Any], annotation: Any) -> Any:
-    return str | None if "parser" in field.metadata and str in get_args(annotation) else annotation
-
-
-def _parsed(field: Field[Any], value: Any) -> Any:
-    parser = field.metadata.get("parser")
-    return parser(value) if parser and isinstance(value, str) else value
-
-
 def _shown(field: Field[Any]) -> Any:
     """The option of a field of DecodingOptions."""
-    about = dict(field.metadata)
-    about.pop("parser", None)
-    choices = about.pop("choices", ())
-    if choices:
+    about = {key: value for key, value in field.metadata.items() if key not in ("parser", "names", "panel", "choices")}
+    if choices := field.metadata.get("choices"):
         about["autocompletion"] = lambda: list(choices)
-    names = about.pop("names")
-    return typer.Option(*names, rich_help_panel=about.pop("panel"), **about)
+    return typer.Option(*field.metadata["names"], rich_help_panel=field.metadata["panel"], **about)

@@ -20,7 +20,7 @@ from typing import Any
 
 # In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
 PARENT = "HF_MLNMT_PARENT_PIPE"
-# Exit code of a process that lost the others; the reason is where one of them ended, so that it says nothing.
+# Exit code of a process that lost the others. It prints nothing: the one that ended first has printed the reason.
 LOST = 75
 PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
 AFTER_SIGTERM = 20.0  # seconds until SIGKILL
@@ -51,7 +51,10 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         processes: list[subprocess.Popen] = []
         with _passing_signals_on(processes):
             for rank, log in enumerate(logs):
-                processes.append(_start(rank, arguments, environment, log, reading_end))
+                own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                with log.open("wb") as file:
+                    output = {"stdout": file, "stderr": file} if rank else {}
+                    processes.append(_popen(arguments, own, reading_end, **output))
             failed = _wait(processes)
         if failed is None:
             return 0
@@ -91,7 +94,7 @@ def end_with_parent() -> bool:
 
 
 def lost_the_others(error: BaseException) -> bool:
-    """Whether an error only says that another process of the group is gone."""
+    """Whether an error says no more than that another process of the group is gone."""
     text = str(error).lower()
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
@@ -99,6 +102,7 @@ def lost_the_others(error: BaseException) -> bool:
 
 
 def _rendezvous(count: int) -> dict[str, str]:
+    """What torch.distributed reads from the environment: a free port of this machine, where the processes meet."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -115,15 +119,9 @@ def starting_alone() -> Iterator[Starter]:
 
         def start(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
             with log.open("ab") as file:
-                return _popen(
-                    arguments,
-                    {**os.environ, **environment},
-                    reading_end,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
+                own = {**os.environ, **environment}
+                streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+                return _popen(arguments, own, reading_end, start_new_session=True, **streams)
 
         yield start
 
@@ -139,13 +137,6 @@ def _pipe() -> Iterator[int]:
         os.close(writing_end)
 
 
-def _start(rank: int, arguments: list[str], environment: dict[str, str], log: Path, pipe: int) -> subprocess.Popen:
-    own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    with log.open("wb") as file:
-        output = {"stdout": file, "stderr": file} if rank else {}
-        return _popen(arguments, {**environment, **own}, pipe, **output)
-
-
 def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, **options: Any) -> subprocess.Popen:
     """Start `hf-mlnmt`; it ends when the other end of `pipe` is closed. Windows passes no pipe on: there it goes on."""
     if sys.platform != "win32":
@@ -156,7 +147,7 @@ def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, 
 
 @contextlib.contextmanager
 def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """What this process is told to do, all of them do. Ctrl-C they get from the terminal themselves."""
+    """SIGTERM and SIGHUP that reach this process end all of these. They get Ctrl-C from the terminal themselves."""
     before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
     try:
         yield
@@ -192,7 +183,7 @@ def _first_failed(processes: list[subprocess.Popen]) -> int:
 
 
 def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
-    """One message of a process that could not give its own."""
+    """Print the one message about a process that could not print its own."""
     code = processes[failed].returncode
     if code < 0:
         name = signal.Signals(-code).name

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.errors import UserError
 
 PANEL = "Publish"
-
-_CARD = "Model card"
-_HUB = "Upload"
+_of_card = partial(typer.Option, rich_help_panel="Model card")
+_of_upload = partial(typer.Option, rich_help_panel="Upload")
 
 
 def publish(
@@ -22,41 +23,24 @@ def publish(
         Path | None,
         options.output("Folder to make. An earlier publication there is replaced; anything else is refused."),
     ] = None,
-    push: Annotated[
-        str | None,
-        typer.Option(metavar="OWNER/NAME", help="Upload to this Hub repository.", rich_help_panel=_HUB),
-    ] = None,
+    push: Annotated[str | None, _of_upload(metavar="OWNER/NAME", help="Upload to this Hub repository.")] = None,
     private: Annotated[
         bool | None,
-        typer.Option(
-            "--private/--public",
-            help="Who may see a new repository. Default: as its owner has set for all.",
-            rich_help_panel=_HUB,
-        ),
+        _of_upload("--private/--public", help="Who may see a new repository. Default: as its owner has set for all."),
     ] = None,
-    create_pr: Annotated[
-        bool, typer.Option("--create-pr", help="Upload into a pull request.", rich_help_panel=_HUB)
-    ] = False,
-    revision: Annotated[
-        str | None, typer.Option(help="Upload to this branch; made if it is not there.", rich_help_panel=_HUB)
-    ] = None,
+    create_pr: Annotated[bool, _of_upload("--create-pr", help="Upload into a pull request.")] = False,
+    revision: Annotated[str | None, _of_upload(help="Upload to this branch; made if it is not there.")] = None,
     licence: Annotated[
         str | None,
-        typer.Option(
-            "--licence",
-            "--license",
-            help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0 ...",
-            rich_help_panel=_CARD,
+        _of_card(
+            "--licence", "--license", help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0 ..."
         ),
     ] = None,
     source_language: options.From = None,
     target_language: options.To = None,
     results: Annotated[
         Path | None,
-        typer.Option(
-            help="Results file, whose scores the card shows. Default: results.json in the model folder.",
-            rich_help_panel=_CARD,
-        ),
+        _of_card(help="Results file, whose scores the card shows. Default: results.json in the model folder."),
     ] = None,
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
@@ -75,8 +59,6 @@ def publish(
         hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
         hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 --from en --to de
     """
-    from hf_mlnmt.errors import UserError
-
     if output is None and push is None:
         raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
     if push is None and (create_pr or revision or private is not None):
@@ -85,21 +67,7 @@ def publish(
         raise UserError("give both --from and --to, or neither.")
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
-    languages = (source_language, target_language) if source_language and target_language else None
-    _run(model, output, push, private, create_pr, revision, licence, languages, results)
 
-
-def _run(
-    model: Path,
-    output: Path | None,
-    push: str | None,
-    private: bool | None,
-    create_pr: bool,
-    revision: str | None,
-    licence: str | None,
-    languages: tuple[str, str] | None,
-    results: Path | None,
-) -> None:
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.hub.publish import build_folder
     from hf_mlnmt.hub.upload import check_ready
@@ -110,10 +78,10 @@ def _run(
     if push:
         check_ready(push)
     with tempfile.TemporaryDirectory() as scratch:
-        name = push or None
         target = output or Path(scratch) / "model"
+        languages = (source_language, target_language) if source_language and target_language else None
         built = build_folder(
-            model, target, name=name, licence=licence, languages=languages, results=results, tell=console.print
+            model, target, name=push, licence=licence, languages=languages, results=results, tell=console.print
         )
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")

@@ -71,9 +71,13 @@ def sweep(
     from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 
+    over, settings = over or [], set_ or []
     systems = [name.strip() for name in system.split(",")] if system else []
-    numbers = _seeds(read_values(seeds, "--seeds")) if seeds else None
-    planned = plan(recipes, over or [], numbers, set_ or [], order, systems)
+    numbers = read_values(seeds, "--seeds") if seeds else None
+    for number in numbers or ():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise UserError(f"--seeds: {number!r} is no seed; expected whole numbers such as 1,2,3 or 1..5.")
+    planned = plan(recipes, over, numbers, settings, order, systems)
     stems = list(dict.fromkeys(job.stem for job in planned))
     root = output or Path("sweeps") / (stems[0] if len(stems) == 1 else "zoo")
     if (root / "recipe.yaml").is_file():
@@ -87,21 +91,8 @@ def sweep(
     check_models([job for job in planned if states[job.name].kind != "finished"], data)
     if low_priority:
         os.nice(10)
-    how = {
-        "recipes": recipes,
-        "systems": systems,
-        "over": over or [],
-        "seeds": seeds,
-        "set": set_ or [],
-        "order": order,
-    }
-    _run(planned, root, data, console, how, jobs=jobs, processes=processes, retry=retry)
-
-
-def _seeds(values: list[Any]) -> list[int]:
-    if wrong := [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 0]:
-        raise UserError(f"--seeds: {wrong[0]!r} is no seed; expected whole numbers such as 1,2,3 or 1..5.")
-    return values
+    how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
+    _run(planned, root, data, console, how, jobs, processes, retry)
 
 
 def _list(planned: list[Job], states: dict[str, Any], console: Any) -> None:
@@ -121,7 +112,6 @@ def _run(
     data: Path,
     console: Any,
     how: dict[str, Any],
-    *,
     jobs: int,
     processes: int,
     retry: bool,
@@ -156,9 +146,9 @@ def _run(
 
         queue = Queue(root, start, jobs, tell, watch, retry)
         progress = queue.run(planned)
-    found = read_sweep(root, planned, progress.states)
-    write_sweep(found, root, how)
-    Console().print(sweep_table(found))
+    result = read_sweep(root, planned, progress.states)
+    write_sweep(result, root, how)
+    Console().print(sweep_table(result))
     console.print(f"written to {root}: sweep.json, sweep.csv; the runs lie beside them", highlight=False)
     left = len(planned) - progress.count("finished") - progress.count("failed")
     if queue.signum is not None:

@@ -41,7 +41,7 @@ def silence() -> None:
     logging.set_verbosity_error()
 
 
-def load_systems(models: Iterable[NamedPath | str], device: str | None) -> dict[str, Parts]:
+def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, Parts]:
     """Every model with its tokenizers, by name."""
     from hf_mlnmt.generation.loading import load
 
@@ -69,38 +69,35 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
     from hf_mlnmt.table import Number, Table
 
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
     names = list(dict.fromkeys(key for row in rows for key in row))
-    columns = [
-        Number(name) if all(isinstance(row.get(name, 0), (int, float)) for row in rows) else name for name in names
-    ]
-    Console().print(Table(columns, [[_cell(row.get(name)) for name in names] for row in rows], title))
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
+    columns = [Number(name) if name in numbers else name for name in names]
+    Console().print(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
 
 
 class LinesProgress:
-    """A bar for lines of text with an estimate of the time left; without a terminal a line now and then.
+    """A bar for lines of text with an estimate of the time left; without a terminal, a line once a minute.
 
     Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts).
     """
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress
 
         self.console = console
         self.done: int | None = None
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeElapsedColumn())
-        self.bar = Progress(
-            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        self.bar = progress.Progress(
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[speed]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
         self._task: Any = None
         self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,20 +11,6 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.errors import UserError
 
 PANEL = "Train"
-
-
-class Kind(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """How subwords are learnt."""
-
-    bpe = "bpe"
-    unigram = "unigram"
-
-
-class BadLines(str, Enum):  # noqa: UP042
-    """What to do at a line that is not clean text."""
-
-    error = "error"
-    drop = "drop"
 
 
 def tokenizer(
@@ -44,7 +29,7 @@ def tokenizer(
     separate: Annotated[
         bool, typer.Option("--separate/--joint", help="A vocabulary for each side, or one for both.")
     ] = False,
-    kind: Annotated[Kind, typer.Option("--kind", "-k", help="How subwords are learnt.")] = Kind.bpe,
+    kind: Annotated[Literal["bpe", "unigram"], typer.Option("--kind", "-k", help="How subwords are learnt.")] = "bpe",
     vocab_size: Annotated[
         int, typer.Option("--vocab-size", "-v", min=1, help="Entries in all, special tokens and bytes included.")
     ] = 8000,
@@ -81,8 +66,9 @@ def tokenizer(
         typer.Option(help="Report on this file too, as of text not seen in training; give it again for more."),
     ] = None,
     bad_lines: Annotated[
-        BadLines, typer.Option(help="Invalid UTF-8, control characters, overlong lines: stop, or leave them out.")
-    ] = BadLines.error,
+        Literal["error", "drop"],
+        typer.Option(help="Invalid UTF-8, control characters, overlong lines: stop, or leave them out."),
+    ] = "error",
     overwrite: Annotated[bool, typer.Option(help="Replace a tokenizer that is there.")] = False,
 ) -> None:
     """Train a tokenizer on text files: BPE or unigram, one vocabulary or one for each side.
@@ -107,13 +93,13 @@ def tokenizer(
 
     sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
     processing = processing_of(source_language, target_language, moses, normalize, lowercase)
-    read = LineReader(drop=bad_lines is BadLines.drop)
+    read = LineReader(drop=bad_lines == "drop")
     trained = train_on_files(
         sides,
         read,
         processing,
         separate,
-        kind=kind.value,
+        kind=kind,
         vocab_size=vocab_size,
         languages=[code.strip() for code in languages.split(",") if code.strip()],
         tags=tag or [],

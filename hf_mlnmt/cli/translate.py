@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import MACHINE, SAMPLING, TRANSLATION, decoding_options
+from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import OUTPUT
 
 PANEL = "Translate"
-_OUTPUT = "Output"
+_of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
 @decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", progress=True)
@@ -26,45 +29,36 @@ def translate(
     decoding: dict[str, Any],
     output: Annotated[
         Path | None,
-        options.output(
-            "Write here when all is done, compressed if the name ends in .gz. Default: standard output.",
-            rich_help_panel=_OUTPUT,
+        _of_output(
+            "--output",
+            "-o",
+            help="Write here when all is done, compressed if the name ends in .gz. Default: standard output.",
         ),
     ] = None,
     jsonl: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl",
-            help="A JSON object a line: source, translation, with --n-best also n_best.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _of_output("--jsonl", help="A JSON object a line: source, translation, with --n-best also n_best.")
     ] = False,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="With --jsonl: score, log probability and length.", rich_help_panel=_OUTPUT)
-    ] = False,
+    scores: Annotated[bool, _of_output("--scores", help="With --jsonl: score, log probability and length.")] = False,
     window: Annotated[
         int,
-        typer.Option(
+        options.machine(
             min=1,
             help="Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
-            rich_help_panel=MACHINE,
         ),
     ] = 2048,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: Annotated[
         str,
-        typer.Option(
+        options.machine(
             help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
-            rich_help_panel=MACHINE,
             autocompletion=lambda: ["torch", "ctranslate2"],
         ),
     ] = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: Annotated[
-        bool,
-        typer.Option("--trust-remote-code", help="Run code from the model's repository.", rich_help_panel=MACHINE),
+        bool, options.machine("--trust-remote-code", help="Run code from the model's repository.")
     ] = False,
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
@@ -79,7 +73,6 @@ def translate(
 
     What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.files import check_file
 
     if scores and not jsonl:
@@ -92,25 +85,18 @@ def translate(
         decoding.setdefault("num_return_sequences", 1)
     inputs = list(files or ["-"])
 
-    from hf_mlnmt.generation.lines import count_texts, text_groups, translate_groups
-
-    pipeline = _load(model, threads, revision, trust_remote_code, device=device, dtype=dtype, engine=engine)
-    total = count_texts(inputs) if decoding.get("progress") and sys.stderr.isatty() else None
-    groups = text_groups(inputs, window)
-    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **decoding)
-
-
-def _load(model: str, threads: int | None, revision: str | None, trust: bool, **how: Any) -> Any:
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation.lines import count_texts, text_groups, translate_groups
     from hf_mlnmt.memory import keep_memory
 
     keep_memory()
     logging.disable_progress_bar()
     options.use_threads(threads)
-    if revision:
-        how["revision"] = revision
-    if trust:
-        how["trust_remote_code"] = True
-    return TranslationPipeline.from_pretrained(model, **how)
+    how: dict[str, Any] = {"revision": revision} if revision else {}
+    how |= {"trust_remote_code": True} if trust_remote_code else {}
+    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    total = count_texts(inputs) if decoding.get("progress") and sys.stderr.isatty() else None
+    groups = text_groups(inputs, window)
+    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **decoding)

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import SystemOutput
-from hf_mlnmt.evaluation.results import read_results
+from hf_mlnmt.evaluation.results import results_content
 from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, score_run
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
@@ -60,15 +60,12 @@ from hf_mlnmt.table import Number, Table
 SCHEMA = "hf_mlnmt.comparison/3"
 OF_RUNS = "hf_mlnmt.comparison_of_runs/2"  # the same, of runs of training alone
 TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
-SEEDS, TESTED, BY_SEED = "seeds", "tested", "by_seed"
-METHODS = "methods"
+TESTED, METHODS = "tested", "methods"
 OLD_RULE = (
     " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
     "trials that differ by exactly as much as the systems do, so they are a little too small. `hf-mlnmt compare` makes "
     "them anew where the counts of the sentences are kept."
 )
-Tested = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""{test set: {protocol: {metric: numbers of a SeedResult}}}"""
 Load = Callable[[str, int], bytes | None]
 """The packed counts of a system's run of a seed; None where there are none."""
 
@@ -78,8 +75,9 @@ class Comparison:
     """Systems side by side; the first is the baseline.
 
     runs: {system: {seed: content of its results file}}, the baseline first.
-    tests: {system: {"seeds", "made_of", "tested": Tested}} of every other system against the baseline; with several
-        seeds also "by_seed": {seed: Tested}, the tests of each seed by itself.
+    tests: {system: {"seeds", "made_of", "tested"}} of every other system against the baseline, where "tested" is
+        {test set: {protocol: {metric: numbers of a SeedResult}}}; with several seeds also "by_seed": {seed: the same of
+        each seed by itself}.
     settings: bootstrap, trials and seed of the tests.
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
@@ -108,7 +106,7 @@ class Comparison:
 
     @property
     def note(self) -> str:
-        """What is to be said of p-values of before ties were counted; "" of others."""
+        """What a page says of p-values that were made before ties were counted; "" of others."""
         return "" if self.ties_counted else OLD_RULE
 
     @property
@@ -148,10 +146,10 @@ class Comparison:
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
         """The numbers of one test (SeedResult.to_dict); None for the baseline, and where nothing was tested."""
-        found: Any = self.tests.get(system, {}).get(TESTED, {})
-        for key in (test_set, protocol, metric):
-            found = found.get(key, {})
-        return found or None
+        numbers: Any = self.tests.get(system, {})
+        for key in (TESTED, test_set, protocol, metric):
+            numbers = numbers.get(key, {})
+        return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
         """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
@@ -209,16 +207,13 @@ def compare(
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
     how["protocols"] = [one.name for one in choose_protocols(protocols, language)]
-    given = [
-        score_run(name, number, {test_set: SystemOutput(name, list(lines))}, texts, **how)
-        for name, each in runs.items()
-        for number, lines in enumerate(each, 1)
-    ]
     comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
     packed = {}
-    for run in given:
-        comparison.runs.setdefault(run.name, {})[run.seed] = dict(run.results)
-        packed[run.name, run.seed] = pack_counts(cast(Any, counts_of(run, texts)))
+    for name, each in runs.items():
+        for number, lines in enumerate(each, 1):
+            run = score_run(name, number, {test_set: SystemOutput(name, list(lines))}, texts, **how)
+            comparison.runs.setdefault(name, {})[number] = dict(run.results)
+            packed[name, number] = pack_counts(cast(Any, counts_of(run, texts)))
     add_tests(comparison, lambda name, number: packed[name, number])
     return comparison
 
@@ -257,7 +252,7 @@ def add_tests(
     kept: what was tested before; a test whose runs and settings are the same is taken from there.
     pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
     """
-    same = kept and kept.settings == comparison.settings and kept.ties_counted
+    same = kept is not None and kept.settings == comparison.settings and kept.ties_counted
     known = kept if kept and same else Comparison(comparison.baseline)
     for system in comparison.runs:
         if system != comparison.baseline:
@@ -289,40 +284,40 @@ def _pair(
     if before and before["made_of"] == made_of and None not in packed:
         return before
     tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")
-    found: dict[str, Any] = {SEEDS: seeds, "made_of": made_of}
+    tests: dict[str, Any] = {"seeds": seeds, "made_of": made_of}
     if None in packed:
-        return {**found, TESTED: _without_counts(comparison, system, against, seeds)}
+        scored = [[comparison.runs[name][seed]["scores"] for seed in seeds] for name in (against, system)]
+        return {**tests, TESTED: _numbers(comparison, _test_of_scores, *scored)}
     counts = [unpack_counts(cast(bytes, one), "the counts of a run") for one in packed]
     base, own = counts[: len(seeds)], counts[len(seeds) :]
-    found[TESTED] = _numbers(comparison, base, own)
+
+    def test(metric: MetricName, base: Sequence[Any], own: Sequence[Any]) -> dict[str, Any]:
+        return compare_seeds(metric, base, own, **comparison.settings).to_dict()
+
+    tests[TESTED] = _numbers(comparison, test, base, own)
     if len(seeds) > 1:
-        found[BY_SEED] = {str(seed): _numbers(comparison, [a], [b]) for seed, a, b in zip(seeds, base, own)}
-    return found
+        tests["by_seed"] = {str(seed): _numbers(comparison, test, [a], [b]) for seed, a, b in zip(seeds, base, own)}
+    return tests
 
 
-def _numbers(comparison: Comparison, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for test, protocol in comparison.places:
-        for metric in cast(list[MetricName], comparison.metrics(test, protocol)):
-            base, own = ([run[test][protocol][metric] for run in each] for each in (baseline, system))
-            tested = compare_seeds(metric, base, own, **comparison.settings).to_dict()
-            found.setdefault(test, {}).setdefault(protocol, {})[metric] = tested
-    return found
+def _numbers(
+    comparison: Comparison, test: Callable[..., dict[str, Any]], baseline: Sequence[Any], system: Sequence[Any]
+) -> dict[str, Any]:
+    """{test set: {protocol: {metric: what `test` gives}}}; a run is {test set: {protocol: {metric: ...}}}."""
+    numbers: dict[str, Any] = {}
+    for place, protocol in comparison.places:
+        for metric in comparison.metrics(place, protocol):
+            base, own = ([run[place][protocol][metric] for run in runs] for runs in (baseline, system))
+            numbers.setdefault(place, {}).setdefault(protocol, {})[metric] = test(metric, base, own)
+    return numbers
 
 
-def _without_counts(comparison: Comparison, system: str, against: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Where no counts of sentences are kept, scores alone tell: differences of means, and Welch's test."""
-    found: dict[str, Any] = {}
-    for test, protocol in comparison.places:
-        for metric in comparison.metrics(test, protocol):
-            base, own = (
-                [comparison.runs[name][seed]["scores"][test][protocol][metric]["score"] for seed in seeds]
-                for name in (against, system)
-            )
-            numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
-            numbers["difference"] = round(statistics.fmean(own) - statistics.fmean(base), 4)
-            found.setdefault(test, {}).setdefault(protocol, {})[metric] = {**numbers, "welch": welch_test(base, own)}
-    return found
+def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
+    """Where no counts of sentences are kept, scores alone tell: the difference of the means, and Welch's test."""
+    base, own = ([run["score"] for run in runs] for runs in (baseline, system))
+    numbers: dict[str, Any] = dict.fromkeys(("approximate_randomisation", "paired_bootstrap"))
+    difference = round(statistics.fmean(own) - statistics.fmean(base), 4)
+    return {**numbers, "difference": difference, "welch": welch_test(base, own)}
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
@@ -334,20 +329,19 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     content = read_json(folder / COMPARISON)
     if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    wanted = None if only is None else (f"{only}.seed", f"{content['baseline']}.seed")
+    baseline, tests = content["baseline"], content["systems"]
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    wanted = "" if only is None else (f"{only}.seed", f"{baseline}.seed")
     for path in sorted(folder.glob("*.json")):
-        if is_recorded(path) and (wanted is None or path.name.startswith(wanted)):
-            read_results(path)
-            run = read_json(path)
-            found.setdefault(run["system"], {})[run["seed"]] = run
-    if content["baseline"] not in found:
-        raise UserError(f"{folder}: no run of the baseline, {content['baseline']}.")
-    runs = in_order(found, content["baseline"], list(content["systems"]))
-    methods = content.get("compares") == METHODS
-    tested = (content["systems"], content["settings"], content.get("pairs"))
-    ties = content["schema"] != TIES_NOT_COUNTED
-    return Comparison(content["baseline"], runs, *tested, methods=methods, ties_counted=ties)
+        if is_recorded(path) and path.name.startswith(wanted):
+            run = results_content(path)
+            runs.setdefault(run["system"], {})[run["seed"]] = run
+    if baseline not in runs:
+        raise UserError(f"{folder}: no run of the baseline, {baseline}.")
+    comparison = Comparison(baseline, in_order(runs, baseline, list(tests)), tests, content["settings"])
+    comparison.pairs, comparison.methods = content.get("pairs"), content.get("compares") == METHODS
+    comparison.ties_counted = content["schema"] != TIES_NOT_COUNTED
+    return comparison
 
 
 def in_order(
@@ -455,13 +449,13 @@ def scores_are(comparison: Comparison) -> str:
 
 def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
     counted, entries = comparison.counted(comparison.baseline, test_set, protocol), comparison.first["scores"]
-    size = ""
+    first = scores_are(comparison).capitalize() + (
+        f"; difference to {comparison.baseline}." if comparison.tests else "."
+    )
     if "sentences" in counted:
-        size = (
-            f"{counted['sentences']} sentences, {counted['references']} reference{'s' * (counted['references'] > 1)}. "
-        )
-    lines = [f"{size}{scores_are(comparison).capitalize()}"]
-    lines[0] += f"; difference to {comparison.baseline}." if comparison.tests else "."
+        plural = "s" if counted["references"] > 1 else ""
+        first = f"{counted['sentences']} sentences, {counted['references']} reference{plural}. {first}"
+    lines = [first]
     if comparison.too_few(test_set, protocol):
         lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")
     return "\n".join(lines + [f"{name}: {one['signature']}" for name, one in entries[test_set][protocol].items()])

@@ -6,7 +6,6 @@ Reference: Cavnar and Trenkle 1994, "N-Gram-Based Text Categorization", for the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hf_mlnmt.errors import UserError
 
@@ -21,15 +20,20 @@ class LanguageGuesser:
 
     def __init__(self, texts: Mapping[str, Sequence[str]]):
         """texts: {language: lines}. Raises: UserError with fewer than two languages, or a language without text."""
-        vectorizer, classifier = _tools()
+        try:
+            from sklearn.feature_extraction.text import CountVectorizer
+            from sklearn.naive_bayes import MultinomialNB
+        except ImportError as error:
+            raise UserError("telling languages apart needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
         if len(texts) < 2:
             raise UserError(f"languages {', '.join(texts) or 'none'}: expected text of at least two.")
         if empty := [language for language, some in texts.items() if not any(line.strip() for line in some)]:
             raise UserError(f"language '{empty[0]}': there is no sentence to learn it from.")
         lines = [line for some in texts.values() for line in some]
         labels = [language for language, some in texts.items() for _ in some]
-        self._vectorizer = vectorizer
-        self._classifier = classifier.fit(vectorizer.fit_transform(lines), labels)
+        self._vectorizer = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4))
+        # All languages are as likely as each other, however much text each has.
+        self._classifier = MultinomialNB(fit_prior=False).fit(self._vectorizer.fit_transform(lines), labels)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """The language of each text."""
@@ -40,22 +44,12 @@ class LanguageGuesser:
     def others(self, texts: Sequence[str], language: str) -> set[str]:
         """Those of the texts that are in another language than this; an empty text is in none."""
         lines = [text for text in texts if text.strip()]
-        return {line for line, found in zip(lines, self(lines), strict=True) if found != language}
+        return {line for line, guess in zip(lines, self(lines), strict=True) if guess != language}
 
     def accuracy(self, texts: Mapping[str, Sequence[str]]) -> float:
         """The share of sentences whose language it finds; empty ones are left out. Raises: UserError for none."""
         pairs = [(line, language) for language, lines in texts.items() for line in lines if line.strip()]
         if not pairs:
             raise UserError("there is no sentence to measure the accuracy on.")
-        found = self([line for line, _ in pairs])
-        return sum(one == language for one, (_, language) in zip(found, pairs, strict=True)) / len(pairs)
-
-
-def _tools() -> tuple[Any, Any]:
-    try:
-        from sklearn.feature_extraction.text import CountVectorizer
-        from sklearn.naive_bayes import MultinomialNB
-    except ImportError as error:
-        raise UserError("telling languages apart needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
-    # All languages are as likely as each other, however much text each has.
-    return CountVectorizer(analyzer="char_wb", ngram_range=(1, 4)), MultinomialNB(fit_prior=False)
+        guesses = self([line for line, _ in pairs])
+        return sum(guess == language for guess, (_, language) in zip(guesses, pairs, strict=True)) / len(pairs)

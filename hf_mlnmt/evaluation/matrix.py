@@ -7,7 +7,7 @@ results.json, its recipe.yaml, its translations of the test sets <name>.<source>
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.language import LanguageGuesser
+from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.table import Number, Table
 
 SENTENCES = 5000  # of each language, to learn what it looks like
@@ -45,8 +46,8 @@ class Matrix:
 
     def mean(self, zero_shot: bool) -> float | None:
         """The mean of the scores of the trained pairs, or of the others; None where there are none."""
-        found = [score for pair, score in self.scores.items() if (pair in self.zero_shot) == zero_shot]
-        return sum(found) / len(found) if found else None
+        scores = [score for pair, score in self.scores.items() if (pair in self.zero_shot) == zero_shot]
+        return sum(scores) / len(scores) if scores else None
 
     def table(self) -> Table:
         """Rows are source languages, columns target languages; * marks a pair that was not trained."""
@@ -91,26 +92,24 @@ def read_matrix(
     run, model = Path(run), "average"
     if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():
         run, model = run.resolve().parent, run.resolve().name
-    results = _read(run / model / "results.json", json.loads)
-    recipe = _read(run / "recipe.yaml", yaml.safe_load)
+    results, recipe = _read(run / model / RESULTS, json.loads), _read(run / "recipe.yaml", yaml.safe_load)
     tests = [name.rpartition(".") for name in results["scores"] if name.rpartition(".")[2].count("-") == 1]
     test = test or next((name for name, _, _ in tests if name), None)
     pairs = [pair for name, _, pair in tests if name == test]
     if not pairs:
         raise UserError(f"{run}: no test sets {test or '<name>'}.<source>-<target>, as `directions` makes them.")
-    found = {}
+    scores = {}
     for pair in pairs:
         known = results["scores"][f"{test}.{pair}"]
         named = {name.lower(): score["score"] for name, score in known.get(protocol, {}).items()}
         if metric.lower() not in named:
             have = ", ".join(f"{name}: {' '.join(metrics)}" for name, metrics in known.items())
             raise UserError(f"{run}: no {metric} under the protocol {protocol}; there are {have}.")
-        found[pair] = named[metric.lower()]
-    trained = set(recipe.get("tasks") or {})
+        scores[pair] = named[metric.lower()]
     sides = [[pair.split("-")[side] for pair in pairs] for side in (0, 1)]
     sources, targets = ([code for code in dict.fromkeys(sides[0] + sides[1]) if code in side] for side in sides)
-    zero_shot = [pair for pair in pairs if pair not in trained]
-    matrix = Matrix(run, str(test), model, protocol, metric, sources, targets, found, zero_shot)
+    zero_shot = [pair for pair in pairs if pair not in (recipe.get("tasks") or {})]
+    matrix = Matrix(run, str(test), model, protocol, metric, sources, targets, scores, zero_shot)
     if data is not None:
         _measure_languages(matrix, recipe, Path(data))
     return matrix
@@ -147,7 +146,7 @@ def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) ->
     return {language: list(islice(read_lines(data / file), most)) for language, file in files.items()}
 
 
-def _read(path: Path, parse: Any) -> Any:
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
     return parse(path.read_text(encoding="utf-8"))

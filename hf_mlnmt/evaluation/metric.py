@@ -33,7 +33,7 @@ def load_metric(name: str, **options: Any) -> TextMetric:
         predictions: Sequence[str], references: Sequence[Any], sources: Sequence[str] | None = None
     ) -> dict[str, float]:
         inputs: dict[str, Any] = {"predictions": list(predictions), "references": _shape(module, references)}
-        if _takes(module, "sources"):
+        if any("sources" in features for features in _formats(module)):
             if sources is None:
                 raise UserError(f"metric {name!r} reads the source sentences too: give sources=.")
             inputs["sources"] = list(sources)
@@ -60,24 +60,14 @@ def _load(name: str) -> Any:
 
 
 def _network() -> str:
-    switches = [
-        key
-        for key in ("HF_HUB_OFFLINE", "HF_EVALUATE_OFFLINE")
-        if os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE")
-    ]
-    return (
-        f"the Hub is switched off ({', '.join(switches)})"
-        if switches
-        else "the Hub has no such module or cannot be reached"
-    )
+    keys, on = ("HF_HUB_OFFLINE", "HF_EVALUATE_OFFLINE"), ("1", "ON", "YES", "TRUE")
+    if switches := [key for key in keys if os.environ.get(key, "").upper() in on]:
+        return f"the Hub is switched off ({', '.join(switches)})"
+    return "the Hub has no such module or cannot be reached"
 
 
 def _formats(module: Any) -> list[Any]:
     return module.features if isinstance(module.features, list) else [module.features]
-
-
-def _takes(module: Any, column: str) -> bool:
-    return any(column in features for features in _formats(module))
 
 
 def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
@@ -98,10 +88,8 @@ def _numbers(name: str, result: dict[str, Any], sentences: int) -> dict[str, flo
     """The numbers of a result; where it has none, the means of its per-sentence lists (BERTScore)."""
     numbers = {key: float(value) for key, value in result.items() if isinstance(value, Real)}
     if not numbers:
-        lists = {
-            key: value for key, value in result.items() if isinstance(value, (list, tuple)) and len(value) == sentences
-        }
-        numbers = {key: sum(map(float, value)) / sentences for key, value in lists.items() if value}
+        lists = {key: value for key, value in result.items() if isinstance(value, (list, tuple)) and value}
+        numbers = {key: sum(map(float, each)) / sentences for key, each in lists.items() if len(each) == sentences}
     if not name:
         return numbers
     return {name if key in ("score", name) else f"{name}_{key}": value for key, value in numbers.items()}

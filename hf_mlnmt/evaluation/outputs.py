@@ -39,15 +39,6 @@ def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
     return references
 
 
-def read_hypotheses(
-    path: str | Path, references: Sequence[Lines], reference_names: Iterable[str | Path]
-) -> SystemOutput:
-    """The lines of a hypothesis file, checked to be as many as every reference's."""
-    lines = read_texts(path)
-    check_counts(lines, references, [str(path), *map(str, reference_names)])
-    return SystemOutput(str(path), lines)
-
-
 def load_system(
     path: str | Path,
     source: str | Path | None,
@@ -61,14 +52,15 @@ def load_system(
 
     A model translates the file `source`; numbers of lines are compared before it starts.
     """
-    if Path(path).is_file():
-        return read_hypotheses(path, references, reference_names)
-    if source is None:
+    is_text = Path(path).is_file()
+    file = path if is_text else source
+    if file is None:
         if not Path(path).exists():
             raise UserError(f"{path}: no such file or model folder.")
         raise UserError(f"{path}: a model needs the source sentences (--source).")
-    check_counts(sources := read_texts(source), references, [str(source), *map(str, reference_names)])
-    return translate(path, sources, device=device, **decoding)
+    lines = read_texts(file)
+    check_counts(lines, references, [str(file), *map(str, reference_names)])
+    return SystemOutput(str(path), lines) if is_text else translate(path, lines, device=device, **decoding)
 
 
 def translate(model: str | Path, sources: Sequence[str], *, device: str | None = None, **decoding: Any) -> SystemOutput:
@@ -79,11 +71,7 @@ def translate(model: str | Path, sources: Sequence[str], *, device: str | None =
     DecodingOptions.of(options)  # mistakes are found before the model is loaded
     pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
     lines = list(pipeline(list(sources), progress=True, **options))
-    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), {**_defaults(pipeline.model), **options})
-
-
-def _defaults(model: Any) -> dict[str, Any]:
-    """What the model's own generation_config says about the search."""
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
-    values = {key: getattr(model.generation_config, key, None) for key in keys}
-    return {key: value for key, value in values.items() if value is not None}
+    defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
+    search = {key: value for key, value in {**defaults, **options}.items() if value is not None}
+    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)

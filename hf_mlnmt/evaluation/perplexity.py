@@ -115,27 +115,24 @@ def file_perplexities(
     texts = {str(file): list(read_lines(file)) for file in files}
     read: list[Any] = [list(read_lines(file)) for file in sources] or [None] * len(files)
     network, tokenizers = load_scored(model, device)
-    how = {
-        "batch_tokens": decoding.get("batch_tokens", 4096),
-        "language": decoding.get("target_language"),
-        "source_language": decoding.get("source_language"),
-    }
-    found = {}
+    how = {"batch_tokens": decoding.get("batch_tokens", 4096), "language": decoding.get("target_language")}
+    how["source_language"] = decoding.get("source_language")
+    by_file = {}
     for (name, lines), given in zip(texts.items(), read):
         try:
-            found[name] = perplexity(network, tokenizers, lines, given, progress=progress(name, len(lines)), **how)
+            by_file[name] = perplexity(network, tokenizers, lines, given, progress=progress(name, len(lines)), **how)
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-    return found
+    return by_file
 
 
-def table_of(found: Mapping[str, Perplexity]) -> Table:
+def table_of(by_file: Mapping[str, Perplexity]) -> Table:
     """A row for each file."""
     numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
     rows = [
         [name, f"{one.per_subword:.3f}", f"{one.per_word:.3f}", f"{one.bits_per_byte:.4f}"]
         + [f"{count:,}" for count in (one.sentences, one.subwords, one.words, one.bytes)]
-        for name, one in found.items()
+        for name, one in by_file.items()
     ]
     return Table(["text", *map(Number, numbers)], rows, "perplexity", "Subwords, words and bytes with sentence ends.")
 
@@ -161,8 +158,8 @@ def perplexity(
         progress: called with the number of sentences that have been scored since the last call.
         language, source_language: of texts and sources, for a translation model that is told them.
 
-    Raises: UserError where sources are missing, needed by nobody or another number; for a sentence that is longer than
-        the model can read; for a model whose scores are no probabilities.
+    Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
+        longer than the model can read; for a model whose scores are no probabilities.
     """
     config = model.config
     if getattr(model, "logits_are_scores", False):
@@ -191,13 +188,9 @@ def perplexity(
             if progress:
                 progress(len(indices))
     ends = len(texts)
-    return Perplexity(
-        float(total),
-        ends,
-        sum(map(len, targets)),
-        sum(len(text.split()) for text in texts) + ends,
-        sum(len(text.encode()) for text in texts) + ends,
-    )
+    words = sum(len(text.split()) for text in texts) + ends
+    size = sum(len(text.encode()) for text in texts) + ends
+    return Perplexity(float(total), ends, sum(map(len, targets)), words, size)
 
 
 def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None) -> None:

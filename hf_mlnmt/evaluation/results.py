@@ -79,18 +79,24 @@ class Results:
         return write_json(path, self.to_dict())
 
 
-def read_results(path: str | Path) -> Results:
-    """Read a results file. UserError when it is missing, is no JSON, or has another schema."""
-    path = Path(path)
+def results_content(path: str | Path) -> dict[str, Any]:
+    """The content of a results file as it is. UserError when it is missing, is no JSON, or has another schema."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: not a JSON file ({error}).") from error
-    schema = content.pop("schema", None) if isinstance(content, dict) else None
+    schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA or not isinstance(content.get("system"), str):
         raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
+    return content
+
+
+def read_results(path: str | Path) -> Results:
+    """Read a results file. Raises as `results_content` does."""
+    content = results_content(path)
+    del content["schema"]
     known = {f.name for f in fields(Results)} - {"extra"}
     extra = {key: content.pop(key) for key in list(content) if key not in known}
     return Results(**content, extra=extra)
@@ -130,10 +136,10 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that can change a number."""
     from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed
 
-    found = {"python": platform.python_version(), "hf_mlnmt": __version__}
+    known = {"python": platform.python_version(), "hf_mlnmt": __version__}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return known

@@ -14,7 +14,6 @@ test sets, references and signatures of scores are known, and must be the same.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from typing import Any, Literal
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
-from hf_mlnmt.evaluation.results import Results, languages_of_test, read_results
+from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
 from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
 from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
 from hf_mlnmt.files import read_json
@@ -38,10 +37,8 @@ MODEL = "average"  # the model that a run's results.json is of
 FREE_RECIPE = ("model", "logging")
 BUDGET = ("steps", "processes", "target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
-SIZES = (
-    "d_model",
-    *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
-)
+_SIZES = ("layers", "attention_heads", "ffn_dim")
+SIZES = ("d_model", *(f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES))
 TOLERANCE = 0.01  # points between a recorded score and the same from the files: more is another text
 Kind = Literal["comparison", "run", "results", "outputs"]
 
@@ -108,12 +105,10 @@ def kind_of(path: str | Path) -> Kind:
     """What lies there: the folder of a comparison or its comparison.json, a run, a results file; else translations,
     which a file holds or a model makes."""
     path = Path(path)
-    if path.is_file():
-        if path.name == COMPARISON:
-            return "comparison"
-        return "results" if path.suffix == ".json" else "outputs"
-    if (path / COMPARISON).is_file():
+    if (path.is_file() and path.name == COMPARISON) or (path / COMPARISON).is_file():
         return "comparison"
+    if path.is_file():
+        return "results" if path.suffix == ".json" else "outputs"
     if (path / CONFIG).is_file():  # a model; a fused one is kept with its translations as a run is
         is_run = (path / RESULTS).is_file() and (path / "translations").is_dir()
     else:
@@ -130,19 +125,19 @@ def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[st
     if "" in named and len(named) > 1:
         raise UserError("--reference: give every test set a name, NAME=FILE, or none.")
     only = Path(references[0][1]).name.removesuffix(".gz") if references else ""
-    found: dict[str, list[str]] = {}
+    files: dict[str, TextFiles] = {}
     for name, path in references:
-        found.setdefault(name or only, []).append(path)
-    of_test: dict[str, str] = {}
+        before = files.get(name or only, TextFiles(()))
+        files[name or only] = TextFiles((*before.references, path))
     for name, path in sources:
-        test = name or (next(iter(found)) if len(found) == 1 else "")
-        if test not in found:
-            known = ", ".join(found) or "none"
+        test = name or (next(iter(files)) if len(files) == 1 else "")
+        if test not in files:
+            known = ", ".join(files) or "none"
             raise UserError(f"--source {path}: of which test set? Give NAME=FILE; there are references of: {known}.")
-        if test in of_test:
+        if files[test].source:
             raise UserError(f"--source {path}: there are two sources of the test set {test!r}.")
-        of_test[test] = path
-    return {test: TextFiles(tuple(paths), of_test.get(test)) for test, paths in found.items()}
+        files[test] = replace(files[test], source=path)
+    return files
 
 
 def read_systems(
@@ -163,15 +158,18 @@ def read_systems(
     Returns: runs, and the folders of those that are not finished.
     Raises: UserError for arguments that make no comparison.
     """
-    # `runs/*` holds the baseline's folder too
-    seen = [Path(path).resolve() for _, _, path in systems]
-    systems = [one for place, one in enumerate(systems) if kind_of(one[2]) != "run" or seen.index(seen[place]) == place]
-    kinds = [kind_of(path) for _, _, path in systems]
+    given: list[tuple[str, str, str, Kind]] = []
+    places: set[Path] = set()
+    for name, label, path in systems:
+        kind, place = kind_of(path), Path(path).resolve()
+        if kind != "run" or place not in places:  # `runs/*` holds the baseline's folder too
+            given.append((name, label, path, kind))
+        places.add(place)
+    kinds = [kind for *_, kind in given]
     if kinds == ["comparison"] and output is None:
-        folder = Path(systems[0][2])
-        return folder.parent if folder.name == COMPARISON else folder
+        return _comparison_folder(given[0][2])
     of_outputs: dict[str, list[str]] = {}
-    for (name, label, path), kind in zip(systems, kinds):
+    for name, label, path, kind in given:
         if kind != "outputs":
             continue
         if label in of_outputs and (not name or path in of_outputs[label]):
@@ -180,7 +178,7 @@ def read_systems(
     _check_enough(kinds, of_outputs, files, output)
     texts = {test: one.read() for test, one in files.items()} if of_outputs else {}
     runs: list[Run | Path] = []
-    for (name, label, path), kind in zip(systems, kinds):
+    for name, label, path, kind in given:
         if kind == "outputs":
             number = of_outputs[label].index(path) + 1
             runs.append(score_run(label, number, _translations(path, files, texts, decoding), texts, **scoring))
@@ -238,36 +236,32 @@ def read_run(folder: str | Path) -> Run | None:
         if (folder / "recipe.yaml").is_file():
             return None
         raise UserError(f"{folder}: neither results.json nor recipe.yaml is there: not the folder of a training run.")
-    read_results(path)
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = results_content(path)
     if "recipe" not in results or not results.get("languages", {}).get("target"):
         raise UserError(f'{path}: has no "recipe" and "languages"; it was not written by `hf-mlnmt train`.')
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
     files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test, language in languages.items()}
-    config = folder / MODEL / CONFIG
-    return Run(
-        folder,
-        results,
-        {test: read_texts(file) for test, file in files.items()},
-        json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {},
-    )
+    outputs = {test: read_texts(file) for test, file in files.items()}
+    return Run(folder, results, outputs, read_json(folder / MODEL / CONFIG))
 
 
 def read_recorded(path: str | Path) -> Run:
     """A run of which there is a results file alone, or with counts of sentences beside it."""
     path = Path(path)
-    read_results(path)
     counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
-    return Run(path, read_json(path), counts=counts if counts.is_file() else None)
+    return Run(path, results_content(path), counts=counts if counts.is_file() else None)
 
 
 def recorded_runs(folder: str | Path) -> list[Run]:
     """The runs of a comparison's folder (comparison.py), the baseline's first."""
-    folder = Path(folder)
-    folder = folder.parent if folder.name == COMPARISON else folder
+    folder = _comparison_folder(folder)
     baseline = read_json(folder / COMPARISON).get("baseline")
     runs = [read_recorded(path) for path in sorted(folder.glob("*.json")) if is_recorded(path)]
     return sorted(runs, key=lambda run: (run.name != baseline, run.name, run.seed))
+
+
+def _comparison_folder(path: str | Path) -> Path:
+    return Path(path).parent if Path(path).name == COMPARISON else Path(path)
 
 
 def is_recorded(path: Path) -> bool:
@@ -316,47 +310,43 @@ def check_comparable(
         defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
     free = ("seed", "target_tokens") if other_seed else ()
-    found = [*_recipe_differences(run, baseline, free, defaults or {})]
-    found += _config_differences(run, baseline, lambda name: name not in SIZES)
-    for key in ("seed", "data", "languages"):
-        if key not in free:
-            found += _differences(key, run.results.get(key), baseline.results.get(key))
-    for key in BUDGET:
-        budgets = [(each.results.get("budget") or {}).get(key) for each in (run, baseline)]
-        found += _differences(f"budget.{key}", *budgets) if key not in free else ()
-    tests = [list(each.results["scores"]) for each in (run, baseline)]
-    if sorted(tests[0]) != sorted(tests[1]):
-        found.append(f"test sets ({', '.join(tests[0])}; baseline {', '.join(tests[1])})")
-    if found:
-        listed = "\n  ".join(dict.fromkeys(found))
-        raise UserError(
-            f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}\n"
-            "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
-        )
+    different = [*_recipe_differences(run, baseline, free, defaults or {})]
+    different += _config_differences(run, baseline, lambda name: name not in SIZES)
+    for keys in (("seed",), ("data",), ("languages",), *(("budget", key) for key in BUDGET)):
+        if keys[-1] not in free:
+            different += _results_differences(run, baseline, *keys)
+    different += _test_set_differences(run, baseline)
+    remedy = "Train both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
+    _refuse(run, baseline, different, f"\n{remedy}")
 
 
 def check_methods(run: Run, baseline: Run, other_seed: bool = False) -> None:
     """UserError naming every field in which two methods' runs must not differ: what they are tested on, and how."""
-    found = list(_differences("languages", run.results.get("languages"), baseline.results.get("languages")))
-    tests = [each.results["recipe"].get("data", {}).get("test") for each in (run, baseline)]
-    found += _differences("recipe.data.test", *tests)
-    found += _differences("decoding", run.results.get("decoding"), baseline.results.get("decoding"))
-    found += () if other_seed else _differences("seed", run.seed, baseline.seed)
-    if found:
-        listed = "\n  ".join(found)
-        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}")
+    different: list[str] = []
+    for keys in (("languages",), ("recipe", "data", "test"), ("decoding",)):
+        different += _results_differences(run, baseline, *keys)
+    different += () if other_seed else _differences("seed", run.seed, baseline.seed)
+    _refuse(run, baseline, different)
 
 
 def check_tests(run: Run, baseline: Run) -> None:
     """UserError naming what two runs must share where one of them does not say how it was trained."""
-    tests = [list(each.results["scores"]) for each in (run, baseline)]
-    same = sorted(tests[0]) == sorted(tests[1])
-    found = [] if same else [f"test sets ({', '.join(tests[0])}; baseline {', '.join(tests[1])})"]
-    for test in tests[0] if same else ():
-        found += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
-    if found:
-        listed = "\n  ".join(found)
-        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}")
+    different = _test_set_differences(run, baseline)
+    for test in () if different else run.results["scores"]:
+        different += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
+    _refuse(run, baseline, different)
+
+
+def _refuse(run: Run, baseline: Run, different: Sequence[str], remedy: str = "") -> None:
+    if different:
+        listed = "\n  ".join(dict.fromkeys(different))
+        raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}{remedy}")
+
+
+def _test_set_differences(run: Run, baseline: Run) -> list[str]:
+    ours, theirs = (list(each.results["scores"]) for each in (run, baseline))
+    same = sorted(ours) == sorted(theirs)
+    return [] if same else [f"test sets ({', '.join(ours)}; baseline {', '.join(theirs)})"]
 
 
 def check_references(runs: Sequence[tuple[Run, Mapping[str, Texts]]]) -> None:
@@ -381,13 +371,13 @@ def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = N
     defaults: as of `check_comparable`.
     """
     models = [_filled(each.results["recipe"], defaults or {}).get("model") for each in (run, first)]
-    found = [
-        *_differences("parameters", run.results.get("parameters"), first.results.get("parameters"), other="there"),
+    different = [
+        *_results_differences(run, first, "parameters", other="there"),
         *_differences("recipe.model", *models, other="there"),
         *_config_differences(run, first, lambda name: True, other="there"),
     ]
-    if found:
-        listed = "\n  ".join(found)
+    if different:
+        listed = "\n  ".join(different)
         raise UserError(
             f"{run.origin} and {first.origin} are two seeds of {run.name}, but not of one model; these differ:\n"
             f"  {listed}\nGive one of the two recipes a name of its own."
@@ -410,10 +400,18 @@ def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: 
 
 def notes_of(run: Run, baseline: Run) -> list[str]:
     """Differences that are told, not refused: the model's sizes, versions of packages, and the device."""
-    found = [*_config_differences(run, baseline, lambda name: name in SIZES)]
-    found += _differences("versions", run.results.get("versions"), baseline.results.get("versions"))
-    devices = [(each.results.get("budget") or {}).get("device") for each in (run, baseline)]
-    return [f"{run.name}: {text}" for text in [*found, *_differences("budget.device", *devices)]]
+    different = [*_config_differences(run, baseline, lambda name: name in SIZES)]
+    different += _results_differences(run, baseline, "versions")
+    different += _results_differences(run, baseline, "budget", "device")
+    return [f"{run.name}: {text}" for text in different]
+
+
+def _results_differences(run: Run, baseline: Run, *keys: str, other: str = "baseline") -> Iterator[str]:
+    """What differs at these keys of the results, one below the other."""
+    values: list[Any] = [run.results, baseline.results]
+    for key in keys:
+        values = [(value or {}).get(key) for value in values]
+    return _differences(".".join(keys), *values, other=other)
 
 
 def _recipe_differences(run: Run, baseline: Run, free: Sequence[str], defaults: Mapping[str, Any]) -> Iterator[str]:
@@ -425,11 +423,11 @@ def _recipe_differences(run: Run, baseline: Run, free: Sequence[str], defaults: 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe with the defaults of the keys that it lacks, in its sections too."""
-    found = {**defaults, **recipe}
+    filled = {**defaults, **recipe}
     for key, value in defaults.items():
         if isinstance(value, Mapping) and isinstance(recipe.get(key), Mapping):
-            found[key] = _filled(recipe[key], value)
-    return found
+            filled[key] = _filled(recipe[key], value)
+    return filled
 
 
 def _config_differences(
@@ -465,7 +463,7 @@ def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolNa
     """
     if not run.outputs:
         return unpack_counts(run.counts.read_bytes(), run.counts) if run.counts else None
-    found: dict[str, dict[ProtocolName, Counts]] = {}
+    counted: dict[str, dict[ProtocolName, Counts]] = {}
     for test, by_protocol in run.results["scores"].items():
         language = languages_of_test(run.results, test)["target"]
         for protocol, metrics in by_protocol.items():
@@ -479,5 +477,5 @@ def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolNa
                         f"--data, but {recorded:.2f} in the run's results.json: they are not those that were scored "
                         "with."
                     )
-            found.setdefault(test, {})[protocol] = counts
-    return found
+            counted.setdefault(test, {})[protocol] = counts
+    return counted

@@ -107,9 +107,8 @@ def _two_letters(language: str | None) -> bool:
 
 def metric_named(name: str) -> MetricName:
     """BLEU, chrF or TER, written in any case."""
-    for known in METRICS:
-        if name.lower() == known.lower():
-            return known
+    if known := {metric.lower(): metric for metric in METRICS}.get(name.lower()):
+        return known
     raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(name, METRICS)}.")
 
 
@@ -212,6 +211,8 @@ def score(
         ci = (float(result._mean - result._ci), float(result._mean + result._ci)) if has_interval else None
         results[name] = MetricScore(float(result.score), how.sign(metric.get_signature()), ci)
         ratio = getattr(result, "ratio", ratio)
+    if ratio is None:
+        ratio = float(how.metric("BLEU", prepared_references).corpus_score(prepared, None).ratio)
     return Scores(
         protocol=protocol,
         metrics=results,
@@ -219,7 +220,7 @@ def score(
         references=len(reference_sets),
         empty_outputs=sum(not line.strip() for line in hypotheses),
         empty_references=sum(line is not None and not line.strip() for lines in reference_sets for line in lines),
-        length_ratio=_length_ratio(how, prepared, prepared_references) if ratio is None else ratio,
+        length_ratio=ratio,
     )
 
 
@@ -247,10 +248,6 @@ def score_protocols(
     """score() under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
     names = [how.name for how in choose_protocols(protocols, language)]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
-
-
-def _length_ratio(how: Protocol, prepared: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    return float(how.metric("BLEU", references).corpus_score(prepared, None).ratio)
 
 
 def reference_lists(references: References) -> list[Sequence[str | None]]:

@@ -61,11 +61,8 @@ def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
 
     p_values: {system: p of approximate randomisation, not corrected}, of all these systems; None: not tested.
     """
-    return {name: "" if p is None else _mark(p) for name, p in holm(p_values).items()}
-
-
-def _mark(p: float) -> str:
-    return "‡" if p < 0.01 else "†" if p < 0.05 else ""
+    corrected = {name: 1.0 if p is None else p for name, p in holm(p_values).items()}
+    return {name: "‡" if p < 0.01 else "†" if p < 0.05 else "" for name, p in corrected.items()}
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -98,8 +95,8 @@ def count_sentences(
     prepared, prepared_references = how.prepare(outputs), [how.prepare(lines) for lines in sets]
     counts: Counts = {}
     for name in map(metric_named, metrics):
-        found = how.metric(name, prepared_references)._extract_corpus_statistics(prepared, None)
-        counts[name] = np.array(found, np.float64 if name == "TER" else np.int64)
+        numbers = how.metric(name, prepared_references)._extract_corpus_statistics(prepared, None)
+        counts[name] = np.array(numbers, np.float64 if name == "TER" else np.int64)
     return counts
 
 
@@ -139,10 +136,8 @@ _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
 
 # The file: safetensors of small integers, packed with gzip: "<test set>/<protocol>/<metric>" -> (sentences, numbers).
 
-TestSets = Mapping[str, Mapping[ProtocolName, Counts]]
 
-
-def pack_counts(counts: TestSets) -> bytes:
+def pack_counts(counts: Mapping[str, Mapping[ProtocolName, Counts]]) -> bytes:
     """{test set: {protocol: Counts}} as the content of one file, the same bytes for the same numbers."""
     from safetensors.numpy import save
 
@@ -164,13 +159,13 @@ def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolNam
         arrays = load(gzip.decompress(packed))
     except (SafetensorError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: not a file of sentence counts ({error}).") from error
-    found: dict[str, dict[Any, Counts]] = {}
+    counts: dict[str, dict[Any, Counts]] = {}
     for name, array in arrays.items():
         parts = name.rsplit("/", 2)
         if len(parts) != 3 or array.ndim != 2:
             raise UserError(f"{path}: '{name}' is not <test set>/<protocol>/<metric>: not a file of sentence counts.")
-        found.setdefault(parts[0], {}).setdefault(parts[1], {})[metric_named(parts[2])] = array
-    return found
+        counts.setdefault(parts[0], {}).setdefault(parts[1], {})[metric_named(parts[2])] = array
+    return counts
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:
@@ -223,13 +218,8 @@ class SeedResult:
 
     def to_dict(self) -> dict[str, float | None]:
         """{difference, and the four p-values}; p-values are not rounded."""
-        return {
-            "difference": round(self.difference, 4),
-            "approximate_randomisation": self.approximate_randomisation,
-            "paired_bootstrap": self.paired_bootstrap,
-            "welch": self.welch,
-            "sacrebleu_randomisation": self.sacrebleu_randomisation,
-        }
+        numbers = {key: value for key, value in vars(self).items() if key != "scores"}
+        return {**numbers, "difference": round(self.difference, 4)}
 
 
 def compare_seeds(
@@ -241,8 +231,15 @@ def compare_seeds(
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
 ) -> SeedResult:
-    """All tests of a system beside the baseline. Both have as many runs, those of the same seeds at the same places."""
-    check_runs(baseline, system)
+    """All tests of a system beside the baseline. Both have as many runs, those of the same seeds at the same places.
+
+    Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
+    """
+    if len(baseline) != len(system) or not baseline:
+        raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
+    shapes = {run.shape for run in (*baseline, *system)}
+    if len(shapes) > 1:
+        raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
     base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
     tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
     scores, difference = tuple(own.tolist()), float(own.mean() - base.mean())
@@ -252,15 +249,6 @@ def compare_seeds(
     bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
     welch = welch_test(base.tolist(), own.tolist())
     return SeedResult(scores, difference, randomisation, bootstrapped, welch, without_ties)
-
-
-def check_runs(baseline: Runs, system: Runs) -> None:
-    """UserError unless both have equally many runs, at least one, all of the same sentences."""
-    if len(baseline) != len(system) or not baseline:
-        raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
-    shapes = {run.shape for run in (*baseline, *system)}
-    if len(shapes) > 1:
-        raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
 
 
 def randomisation_test(metric: MetricName, baseline: Runs, system: Runs, trials: int, seed: int) -> tuple[float, float]:

@@ -153,7 +153,7 @@ def test_a_name_before_a_path(tmp_path, monkeypatch):
     assert NamedPath.parse("a=b") == NamedPath("a=b")
     assert by_name(map(NamedPath.parse, ["runs/ms-1/average", "k=y"])) == {"ms-1": "runs/ms-1/average", "k": "y"}
     with pytest.raises(hf_mlnmt.UserError, match="two models are called 'k'"):
-        by_name(["k=x", "y/k"])
+        by_name(map(NamedPath.parse, ["k=x", "y/k"]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,25 +13,7 @@ from hf_mlnmt.cli.options import decoding_options
 from hf_mlnmt.cli.terminal import finish, load_systems, tell_eager
 from hf_mlnmt.errors import UserError
 
-
-class What(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """What can be measured: the values of --what."""
-
-    distance = "distance"
-    entropy = "entropy"
-    divergence = "divergence"
-    dependency = "dependency"
-    alignments = "alignments"
-    maps = "maps"
-    coverage = "coverage"
-
-
-class Side(str, Enum):  # noqa: UP042
-    """Whose attention is measured: the values of --side."""
-
-    encoder = "encoder"
-    decoder = "decoder"
-    source = "source"
+What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
 
 
 @decoding_options(num_beams=5)
@@ -45,7 +27,7 @@ def attention(
         typer.Option("--target", "-t", help="Translations to look at; unless given, the model's own greedy ones."),
     ] = None,
     side: Annotated[
-        Side | None,
+        Literal["encoder", "decoder", "source"] | None,
         typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
     ] = None,
     sample: options.SampleSize = 1000,
@@ -65,9 +47,7 @@ def attention(
     head: Annotated[
         int | None, typer.Option(min=1, help="alignments, maps, coverage: one head, from 1; else the mean.")
     ] = None,
-    gold: Annotated[
-        Path | None, typer.Option("--gold", help="alignments: those made by people, i-j sure, i?j possible.")
-    ] = None,
+    gold: Annotated[Path | None, typer.Option(help="alignments: those made by people, i-j sure, i?j possible.")] = None,
     one_based: Annotated[bool, typer.Option("--one-based", help="The gold alignments count words from 1.")] = False,
     sentence: Annotated[
         int | None, typer.Option(min=1, help="maps, coverage, dependency: the line of the sentence to draw.")
@@ -102,28 +82,27 @@ def attention(
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.coverage import coverage_study
     from hf_mlnmt.analysis.reading import draw_sample
-    from hf_mlnmt.analysis.source_attention import read_gold
     from hf_mlnmt.evaluation.outputs import read_texts
 
-    if side is Side.source and set(what) != {What.maps}:
+    if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
     sources, targets = read_texts(source), read_texts(target) if target else None
-    golden = read_gold(read_texts(gold), gold, one_based) if gold else None
+    golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
     systems = load_systems(models, device)
     tell_eager(systems)
     languages = (source_language, target_language)
     drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
     classes = {name: type(parts.model).__name__ for name, parts in systems.items()}
-    of: Any = "encoder" if side is None else side.value
+    of: Any = side or "encoder"
     for question in dict.fromkeys(what):
         used = drawn
-        if question in (What.distance, What.entropy):
-            study = self_attention.heads_study(systems, used, question.value, of, renormalize)
-        elif question is What.divergence:
+        if question in ("distance", "entropy"):
+            study = self_attention.heads_study(systems, used, question, of, renormalize)
+        elif question == "divergence":
             study = self_attention.divergence_study(systems, used, of, over_heads)
-        elif question is What.dependency:
+        elif question == "dependency":
             study = self_attention.dependency_study(systems, used, summed, sentence)
-        elif question is What.alignments:
+        elif question == "alignments":
             if golden is not None and len(golden) != len(sources):
                 raise UserError(f"{gold}: {len(golden)} lines for {len(sources)} sentences: expected the same.")
             used = draw_sample(systems, sources, targets, None, seed, languages)
@@ -135,11 +114,10 @@ def attention(
                 raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
             one = [sources[line - 1]], [targets[line - 1]] if targets else None
             used = draw_sample(systems, *one, None, seed, languages)
-            if question is What.maps:
-                where: Any = "source" if side is None else side.value
-                study = source_attention.map_study(systems, used, where, layer, head)
+            if question == "maps":
+                study = source_attention.map_study(systems, used, side or "source", layer, head)
             else:
                 study = coverage_study(systems, used, layer, head, decoding["num_beams"])
         settings = {"source": str(source), "seed": seed, "renormalize": renormalize, "over_heads": over_heads}
-        settings |= {"beams": decoding["num_beams"]} if question is What.coverage else {}
+        settings |= {"beams": decoding["num_beams"]} if question == "coverage" else {}
         finish(study, output, {**settings, "summed": summed, **used.settings(), "systems": classes})

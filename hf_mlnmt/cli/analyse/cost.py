@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, use_threads
+from hf_mlnmt.cli.options import NamedPath, OutputFolder, by_name, decoding_options, named_argument, use_threads
 from hf_mlnmt.cli.terminal import finish, tell
+from hf_mlnmt.errors import UserError
 
 
 @decoding_options(num_beams=1)
 def cost(
     systems: Annotated[
         list[NamedPath],
-        options.named_paths("Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
+        named_argument(help="Systems of the zoo, model folders or Hub names; NAME=... names one. First: the baseline."),
     ],
     output: OutputFolder,
     shape: Annotated[str, typer.Option(help="Of systems: tiny, small or base; a folder has its own.")] = "small",
@@ -27,7 +28,7 @@ def cost(
     steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns that count; medians are shown.")] = 5,
     threads: options.Threads = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=options.MACHINE)] = "cpu",
+    device: Annotated[str, options.machine(help="cpu or cuda.")] = "cpu",
     *,
     decoding: dict[str, Any],
 ) -> None:
@@ -45,7 +46,6 @@ def cost(
     """
     import torch
 
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.reports.cost import Work, cost_study

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, by_name
+from hf_mlnmt.cli.options import NamedPath, by_name, named_argument
 from hf_mlnmt.cli.terminal import finish
 
 
 def curves(
     runs: Annotated[
         list[NamedPath],
-        options.named_paths("Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."),
+        named_argument(help="Folders that `hf-mlnmt train` made; NAME=PATH gives a name for the figure."),
     ],
     output: Annotated[Path, options.output("Folder for curves.png, curves.svg, curves.csv and curves.json.")] = Path(
         "curves"
     ),
-    over: Annotated[str, typer.Option("--over", help="step or epoch: what the curves are drawn over.")] = "step",
+    over: Annotated[str, typer.Option(help="step or epoch: what the curves are drawn over.")] = "step",
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or still going: png, svg, csv, JSON.
 

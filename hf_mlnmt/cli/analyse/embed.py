@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.errors import UserError
 
 
 def embed(
@@ -32,7 +33,6 @@ def embed(
 
     from hf_mlnmt.analysis.embeddings import embed_file
     from hf_mlnmt.cli.terminal import silence
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.files import atomic_path, check_file
     from hf_mlnmt.generation.loading import load
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options
+from hf_mlnmt.errors import UserError
 
 
 @decoding_options(*TRANSLATION, without=("alpha", "beta"), progress=True)
@@ -17,14 +18,10 @@ def fusion_grid(
     source: options.Source,
     reference: options.Reference,
     output: Annotated[Path, options.output("Folder for grid.json, .csv, .png and .svg.")],
-    alpha: Annotated[
-        list[float] | None, typer.Option("--alpha", help="A scale to try; repeat it. Default: the thesis's.")
-    ] = None,
-    beta: Annotated[
-        list[float] | None, typer.Option("--beta", help="A scale to try; repeat it. Default: the thesis's.")
-    ] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="A scale to try; repeat it. Default: the thesis's.")] = None,
+    beta: Annotated[list[float] | None, typer.Option(help="A scale to try; repeat it. Default: the thesis's.")] = None,
     normalization: Annotated[
-        str | None, typer.Option(help="symbol or sequence, in the place of the model's own.")
+        Literal["symbol", "sequence"] | None, typer.Option(help="In the place of the model's own.")
     ] = None,
     sentences: Annotated[
         int | None, typer.Option(min=1, help="Take only so many first sentences: a rough grid in less time.")
@@ -35,9 +32,9 @@ def fusion_grid(
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
 
-    Without --alpha and --beta it is the thesis's grid: seven by eight with symbol-level normalization, seven of
-    gamma = beta / alpha with sequence-level normalization, which knows nothing else; beta 0, the translation model
-    alone, beside them. What is done is kept after every point: stopped, the same command goes on.
+    Without --alpha and --beta it is the thesis's grid: seven by eight with symbol-level normalization; with
+    sequence-level normalization, where the ratio alone matters, seven values of gamma = beta / alpha. beta 0, the
+    translation model alone, stands beside them. Every point is kept when it is done: stopped, the same command goes on.
 
     Examples:
 
@@ -50,14 +47,11 @@ def fusion_grid(
 
     from hf_mlnmt.analysis.fusion_grid import Grid, draw, tables
     from hf_mlnmt.cli.terminal import plain_console
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.generation import TranslationPipeline
     from hf_mlnmt.generation.lines import text_groups
 
-    if normalization not in (None, "symbol", "sequence"):
-        raise UserError(f"--normalization {normalization}: choose symbol or sequence.")
     check_folder_name(output)
     logging.disable_progress_bar()
     references = [list(lines)[:sentences] for lines in read_references(reference)]

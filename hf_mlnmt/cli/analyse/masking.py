@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +12,7 @@ from hf_mlnmt.cli.evaluate import Language, Protocol, Resamples, Seed, Trials
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 
-
-class Question(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """What can be left out of a model."""
-
-    layers = "layers"
-    auxiliaries = "auxiliaries"
-    decoders = "decoders"
+Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])
 
 
 @decoding_options(*TRANSLATION)
@@ -59,17 +53,12 @@ def masking(
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
-    asked = scoring_options([protocol], ["BLEU"], language, None, reference[0])
+    language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]
     sources, references = read_texts(source), read_references(reference)
     check_counts(sources, references, [str(source), *map(str, reference)])
-    how: Any = {
-        "protocol": protocol,
-        "language": asked["language"],
-        "bootstrap": bootstrap,
-        "trials": trials,
-        "seed": seed,
-    }
-    questions: Any = [question.value for question in what] if what else None
+    how: dict[str, Any] = {"protocol": protocol, "language": language}
+    how |= {"bootstrap": bootstrap, "trials": trials, "seed": seed}
+    questions: Any = what or None
     study = masking_study(load_systems(models, device), sources, references, questions, decoding, tell, **how)
     files = {"source": str(source), "references": [str(path) for path in reference]}
     finish(study, output, {**files, **how, "decoding": decoding})

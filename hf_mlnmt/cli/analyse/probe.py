@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath
+from hf_mlnmt.cli.options import NamedPath, named_option
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
 
-
-class Task(str, Enum):  # noqa: UP042 (typer shows the members of a str enum)
-    """The tasks made from raw text."""
-
-    length = "length"
-    word_content = "word-content"
-    bigram_shift = "bigram-shift"
-    language = "language"
-
-
-class Preset(str, Enum):  # noqa: UP042
-    """The papers' settings of the perceptron."""
-
-    multi_level = "multi-level"
-    dual_context = "dual-context"
-
-
-class Classifier(str, Enum):  # noqa: UP042
-    """What is trained on the vectors."""
-
-    mlp = "mlp"
-    logistic = "logistic"
+Task = StrEnum("Task", ["length", "word-content", "bigram-shift", "language"])
+Classifier = StrEnum("Classifier", ["mlp", "logistic"])
 
 
 def probe(
@@ -42,40 +22,33 @@ def probe(
     output: options.OutputFolder,
     text: Annotated[
         list[NamedPath] | None,
-        typer.Option(
-            "--text",
-            "-t",
-            parser=NamedPath.parse,
-            help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'.",
-        ),
+        named_option("--text", "-t", help="Raw sentences to make tasks from; XX=FILE, twice or more, for 'language'."),
     ] = None,
     senteval: Annotated[
-        list[Path] | None, typer.Option("--senteval", help="SentEval's probing files, or the folder they are in.")
+        list[Path] | None, typer.Option(help="SentEval's probing files, or the folder they are in.")
     ] = None,
     pairs: Annotated[
-        list[Path] | None,
-        typer.Option("--pairs", help="Scored pairs, two sentences and a score with tabs between: correlations."),
+        list[Path] | None, typer.Option(help="Scored pairs, two sentences and a score with tabs between: correlations.")
     ] = None,
     task: Annotated[
-        list[Task] | None, typer.Option("--task", help="Which to make of --text. Unless given: all that can be.")
+        list[Task] | None, typer.Option(help="Which to make of --text. Unless given: all that can be.")
     ] = None,
     layer: Annotated[
-        list[int] | None, typer.Option("--layer", min=0, help="Of the encoder, 0: embeddings. Unless given: the last.")
+        list[int] | None, typer.Option(min=0, help="Of the encoder, 0: embeddings. Unless given: the last.")
     ] = None,
     pooling: Annotated[
         str | None,
         typer.Option(help="Read the model's embeddings, as `embed` writes them, not a layer: flat, mean, or a row."),
     ] = None,
-    classifier: Annotated[list[Classifier] | None, typer.Option("--classifier", help="Unless given: both.")] = None,
+    classifier: Annotated[list[Classifier] | None, typer.Option(help="Unless given: both.")] = None,
     preset: Annotated[
-        Preset, typer.Option(help="Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context).")
-    ] = Preset.multi_level,
+        Literal["multi-level", "dual-context"],
+        typer.Option(help="Perceptron of thesis, ch. 4 (multi-level), or ch. 5 (dual-context)."),
+    ] = "multi-level",
     words: Annotated[int, typer.Option(min=2, help="word-content: how many words; the paper has 1,000.")] = 100,
     sizes: Annotated[str, typer.Option(help="Sentences for train, dev and test, at most.")] = "100000,10000,10000",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks and the perceptron.")] = 1,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", help="Folder of vectors. Unless given: vectors/ in --output.")
-    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of vectors. Unless given: vectors/ in --output.")] = None,
     source_language: options.From = None,
     target_language: options.To = None,
     device: options.Device = None,
@@ -106,27 +79,21 @@ def probe(
             "probe needs sentences: --text FILE for tasks made from them, --senteval FILE or FOLDER, or --pairs FILE."
         )
     scored = {str(path): read_pairs(path) for path in pairs or []}
-    named_texts = {one.name: one.path for one in text or []}
+    texts = {one.name: one.path for one in text or []}
     systems = load_systems(models, device)
+    row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:
-        how = int(pooling) if pooling and pooling.isdigit() else pooling
-        found = similarity_study(systems, scored, source_language, how)
-        finish(found, output, {"pooling": pooling, "source_language": source_language})
+        similarities = similarity_study(systems, scored, source_language, pooling if row is None else row)
+        finish(similarities, output, {"pooling": pooling, "source_language": source_language})
     if not text and not senteval:
         return
-    lines = {name: list(read_lines(path)) for name, path in named_texts.items()}
+    lines = {name: list(read_lines(path)) for name, path in texts.items()}
     languages = (source_language, target_language)
-    chosen = [one.value for one in task] if task else None
-    tasks = make_tasks(systems, lines, chosen, seed, read_sizes(sizes), words, languages) if lines else []
+    tasks = make_tasks(systems, lines, task or None, seed, read_sizes(sizes), words, languages) if lines else []
     tasks += senteval_tasks(senteval or [])
     reading = {"source_language": source_language, "target_language": target_language}
-    place = f"row {pooling}" if pooling and pooling.isdigit() else pooling
-    kinds: Any = [one.value for one in classifier] if classifier else None
-    study = probing_study(systems, tasks, output, layer, kinds, preset.value, seed, cache, tell, place, **reading)
-    settings = {
-        "preset": preset.value,
-        "seed": seed,
-        "texts": named_texts,
-        "senteval": [str(x) for x in senteval or []],
-    }
+    place = pooling if row is None else f"row {row}"
+    kinds: Any = classifier or None
+    study = probing_study(systems, tasks, output, layer, kinds, preset, seed, cache, tell, place, **reading)
+    settings = {"preset": preset, "seed": seed, "texts": texts, "senteval": [str(path) for path in senteval or []]}
     finish(study, output, {**settings, "sizes": sizes, "words": words})

@@ -5,30 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import NamedPath, by_name
+from hf_mlnmt.cli.options import NamedPath, by_name, named_argument, named_option
+from hf_mlnmt.errors import UserError
 
 
 def retrieve(
-    model: Annotated[NamedPath, typer.Argument(parser=NamedPath.parse, help="Model folder or Hub name, or NAME=PATH.")],
+    model: Annotated[NamedPath, named_argument(help="Model folder or Hub name, or NAME=PATH.")],
     files: Annotated[
         list[NamedPath],
-        typer.Argument(
-            parser=NamedPath.parse,
+        named_argument(
             metavar="LANGUAGE=FILE",
             help="language=FILE for two or more languages; line i says the same in all of them.",
         ),
     ],
     also: Annotated[
         list[NamedPath] | None,
-        typer.Option(
-            "--also",
-            "-a",
-            parser=NamedPath.parse,
-            help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated.",
-        ),
+        named_option("--also", "-a", help="Another model, PATH or NAME=PATH, to stand beside it; may be repeated."),
     ] = None,
     pooling: options.Pooling = None,
     target_language: options.To = None,
@@ -48,7 +41,6 @@ def retrieve(
 
     from hf_mlnmt.analysis.embeddings import embed_file, retrieval, retrieval_table
     from hf_mlnmt.cli.terminal import silence
-    from hf_mlnmt.errors import UserError
     from hf_mlnmt.files import check_file, write_json
     from hf_mlnmt.generation.loading import load
 
