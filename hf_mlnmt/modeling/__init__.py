@@ -11,8 +11,9 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     """The class of that name, from whichever file here defines it: a new file needs no mention."""
-    if name[:1].isupper():
+    if name[:1].isupper() and name.isidentifier():
+        defined = re.compile(rf"^(class {name}\b|(\w+, )?{name}\b.* = encoder_heads)", re.MULTILINE)
         for path in sorted(Path(__file__).parent.glob("*.py")):
-            if re.search(rf"^class {re.escape(name)}\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            if defined.search(path.read_text(encoding="utf-8")):
                 return getattr(importlib.import_module(f"{__name__}.{path.stem}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,12 +29,11 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 
 from .configuration import TransformerConfig
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer, Dropout
+from .layers import DecoderLayer, Dropout, FeedForward
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -88,22 +87,18 @@ class WeightedSum(nn.Linear):
         super().__init__(inputs * config.d_model, config.d_model, bias=False)
 
 
-class Aggregate(nn.Module):
+class Aggregate(FeedForward):
     """Equation 3.3; its FFN is as wide inside as the encoder's."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
-        super().__init__()
-        self.fc1 = nn.Linear(inputs * config.d_model, config.encoder_ffn_dim)
-        self.fc2 = nn.Linear(config.encoder_ffn_dim, config.d_model)
-        self.activation = ACT2FN[config.activation_function]
-        self.activation_dropout = Dropout(config.activation_dropout)
-        self.dropout = Dropout(config.dropout)
+        super().__init__(config, config.encoder_ffn_dim, inputs)
+        self.output_dropout = Dropout(config.dropout)
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.inputs = inputs
 
     def forward(self, features: Tensor) -> Tensor:
-        hidden_states = self.activation_dropout(self.activation(self.fc1(features)))
-        return self.layer_norm(self.dropout(self.fc2(hidden_states)) + features.unflatten(2, (self.inputs, -1)).sum(2))
+        merged = self.output_dropout(super().forward(features))
+        return self.layer_norm(merged + features.unflatten(2, (self.inputs, -1)).sum(2))
 
 
 class Iterative(nn.Module):
@@ -116,8 +111,7 @@ class Iterative(nn.Module):
         self.units = nn.ModuleList([self.unit_class(config, 2) for _ in range(inputs - 1)])
 
     def forward(self, features: Tensor) -> Tensor:
-        first, *others = features.chunk(len(self.units) + 1, dim=2)
-        merged = first
+        merged, *others = features.chunk(len(self.units) + 1, dim=2)
         for unit, feature in zip(self.units, others, strict=True):
             merged = unit(torch.cat([feature, merged], dim=2))
         return merged
@@ -142,9 +136,9 @@ class TransparentWeights(nn.Module):
         super().__init__()
         self.softmax = config.softmax_weights
         self.weight = nn.Parameter(torch.empty(inputs, config.decoder_layers))  # w_{i,m}
-        self.reset_parameters()
+        self.begin_weights(config)
 
-    def reset_parameters(self):
+    def begin_weights(self, config: AggregationConfig) -> None:
         """The mean of the states, whether a softmax follows or not."""
         init.constant_(self.weight, 0.0 if self.softmax else 1.0 / self.weight.shape[0])
 
@@ -152,16 +146,6 @@ class TransparentWeights(nn.Module):
         """(batch, source, (L + 1) d_model) -> (batch, source, L_d, d_model)."""
         weight = self.weight.softmax(dim=0) if self.softmax else self.weight
         return torch.matmul(weight.t(), features.unflatten(2, (len(weight), -1)))
-
-
-class Last(nn.Module):
-    """n = 1: the last layer as it is, the only input."""
-
-    def __init__(self, config: AggregationConfig, inputs: int):
-        super().__init__()
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
 
 
 MERGING_MODULES: dict[str, type[nn.Module]] = {
@@ -180,19 +164,14 @@ class AggregationEncoder(FeatureCollector):
 
     def __init__(self, config: AggregationConfig):
         super().__init__(config)
-        features = config.feature_count
-        self.merging_module = (Last if features == 1 else MERGING_MODULES[config.aggregation])(config, features)
+        inputs = config.feature_count
+        merging = MERGING_MODULES[config.aggregation] if inputs > 1 else nn.Identity
+        self.merging_module = merging(config, inputs)
         self.post_init()
 
     def merge(self, features: Tensor) -> Tensor:
         """The joint representation: (batch, source, d_model), for Transparent (batch, source, L_d, d_model)."""
         return self.merging_module(features.flatten(2))
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, TransparentWeights):
-            module.reset_parameters()
 
 
 class AggregationDecoderLayer(DecoderLayer):
@@ -229,15 +208,4 @@ class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
     citation = CITATION
 
 
-class AggregationForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: AggregationConfig
-    model_class = AggregationModel
-
-
-class AggregationForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: AggregationConfig
-    model_class = AggregationModel
+AggregationForMaskedLM, AggregationForCausalLM = encoder_heads(AggregationModel)

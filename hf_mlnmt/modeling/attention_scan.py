@@ -15,6 +15,7 @@ heads go alone is one kernel (attention_scan_triton.py).
 Positions whose previous state is known (a step of a search, all of its beams) need no scan: `weight_step`, `gate_step`.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -87,23 +88,17 @@ def gate_step(
 
     In the precision of its inputs, as the scan.
     """
-    with in_own_precision(plain):
-        return _gate_step(query, plain, log_sum, transition, bias, context)
-
-
-def _gate_step(
-    query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
-) -> tuple[Tensor, Tensor]:
     if context is None:
         context = torch.zeros_like(plain)
-    groups = len(transition)
-    mixed = context.transpose(1, 2).unflatten(2, (groups, -1)).flatten(3)  # (batch, target, groups, size)
-    mixed = torch.einsum("btgs,gsw->btgw", mixed, transition)
-    if bias is not None:
-        mixed = mixed + bias
-    key, value = (x.unflatten(-1, (-1, plain.shape[-1])).flatten(2, 3).transpose(1, 2) for x in mixed.chunk(2, dim=-1))
-    gate = torch.sigmoid((query * key).sum(-1) - log_sum).unsqueeze(-1)
-    return gate, torch.lerp(plain, value, gate)
+    with in_own_precision(plain):
+        mixed = context.transpose(1, 2).unflatten(2, (len(transition), -1)).flatten(3)  # (batch, target, groups, size)
+        mixed = torch.einsum("btgs,gsw->btgw", mixed, transition)
+        if bias is not None:
+            mixed = mixed + bias
+        pairs = mixed.chunk(2, dim=-1)
+        key, value = (x.unflatten(-1, (-1, plain.shape[-1])).flatten(2, 3).transpose(1, 2) for x in pairs)
+        gate = torch.sigmoid((query * key).sum(-1) - log_sum).unsqueeze(-1)
+        return gate, torch.lerp(plain, value, gate)
 
 
 def gate_scan(
@@ -143,8 +138,8 @@ def _fake_weights_backward(gradient: Tensor, coefficient: Tensor, *others) -> tu
 def _fake_contexts_backward(
     gradient: Tensor, keys: Tensor, values: Tensor | None, transition: Tensor | None, *others
 ) -> tuple[Tensor, ...]:
-    found = [keys.new_empty(0 if x is None else x.shape) for x in (keys, values, transition)]
-    return _fake_weights(gradient), *found, keys.new_empty(*keys.shape[:2], keys.shape[3])
+    matrices = [keys.new_empty(0 if x is None else x.shape) for x in (keys, values, transition)]
+    return _fake_weights(gradient), *matrices, keys.new_empty(*keys.shape[:2], keys.shape[3])
 
 
 def _fake_gates(query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, *others) -> Tensor:
@@ -155,9 +150,9 @@ def _fake_gates_backward(
     gradient: Tensor, query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, *others
 ) -> tuple[Tensor, ...]:
     groups = transition.shape[0]
-    found = [ungroup(torch.empty_like(group(x, groups))) for x in (query, plain, log_sum, query[:, :, :1])]
+    *states, start = (ungroup(torch.empty_like(group(x, groups))) for x in (query, plain, log_sum, query[:, :, :1]))
     matrices = [query.new_empty(0 if x is None else x.shape) for x in (transition, bias)]
-    return *found[:3], *matrices, found[3].squeeze(2)
+    return *states, *matrices, start.squeeze(2)
 
 
 def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
@@ -169,97 +164,28 @@ def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
     return KERNELS
 
 
-def _weights(
-    energies: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, accumulate: bool
-) -> Tensor:
-    if kernels := _kernels(energies, real):
-        return kernels["weights_forward"](energies, coefficient, start, accumulate)
-    return weights_forward(energies, coefficient, start, real, accumulate)
+def _heads_alone(given: dict[str, Any]) -> bool:
+    """Whether every head goes by itself, and on its context if it has one: all that the kernels can."""
+    if "keys" in given:
+        return given["values"] is not None and given["transition"] is None
+    return "query" not in given or len(given["transition"]) == given["query"].shape[1]
 
 
-def _weights_backward(
-    gradient: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, weights: Tensor, accumulate: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    if kernels := _kernels(gradient, real):
-        return kernels["weights_backward"](gradient, coefficient, start, weights, accumulate)
-    return weights_backward(gradient, coefficient, start, real, weights, accumulate)
+def _define(name: str, loop: Callable, fake: Callable) -> Any:
+    """The operator hf_mlnmt::<name>: the loop, or the kernel of its name, in the precision of its inputs."""
+    names = list(inspect.signature(loop).parameters)
 
-
-def _contexts(
-    energies: Tensor,
-    keys: Tensor,
-    values: Tensor | None,
-    transition: Tensor | None,
-    start: Tensor | None,
-    real: Tensor | None,
-) -> Tensor:
-    if values is not None and transition is None and (kernels := _kernels(energies, real)):
-        return kernels["contexts_forward"](energies, keys, values, start)
-    return contexts_forward(energies, keys, values, transition, start, real)
-
-
-def _contexts_backward(
-    gradient: Tensor,
-    keys: Tensor,
-    values: Tensor | None,
-    transition: Tensor | None,
-    start: Tensor | None,
-    real: Tensor | None,
-    weights: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if values is not None and transition is None and (kernels := _kernels(gradient, real)):
-        found = kernels["contexts_backward"](gradient, keys, values, start, weights)
-    else:
-        found = contexts_backward(gradient, keys, values, transition, start, real, weights)
-    return found[0], found[1], _some(found[2], gradient), _some(found[3], gradient), found[4].clone()
-
-
-def _gates(
-    query: Tensor,
-    plain: Tensor,
-    log_sum: Tensor,
-    transition: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    real: Tensor | None,
-) -> Tensor:
-    if len(transition) == query.shape[1] and (kernels := _kernels(query, real)):
-        return kernels["gates_forward"](query, plain, log_sum, transition, bias, start)
-    return gates_forward(query, plain, log_sum, transition, bias, start, real)
-
-
-def _gates_backward(
-    gradient: Tensor,
-    query: Tensor,
-    plain: Tensor,
-    log_sum: Tensor,
-    transition: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    real: Tensor | None,
-    contexts: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if len(transition) == query.shape[1] and (kernels := _kernels(query, real)):
-        found = kernels["gates_backward"](gradient, query, plain, log_sum, transition, bias, start, contexts)
-    else:
-        found = gates_backward(gradient, query, plain, log_sum, transition, bias, start, real, contexts)
-    return *found[:4], _some(found[4], gradient), found[5]
-
-
-def _some(tensor: Tensor | None, like: Tensor) -> Tensor:
-    """Operators return tensors only: an empty one stands for None."""
-    return like.new_empty(0) if tensor is None else tensor
-
-
-def _define(name: str, function: Callable, fake: Callable) -> Any:
-    """The operator hf_mlnmt::<name>, which runs `function` in the precision of its inputs."""
-
-    def exactly(*args):
+    def run(*args):
+        given = dict(zip(names, args))
+        kernels = _kernels(args[0], given["real"])
         with in_own_precision(args[0]):
-            return function(*args)
+            if kernels is None or not _heads_alone(given):
+                return loop(*args)
+            kernel = kernels[loop.__name__]
+            return kernel(*[given[name] for name in inspect.signature(kernel).parameters])
 
-    schema = torch.library.infer_schema(function, mutates_args=())
-    operator = torch.library.custom_op(f"hf_mlnmt::{name}", exactly, mutates_args=(), schema=schema)
+    schema = torch.library.infer_schema(loop, mutates_args=())
+    operator = torch.library.custom_op(f"hf_mlnmt::{name}", run, mutates_args=(), schema=schema)
     operator.register_fake(fake)
     return operator
 
@@ -279,16 +205,16 @@ def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake
         ctx.save_for_backward(*[x for x in inputs[kept:] if not isinstance(x, bool)], output)
 
     def differentiate(ctx, gradient):
-        found = gradients(gradient, *ctx.saved_tensors, *ctx.flags)
-        rest = [None] * (len(ctx.present) - len(found))
-        return tuple(x if there else None for x, there in zip([*found, *rest], ctx.present))
+        by_inputs = gradients(gradient, *ctx.saved_tensors, *ctx.flags)
+        rest = [None] * (len(ctx.present) - len(by_inputs))
+        return tuple(x if there else None for x, there in zip([*by_inputs, *rest], ctx.present))
 
     operator.register_autograd(differentiate, setup_context=setup_context)
     return operator
 
 
 _SCANS = {
-    "weight": _scan("weight_scan", _weights, _fake_weights, _weights_backward, _fake_weights_backward, 1),
-    "context": _scan("context_scan", _contexts, _fake_weights, _contexts_backward, _fake_contexts_backward, 1),
-    "gate": _scan("gate_scan", _gates, _fake_gates, _gates_backward, _fake_gates_backward, 0),
+    "weight": _scan("weight_scan", weights_forward, _fake_weights, weights_backward, _fake_weights_backward, 1),
+    "context": _scan("context_scan", contexts_forward, _fake_weights, contexts_backward, _fake_contexts_backward, 1),
+    "gate": _scan("gate_scan", gates_forward, _fake_gates, gates_backward, _fake_gates_backward, 0),
 }

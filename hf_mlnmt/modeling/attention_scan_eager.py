@@ -3,6 +3,7 @@
 States are kept with the target position first, so that a step reads and writes whole blocks of memory, and every step
 is as few operations as possible: on a CPU the call costs more than the numbers. What needs no order (the gradients of
 keys, values and matrices) is one product after the loop. Shapes and names are those of attention_scan.py.
+Every function is an operator there, which returns tensors only: an empty one is the gradient of what was None.
 """
 
 from collections.abc import Sequence
@@ -115,7 +116,7 @@ def contexts_backward(
     start: Tensor | None,
     real: Tensor | None,
     weights: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     gradients, weights = _time_first(gradient), weights.movedim(2, 0).contiguous()
     target, batch, heads, length = gradients.shape
     width = keys.shape[3]
@@ -144,17 +145,15 @@ def contexts_backward(
     else:
         contexts = torch.bmm(by_head, flat_values.transpose(1, 2)).view(batch, heads, target, width).movedim(2, 0)
     before = previous_states(contexts, start, real)
-    queries = before
-    if transition is not None:
-        queries = (before.flatten(2) @ transition).view_as(before)
+    queries = before if transition is None else (before.flatten(2) @ transition).view_as(before)
     d_rows = d_energies.movedim(0, 2)
     d_keys = torch.matmul(d_rows.transpose(2, 3), queries.movedim(0, 2))
-    d_values = d_transition = None
+    d_values, d_transition = d_rows.new_empty(0), d_rows.new_empty(0)
     if values is not None:
         d_values = torch.bmm(by_head.transpose(1, 2), d_contexts.movedim(0, 2).flatten(0, 1)).view_as(values)
     if transition is not None:
         d_transition = before.flatten(2).flatten(0, 1).t() @ d_queries.flatten(2).flatten(0, 1)
-    return d_rows, d_keys, d_values, d_transition, carry
+    return d_rows, d_keys, d_values, d_transition, carry.clone()
 
 
 def group(tensor: Tensor, groups: int) -> Tensor:
@@ -201,7 +200,7 @@ def gates_backward(
     start: Tensor | None,
     real: Tensor | None,
     contexts: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     groups, size = transition.shape[:2]
     gradients, queries, plains, sums, states = (group(x, groups) for x in (gradient, query, plain, log_sum, contexts))
     first = None if start is None else group(start.unsqueeze(2), groups)[0].transpose(0, 1)
@@ -232,6 +231,6 @@ def gates_backward(
     d_transition = torch.matmul(
         before.transpose(0, 1).flatten(1, 2).transpose(1, 2), d_mixed.transpose(0, 1).flatten(1, 2)
     )
-    d_bias = None if bias is None else d_mixed.sum((0, 2))
+    d_bias = d_mixed.new_empty(0) if bias is None else d_mixed.sum((0, 2))
     d_start = ungroup(carry.unsqueeze(0)).squeeze(2)
     return ungroup(d_query), ungroup(d_plain), ungroup(-d_sums), d_transition, d_bias, d_start

@@ -7,7 +7,6 @@ key-value-full), where a step is a product with a matrix of all heads that one p
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -300,7 +299,7 @@ def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tens
 
 def contexts_backward(
     gradient: Tensor, keys: Tensor, values: Tensor, start: Tensor | None, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, None, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `attention_scan_eager.contexts_backward`, without a transition."""
     batch, heads, length, places = gradient.shape
     width, programs = keys.shape[3], batch * heads
@@ -317,7 +316,7 @@ def contexts_backward(
     before = previous_states(contexts, start, None).movedim(0, 2)
     d_keys = torch.matmul(d_rows.transpose(2, 3), before.to(d_rows.dtype))
     d_values = torch.matmul(weights.transpose(2, 3), d_contexts.movedim(0, 2))
-    return d_rows, d_keys, d_values, None, d_queries[0]
+    return d_rows, d_keys, d_values, d_rows.new_empty(0), d_queries[0].clone()
 
 
 def gates_forward(
@@ -343,7 +342,7 @@ def gates_backward(
     bias: Tensor | None,
     start: Tensor | None,
     contexts: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `attention_scan_eager.gates_backward`, where every head is a group."""
     batch, heads, length, width = query.shape
     before = previous_states(contexts.movedim(2, 0), start, None).movedim(0, 2)
@@ -363,21 +362,10 @@ def gates_backward(
     d_sums = -slopes * (d_plain * apart).sum(-1)
     d_query = keys * -d_sums.unsqueeze(-1)
     d_transition = torch.einsum("bhtw,bhtv->hwv", before, d_mixed)
-    d_bias = None if bias is None else d_mixed.sum((0, 2))
+    d_bias = d_mixed.new_empty(0) if bias is None else d_mixed.sum((0, 2))
     return d_query, d_plain * (1 - gates.unsqueeze(-1)), d_sums, d_transition, d_bias, d_start
 
 
 # What attention_scan.py asks for: None where Triton is missing.
-KERNELS: dict[str, Callable] | None = None
-if AVAILABLE:
-    KERNELS = {
-        function.__name__: function
-        for function in (
-            weights_forward,
-            weights_backward,
-            contexts_forward,
-            contexts_backward,
-            gates_forward,
-            gates_backward,
-        )
-    }
+_KERNELS = (weights_forward, weights_backward, contexts_forward, contexts_backward, gates_forward, gates_backward)
+KERNELS = {function.__name__: function for function in _KERNELS} if AVAILABLE else None

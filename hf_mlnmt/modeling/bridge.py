@@ -33,7 +33,7 @@ All rows of a batch are of one pair; padding is on the right.
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -155,11 +155,10 @@ class BridgeConfig(RNNConfig):
                     raise ValueError(f"{name}: {code!r} is no language code; letters and digits, as de or zh-Hans")
         if not self.source_languages:
             raise ValueError("source_languages=[]: give at least one")
-        if missing := [
-            name for name in self.languages if self.vocab_sizes is not None and name not in self.vocab_sizes
-        ]:
-            raise ValueError(f"vocab_sizes has no {', '.join(missing)}")
-        if self.vocab_sizes is None and not self.is_pair and self.decoder_vocab_size != self.vocab_size:
+        if self.vocab_sizes is not None:
+            if missing := [name for name in self.languages if name not in self.vocab_sizes]:
+                raise ValueError(f"vocab_sizes has no {', '.join(missing)}")
+        elif not self.is_pair and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: several "
                 "languages have one joint vocabulary, or each its own in vocab_sizes"
@@ -167,9 +166,7 @@ class BridgeConfig(RNNConfig):
 
     def validate_bridge(self):
         """Sizes of the bridge; and nothing but the bridge is shared."""
-        for name in ("bridge_heads", "bridge_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        self.refuse_below_one("bridge_heads", "bridge_width")
         if self.penalty_weight < 0:
             raise ValueError(f"penalty_weight={self.penalty_weight}: must be at least 0")
         if self.share_encoder_decoder_embeddings:
@@ -221,9 +218,9 @@ def take_codes(
     rows: set[tuple[str | None, ...]] = {tuple(map(names.get, row)) for row in input_ids[:, :2].tolist()}
     said = {row if None not in row else row[: row.index(None)] for row in rows}
     if len(said) > 1:
-        found = "; ".join(sorted(" to ".join(map(str, row)) or "none" for row in said))
+        pairs = "; ".join(sorted(" to ".join(map(str, row)) or "none" for row in said))
         raise ValueError(
-            f"the rows of this batch begin with codes of different languages ({found}): a batch is of one pair; "
+            f"the rows of this batch begin with codes of different languages ({pairs}): a batch is of one pair; "
             "hf_mlnmt.generation.TranslationPipeline takes a list of languages, one for each text"
         )
     languages = next(iter(said), ())
@@ -232,7 +229,10 @@ def take_codes(
     return input_ids[:, len(languages) :], mask, source or by_code[0], target or by_code[1]
 
 
-CODERS: dict[str, tuple[Any, Any]] = {"rnn": (RNNEncoder, RNNDecoder), "transformer": (Encoder, Decoder)}
+CODERS: dict[str, dict[str, Any]] = {
+    "rnn": {"source": RNNEncoder, "target": RNNDecoder},
+    "transformer": {"source": Encoder, "target": Decoder},
+}
 
 
 @dataclass
@@ -265,6 +265,22 @@ class BridgePreTrainedModel(RNNPreTrainedModel):
 def module_name(language: str) -> str:
     """The name of a language's module: "to" alone is a method of every module, and a language."""
     return f"of_{language}"
+
+
+def new_coder(config: BridgeConfig, language: str, side: Literal["source", "target"]) -> Any:
+    """A language's encoder (source) or decoder (target), with new weights."""
+    with config.sized_for(language):
+        return CODERS[config.coders][side](config)
+
+
+def new_head(config: BridgeConfig, language: str) -> nn.Linear:
+    """A language's output projection, with new weights."""
+    return nn.Linear(config.d_model, config.vocabulary(language, "target"), bias=config.output_bias)
+
+
+def tied_heads(names: Iterable[str]) -> dict[str, str]:
+    """The output projections' weights, and those that they are where embeddings are tied, for names of modules."""
+    return {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in names}
 
 
 def other_languages(config: BridgeConfig) -> list[str]:
@@ -320,16 +336,10 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 
     def __init__(self, config: BridgeConfig):
         super(TransformerModel, self).__init__(config)
-        encoder_class, decoder_class = CODERS[config.coders]
         self._tied_weights_keys, self._keys_to_ignore_on_load_unexpected = {}, other_languages(config)
-        encoders, decoders = {}, {}
-        for language in config.source_languages:
-            with config.sized_for(language):
-                encoders[module_name(language)] = encoder_class(config)
-        for language in config.target_languages:
-            with config.sized_for(language):
-                decoders[module_name(language)] = decoder_class(config)
-        self.encoders, self.decoders = nn.ModuleDict(encoders), nn.ModuleDict(decoders)
+        source, target = config.source_languages, config.target_languages
+        self.encoders = nn.ModuleDict({module_name(code): new_coder(config, code, "source") for code in source})
+        self.decoders = nn.ModuleDict({module_name(code): new_coder(config, code, "target") for code in target})
         self.bridge = AttentionBridge(config.d_model, config.bridge_width, config.bridge_heads, config.bridge_bias)
         self.post_init()
 
@@ -377,17 +387,9 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     def __init__(self, config: BridgeConfig):
         super(TransformerForConditionalGeneration, self).__init__(config)
         self.model: Any = BridgeModel(config)
-        heads = {
-            module_name(language): nn.Linear(
-                config.d_model, config.vocabulary(language, "target"), bias=config.output_bias
-            )
-            for language in config.target_languages
-        }
-        self.lm_heads = nn.ModuleDict(heads)
+        self.lm_heads = nn.ModuleDict({module_name(code): new_head(config, code) for code in config.target_languages})
         self._keys_to_ignore_on_load_unexpected = other_languages(config)
-        self._tied_weights_keys = {
-            f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in heads
-        }
+        self._tied_weights_keys = tied_heads(self.lm_heads)
         self.post_init()
 
     @property
@@ -405,12 +407,11 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     ) -> Any:
         """As Transformers'; `languages=[...]` loads the modules of these alone, and all of them must be there."""
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        missing, lacking = set(info["missing_keys"]), []
-        for part in (model.model.encoders, model.model.decoders):
-            prefix = "model.encoders" if part is model.model.encoders else "model.decoders"
-            for name, module in part.items():
-                if all(f"{prefix}.{name}.{key}" in missing for key, _ in module.named_parameters()):
-                    lacking.append(f"{prefix}.{name}")
+        missing = set(info["missing_keys"])
+        loaded = [name for name, _ in model.named_parameters() if name not in missing]
+        coders = [f"model.encoders.{name}" for name in model.model.encoders]
+        coders += [f"model.decoders.{name}" for name in model.model.decoders]
+        lacking = [coder for coder in coders if not any(name.startswith(f"{coder}.") for name in loaded)]
         if lacking and not any(".bridge." in key for key in missing):  # without any weights it is no such folder
             raise ValueError(
                 f"{pretrained_model_name_or_path} has no weights of {', '.join(lacking)}, which its config.json names: "
@@ -444,10 +445,10 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         }
         heads = nn.ModuleDict({target_name: self.lm_heads[target_name]})
         model._modules = {**self._modules, "model": inner, "lm_heads": heads}
-        own = f"lm_heads.{target_name}.weight"
-        for table in ("_tied_weights_keys", "all_tied_weights_keys"):
-            found = getattr(self, table, None) or {}
-            setattr(model, table, {key: value for key, value in found.items() if key == own})
+        own = tied_heads(heads)
+        for name in ("_tied_weights_keys", "all_tied_weights_keys"):
+            tied = getattr(self, name, None) or {}
+            setattr(model, name, {key: value for key, value in tied.items() if key in own})
         return model
 
     def add_language(
@@ -469,21 +470,18 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         for side, wanted in (("source", source), ("target", target)):
             if wanted and language in (codes := getattr(config, f"{side}_languages")):
                 raise ValueError(f"{language} is a {side} language of this model already: {', '.join(codes)}")
-        encoder_class, decoder_class = CODERS[config.coders]
         device, dtype = self.device, self.dtype
         if vocab_size is not None:
             config.vocab_sizes = {**own, language: vocab_size}
         if source:
-            with config.sized_for(language):
-                self.model.encoders[name] = encoder_class(config).to(device, dtype)
+            self.model.encoders[name] = new_coder(config, language, "source").to(device, dtype)
             config.source_languages = [*config.source_languages, language]
         if target:
-            with config.sized_for(language):
-                self.model.decoders[name] = decoder_class(config).to(device, dtype)
-            head = nn.Linear(config.d_model, config.vocabulary(language, "target"), bias=config.output_bias)
+            self.model.decoders[name] = new_coder(config, language, "target").to(device, dtype)
+            head = new_head(config, language)
             self._init_weights(head)
             self.lm_heads[name] = head.to(device, dtype)
-            tied = {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight"}
+            tied = tied_heads([name])
             self._tied_weights_keys = {**self._tied_weights_keys, **tied}
             if config.tie_word_embeddings:
                 self.all_tied_weights_keys = {**self.all_tied_weights_keys, **tied}

@@ -116,8 +116,28 @@ class StaticStates(StaticLayer):
             self.states = self.states.index_select(0, beam_idx.to(self.states.device))
 
 
-class ConvolutionState:
+def slot_of(cache: Any, index: int, method: str) -> Any:
+    """A layer's slot of the target's cache, which must have `method`. Raises: ValueError for another kind of cache."""
+    layers = getattr(cache, "self_attention_cache", cache).layers
+    slot = layers[index] if index < len(layers) else None
+    if not hasattr(slot, method):
+        raise ValueError(
+            f"slot {index} of the cache is {slot}: build the cache from the model's config, as in "
+            "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
+        )
+    return slot
+
+
+class SlotState:
     """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+
+    def real_positions(self, real: Tensor | None) -> Tensor | None:
+        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        return real
+
+
+class ConvolutionState(SlotState):
+    """What the dual contextual module asks of its slot: the inputs before."""
 
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
         """Inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
@@ -126,10 +146,6 @@ class ConvolutionState:
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
         """Inputs (batch, time, d_model), each behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
         return windows(self.extend(inputs, kept), inputs.shape[1])
-
-    def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
-        return real
 
 
 class ConvolutionCacheLayer(ConvolutionState, KeptStates):
@@ -160,8 +176,8 @@ class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
         return extended
 
 
-class RecurrentState:
-    """What an attention asks of its slot, whichever kind it is: the slots of a search answer in their own way."""
+class RecurrentState(SlotState):
+    """What a recurrent attention asks of its slot: the state before."""
 
     constants: Any = None
 
@@ -180,10 +196,6 @@ class RecurrentState:
         single one it is the last state, before several all but the first depend on one another."""
         last = self.last_state()
         return None if last is None or length > 1 else last.unsqueeze(2)
-
-    def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Which of the new positions are not padding, (batch, length): those that the mask names. None: all."""
-        return real
 
 
 class RecurrentCacheLayer(RecurrentState, KeptStates):

@@ -25,10 +25,10 @@ from .aggregation import (
 )
 from .configuration import TransformerConfig
 from .dual_context import DualContextConfig, DualContextEncoder, DualContextForConditionalGeneration
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
+from .feature_collector import FeatureCollector
 from .multi_layer_attention import (
     MultiLayerAttentionConfig,
-    MultiLayerAttentionEncoder,
     MultiLayerAttentionForConditionalGeneration,
     MultiLayerAttentionModel,
 )
@@ -94,7 +94,7 @@ class DualContextMultiLayerConfig(MultiLayerAttentionConfig, DualContextConfig):
     dual_context: Literal["Enc-DC"] = "Enc-DC"
 
 
-class DualContextMultiLayerEncoder(MultiLayerAttentionEncoder, DualContextEncoder):
+class DualContextMultiLayerEncoder(FeatureCollector, DualContextEncoder):
     """Layers with the dual contextual module, handed over one by one."""
 
     config: DualContextMultiLayerConfig
@@ -147,43 +147,6 @@ class DualContextAggregationForConditionalGeneration(AggregationForConditionalGe
     citation = f"{AggregationForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
 
 
-class DualContextSupervisionForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: DualContextSupervisionConfig
-    model_class = DualContextSupervisionModel
-
-
-class DualContextSupervisionForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: DualContextSupervisionConfig
-    model_class = DualContextSupervisionModel
-
-
-class DualContextMultiLayerForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: DualContextMultiLayerConfig
-    model_class = DualContextMultiLayerModel
-
-
-class DualContextMultiLayerForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: DualContextMultiLayerConfig
-    model_class = DualContextMultiLayerModel
-
-
-class DualContextAggregationForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: DualContextAggregationConfig
-    model_class = DualContextAggregationModel
-
-
-class DualContextAggregationForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: DualContextAggregationConfig
-    model_class = DualContextAggregationModel
+DualContextSupervisionForMaskedLM, DualContextSupervisionForCausalLM = encoder_heads(DualContextSupervisionModel)
+DualContextMultiLayerForMaskedLM, DualContextMultiLayerForCausalLM = encoder_heads(DualContextMultiLayerModel)
+DualContextAggregationForMaskedLM, DualContextAggregationForCausalLM = encoder_heads(DualContextAggregationModel)

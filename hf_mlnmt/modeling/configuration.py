@@ -39,7 +39,7 @@ def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[s
     pointers: Auto class -> "file.Class", or "owner/name--file.Class", which then no longer needs that repository. A
     pointer to code that is not in `source` stays as it is.
     """
-    found = dict(pointers)
+    copied = dict(pointers)
     for auto_class, pointer in pointers.items():
         name = pointer.split("--")[-1] if isinstance(pointer, str) else ""
         file = source / f"{name.partition('.')[0]}.py"
@@ -47,8 +47,8 @@ def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[s
             target.mkdir(parents=True, exist_ok=True)
             for path in {file, *map(Path, get_relative_import_files(file))}:
                 shutil.copyfile(path, target / path.name)
-            found[auto_class] = name
-    return found
+            copied[auto_class] = name
+    return copied
 
 
 @strict
@@ -123,16 +123,18 @@ class StackConfig(PreTrainedConfig):
     def validate_sizes(self):
         """Refuse sizes that cannot be built, naming the field."""
         self._refuse_sizes("decoder")
-        for field in ("vocab_size", "d_model", "max_position_embeddings"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        self.refuse_below_one("vocab_size", "d_model", "max_position_embeddings")
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
 
-    def _refuse_sizes(self, side: str):
-        for field in (f"{side}_layers", f"{side}_ffn_dim"):
+    def refuse_below_one(self, *fields: str) -> None:
+        """Raises: ValueError for the first field that is below 1."""
+        for field in fields:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+
+    def _refuse_sizes(self, side: str):
+        self.refuse_below_one(f"{side}_layers", f"{side}_ffn_dim")
         heads = getattr(self, f"{side}_attention_heads")
         if heads < 1 or self.d_model % heads:
             raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")

@@ -26,7 +26,7 @@ Departs:
 - norm_position="pre": r is the normalised input, and z is added to the sublayer's input as any pre-norm sublayer's.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -35,9 +35,9 @@ from transformers.cache_utils import Cache
 from transformers.utils.output_capturing import OutputRecorder
 
 from .attention import Attention, SelfAttention, real_positions, split_heads
-from .caches import ConvolutionCacheLayer, windows
+from .caches import ConvolutionCacheLayer, slot_of, windows
 from .configuration import TransformerConfig
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
 from .layers import DecoderLayer, EncoderLayer
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -94,10 +94,9 @@ class DualContextAttention(Attention):
         self.before = self.kernel - 1 if is_causal else self.kernel // 2  # positions of the window before t
         self.convolution = nn.Linear(self.kernel * width, 2 * width)  # W^r, b^r
         self.convolution_norm = nn.LayerNorm(width, config.layer_norm_eps)
-        self.global_proj = nn.Linear(
-            width, 4 * width, bias=config.attention_bias
-        )  # of r: both W_q, then W_k, W_v of h_g
-        self.local_proj = nn.Linear(width, 2 * width, bias=config.attention_bias)  # of l_c: W_k, W_v of h_l
+        bias = config.attention_bias
+        self.global_proj = nn.Linear(width, 4 * width, bias)  # of r: both W_q, then W_k, W_v of h_g
+        self.local_proj = nn.Linear(width, 2 * width, bias)  # of l_c: W_k, W_v of h_l
         self.out_proj = nn.Linear(2 * width, width)  # W_z, b_z
 
     def forward(
@@ -131,30 +130,23 @@ class DualContextAttention(Attention):
     ) -> Tensor:
         """Equation 5.4: r -> l_c."""
         length = inputs.shape[1]
-        layer = None if cache is None else self.cache_layer(cache)
+        slot = None if cache is None else slot_of(cache, self.layer_idx, "windows")
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
         real = real_positions(mask, past, length)
-        real = real if layer is None else layer.real_positions(real)
+        real = real if slot is None else slot.real_positions(real)
         visible = inputs if real is None else inputs.masked_fill(~real.unsqueeze(-1), 0.0)
-        if layer is None:
-            visible = nn.functional.pad(visible, (0, 0, self.before, self.kernel - 1 - self.before))
-            found = windows(visible, length)
+        later = self.kernel - 1 - self.before  # positions of the window behind t
+        if slot is None:
+            window = windows(nn.functional.pad(visible, (0, 0, self.before, later)), length)
         else:
-            found = layer.windows(visible, self.before)
+            window = slot.windows(visible, self.before)
         if hide_later:
-            later = (self.kernel - 1 - self.before) * self.width
-            found = nn.functional.pad(found[..., : found.shape[-1] - later], (0, later))
-        return self.convolution_norm(nn.functional.glu(self.convolution(found)) + inputs)
+            hidden = later * self.width
+            window = nn.functional.pad(window[..., : window.shape[-1] - hidden], (0, hidden))
+        return self.convolution_norm(nn.functional.glu(self.convolution(window)) + inputs)
 
-    def cache_layer(self, cache: Cache) -> Any:
-        """This layer's slot, one of caches.py's. Raises: ValueError for another kind of cache."""
-        layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
-        if not hasattr(layer, "windows"):
-            raise ValueError(
-                f"slot {self.layer_idx} of the cache is {layer}: build the cache from the model's config, as in "
-                "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
-            )
-        return layer
+
+ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)]
 
 
 class DualContextEncoderLayer(EncoderLayer):
@@ -181,10 +173,7 @@ class DualContextEncoder(Encoder):
     config: DualContextConfig
     layer_class = DualContextEncoderLayer
     _no_split_modules = ["DualContextEncoderLayer"]
-    _can_record_outputs = {
-        "hidden_states": DualContextEncoderLayer,
-        "attentions": [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)],
-    }
+    _can_record_outputs = {"hidden_states": DualContextEncoderLayer, "attentions": ATTENTIONS}
 
 
 class DualContextDecoder(Decoder):
@@ -193,10 +182,7 @@ class DualContextDecoder(Decoder):
     config: DualContextConfig
     layer_class = DualContextDecoderLayer
     _no_split_modules = ["DualContextDecoderLayer"]
-    _can_record_outputs = {
-        **Decoder._can_record_outputs,
-        "attentions": [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)],
-    }
+    _can_record_outputs = {**Decoder._can_record_outputs, "attentions": ATTENTIONS}
 
 
 class DualContextModel(TransformerModel):
@@ -221,15 +207,4 @@ class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
 }"""
 
 
-class DualContextForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: DualContextConfig
-    model_class = DualContextModel
-
-
-class DualContextForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: DualContextConfig
-    model_class = DualContextModel
+DualContextForMaskedLM, DualContextForCausalLM = encoder_heads(DualContextModel)

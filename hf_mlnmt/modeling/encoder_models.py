@@ -9,7 +9,7 @@ Reference: thesis on monolingual data, section 4.2 (its equation numbers are use
 
 h is the last state of the encoder, (batch, source, d_model). The config is the translation model's own, and the weights
 have the names that they have there, `model.encoder.`; W_proj, `projection.`, is left behind when they are transferred.
-A family derives a class from each of the two and says whose encoder it is (`model_class`); the baseline's are here.
+`encoder_heads` makes both classes of a family; the baseline's are here.
 
 What an encoder hands on to a decoder beside its last state (a merged memory, features) is no part of this.
 Departs: nothing; config.tie_projection ties W_proj to the source embedding, which the thesis does not.
@@ -19,21 +19,21 @@ import copy
 from typing import Any, cast
 
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration import MONOLINGUAL_DATA, TransformerConfig
-from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
+from .generation import Generation
+from .loss import divisor, following_labels, head_cross_entropy
 from .positions import shown_positions
 from .stack import TransformerPreTrainedModel
 from .transformer import Encoder, TransformerModel
 
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only")
 SHARED = r"^model\.decoder\.embed_tokens\."
-_Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
 
 class EncoderModel(TransformerPreTrainedModel):
@@ -100,14 +100,12 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         items: int | Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Loss and logits (batch, source, vocabulary) of what every position predicts, (batch, source)."""
-        states, loss = outputs.last_hidden_state, None
+        states = outputs.last_hidden_state
         assert states is not None
         logits = None if loss_only else self.projection(states)
-        if labels is not None and logits is None:
-            loss = head_cross_entropy(self.projection, states, labels, smoothing) / divisor(labels, items)
-        elif labels is not None and logits is not None:
-            loss = cross_entropy(logits, labels, smoothing) / divisor(labels, items)
-        return loss, logits
+        if labels is None:
+            return None, logits
+        return head_cross_entropy(self.projection, states, labels, smoothing, logits) / divisor(labels, items), logits
 
 
 class EncoderForMaskedLM(EncoderWithProjection):
@@ -137,7 +135,7 @@ class EncoderForMaskedLM(EncoderWithProjection):
         )
 
 
-class EncoderForCausalLM(EncoderWithProjection, _Generation):
+class EncoderForCausalLM(EncoderWithProjection, Generation):
     """Equation 4.7, for AutoModelForCausalLM. It keeps no keys and values: generate() reads everything at each step.
 
     Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
@@ -183,13 +181,15 @@ class EncoderForCausalLM(EncoderWithProjection, _Generation):
         return prepared, model_kwargs
 
 
-class TransformerForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with the baseline's encoder."""
+def encoder_heads(model_class: type[TransformerModel]) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
+    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model."""
 
-    config: TransformerConfig
+    def of_family(base: type[EncoderWithProjection]) -> Any:
+        own = {"model_class": model_class, "config_class": model_class.config_class}
+        name = model_class.__name__.removesuffix("Model") + base.__name__.removeprefix("Encoder")
+        return type(name, (base,), {**own, "__module__": model_class.__module__, "__doc__": base.__doc__})
+
+    return of_family(EncoderForMaskedLM), of_family(EncoderForCausalLM)
 
 
-class TransformerForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with the baseline's encoder."""
-
-    config: TransformerConfig
+TransformerForMaskedLM, TransformerForCausalLM = encoder_heads(TransformerModel)

@@ -51,14 +51,9 @@ from transformers.cache_utils import EncoderDecoderCache
 from .attention import CrossAttention, cached_source, real_positions, split_heads
 from .caches import RecurrentCacheLayer
 from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
 from .layers import DecoderLayer
-from .recurrent_attention import (
-    HeadProjection,
-    KeyValueContextAttention,
-    PreviousContextAttention,
-    PreviousWeightAttention,
-)
+from .recurrent_attention import KeyValueContextAttention, PreviousContextAttention, PreviousWeightAttention
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 EMBEDDING = ("source-embedding", "target-embedding", "both-embeddings")
@@ -105,8 +100,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     def validate_extension(self):
         """Refuse fields that this member does not read."""
-        if self.fertility_maximum < 1:
-            raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
+        self.refuse_below_one("fertility_maximum")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
             raise ValueError(
                 f"embedding_layer_norm=True: cross_attention='{self.cross_attention}' attaches no embeddings, only "
@@ -165,6 +159,9 @@ class Fertility(nn.Module):
         self.maximum = config.fertility_maximum
         self.weight = nn.Parameter(torch.zeros(1, config.d_model))  # v
 
+    def begin_weights(self, config: ExtendedCrossAttentionConfig) -> None:
+        init.zeros_(self.weight)
+
     def forward(self, states: Tensor) -> Tensor:
         """(batch, source, d_model) -> (batch, source, 1)."""
         # 1 / sigmoid(x) = 1 + exp(-x), and exp(20) is far from infinity in any kind of number but float16.
@@ -183,12 +180,6 @@ class ExtendedEncoder(Encoder):
         self.word_norm = self._norm() if attaches and config.embedding_layer_norm else nn.Identity()
         self.fertility = Fertility(config) if config.cross_attention == "fertility" else None
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, Fertility):
-            init.zeros_(module.weight)
 
     @property
     def hands_on(self) -> tuple[str, ...]:
@@ -222,16 +213,6 @@ class ExtendedDecoder(Decoder):
         self.word_norm = self._norm() if normalized else nn.Identity()
         self.post_init()
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, HeadProjection):
-            if self.config.init_std is not None:
-                init.normal_(module.weight, std=self.config.init_std)
-            else:  # Xavier-uniform for each head's matrix
-                bound = (6 / module.fans) ** 0.5
-                init.uniform_(module.weight, -bound, bound)
-
     def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
         """`words`: e~ (batch, target, d_model). `target_real` (batch, target): False at padding, if there may be some.
         `inverse_fertility`: 1/phi (batch, source, 1)."""
@@ -261,15 +242,4 @@ class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGe
     citation = FIRST_ORDER_ATTENTION
 
 
-class ExtendedCrossAttentionForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: ExtendedCrossAttentionConfig
-    model_class = ExtendedCrossAttentionModel
-
-
-class ExtendedCrossAttentionForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: ExtendedCrossAttentionConfig
-    model_class = ExtendedCrossAttentionModel
+ExtendedCrossAttentionForMaskedLM, ExtendedCrossAttentionForCausalLM = encoder_heads(ExtendedCrossAttentionModel)

@@ -29,6 +29,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,8 +45,8 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration import MONOLINGUAL_DATA, copy_code
-from .generation import TranslationGenerationMixin
-from .loss import cross_entropy
+from .generation import TranslationGenerationMixin, asked_for
+from .loss import cross_entropy, divisor
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, CACHE_NAMES, takes_cache
 
@@ -122,11 +123,11 @@ class FusionConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """As Transformers', the members' configs as dictionaries too."""
-        found = super().to_dict()
+        fields = super().to_dict()
         for kind in ("translation_models", "language_models"):
             # What differs from the member's defaults, as in a file of its own; that leaves out where it was loaded.
-            found[kind] = [member.to_diff_dict() for member in getattr(self, kind)]
-        return found
+            fields[kind] = [member.to_diff_dict() for member in getattr(self, kind)]
+        return fields
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
         """As Transformers'; the code that `auto_map` points to goes along, the members' too (configuration.py)."""
@@ -178,6 +179,12 @@ def trusted() -> bool:
     return __name__.startswith("transformers_modules.")
 
 
+def names_of_member(number: int) -> dict[str, str]:
+    """What an encoder hands on, and the name that it has among the tensors of all encoders."""
+    prefix = f"member{number}_" if number else ""
+    return {name: prefix + name for name in ("last_hidden_state", "memory", "features")}
+
+
 @dataclass(init=False)
 class FusedEncoderOutput(ModelOutput):
     """The encoders' outputs in one, (batch, ...) each, so that beams can repeat them.
@@ -196,27 +203,20 @@ class FusedEncoderOutput(ModelOutput):
         pass  # ModelOutput's looks for the fields that a dataclass was made with
 
     def __reduce__(self):
-        return _encoder_output, (dict(self),)  # ModelOutput's would lose what is no field
+        return partial(FusedEncoderOutput, **self), ()  # ModelOutput's would lose what is no field
 
     @classmethod
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
         """From the members' outputs, translation models in their order."""
-        names = ("last_hidden_state", "memory", "features")
-        found: dict[str, Tensor | None] = {}
+        tensors: dict[str, Tensor | None] = {}
         for number, output in enumerate(outputs):
-            prefix = f"member{number}_" if number else ""
-            found |= {prefix + name: getattr(output, name, None) for name in names}
-        return cls(**found)
+            tensors |= {stored: getattr(output, name, None) for name, stored in names_of_member(number).items()}
+        return cls(**tensors)
 
     def member(self, number: int) -> EncoderOutput:
         """What the encoder of a translation model gave."""
-        prefix = f"member{number}_" if number else ""
-        fields = ("last_hidden_state", "memory", "features")
-        return EncoderOutput(**{name: self[prefix + name] for name in fields if prefix + name in self})
-
-
-def _encoder_output(tensors: dict[str, Tensor]) -> "FusedEncoderOutput":
-    return FusedEncoderOutput(**tensors)
+        names = names_of_member(number)
+        return EncoderOutput(**{name: self[stored] for name, stored in names.items() if stored in self})
 
 
 class FusedEncoder(nn.Module):
@@ -468,10 +468,10 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         factors, caches = self.factors(alpha, beta), getattr(cache, "members", None)
         recording = {name: value for name, value in kwargs.items() if name.startswith("output_") and value}
-        found: list[Any] = []
+        outputs: list[Any] = []
         for number, (factor, model) in enumerate(zip(factors, [*self.translation_models, *self.language_models])):
             if not factor:
-                found.append(None)
+                outputs.append(None)
                 continue
             given: dict[str, Any] = {CACHE: caches[number] if caches else None, "use_cache": use_cache}
             given |= {"return_dict": True, **(recording if number == 0 else {})}
@@ -485,9 +485,9 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
                 given |= {"input_ids": ids, "attention_mask": decoder_attention_mask}
             if logits_to_keep and "logits_to_keep" in inspect.signature(model.forward).parameters:
                 given["logits_to_keep"] = logits_to_keep
-            found.append(model(**given))
-        logits = self.combine([None if one is None else one.logits[:, -logits_to_keep:] for one in found], factors)
-        first = found[0]
+            outputs.append(model(**given))
+        logits = self.combine([None if one is None else one.logits[:, -logits_to_keep:] for one in outputs], factors)
+        first = outputs[0]
         return TranslationOutput(
             loss=self.loss_of(logits, labels, num_items_in_batch, alpha) if labels is not None else None,
             logits=None if loss_only else logits,
@@ -502,8 +502,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         """(4.1) from what `combine` gave: a sum over target tokens divided by their number."""
         if self.logits_are_scores:  # alpha times (4.4) is log q
             logits = (self.config.alpha if alpha is None else alpha) * logits
-        items = (labels != -100).sum() if items is None else items
-        return cross_entropy(logits, labels) / (items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1))
+        return cross_entropy(logits, labels) / divisor(labels, items)
 
     def start_as(self, number: int, ids: Tensor) -> Tensor:
         """A target (batch, time) as a member reads it: behind the start token that it knows."""
@@ -513,12 +512,6 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         first = ids[:, :1]
         first = torch.where(first == self.config.decoder_start_token_id, starts[number], first)
         return torch.cat([first, ids[:, 1:]], dim=1)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
-        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-        shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
 
     # generate()
 
@@ -537,14 +530,10 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         model_kwargs[CACHE] = self.make_cache()
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        given = {name: kwargs.pop(name) for name in ("alpha", "beta") if kwargs.get(name) is not None}
-        for name in ("alpha", "beta"):  # of the call, of the generation config, of the config
-            for config in (generation_config, self.generation_config):
-                if (value := getattr(config, name, None)) is not None:
-                    given.setdefault(name, value)
-        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        scales = {name: given.get(name, getattr(self.config, name)) for name in ("alpha", "beta")}
+        configs = generation_config, self.generation_config, self.config
+        scales = {name: asked_for(name, kwargs, *configs) for name in ("alpha", "beta")}
         check_scales(**scales, normalization=self.config.normalization)
+        prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
         for name, value in scales.items():
             setattr(prepared, name, value)
         return prepared, {**model_kwargs, **scales}

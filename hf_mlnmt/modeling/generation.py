@@ -12,10 +12,16 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationMixin
 
-_Loops: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
+Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
-class TranslationGenerationMixin(_Loops):
+def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
+    """An option of generate(), taken out of the call's arguments, else of the first config that has it; else None."""
+    given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
+    return next((value for value in given if value is not None), None)
+
+
+class TranslationGenerationMixin(Generation):
     """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
 
     A class that has this as a base can generate: Transformers looks for "GenerationMixin" in the names of the bases.
@@ -25,11 +31,16 @@ class TranslationGenerationMixin(_Loops):
     # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
     logits_are_scores: bool = False
 
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
+
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        given = [kwargs.pop("recombine", None)]  # of the call, of the generation config, of the model's
-        given += [getattr(config, "recombine", None) for config in (generation_config, self.generation_config)]
+        k = asked_for("recombine", kwargs, generation_config, self.generation_config)
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        prepared.recombine = k = next((value for value in given if value is not None), None)
+        prepared.recombine = k
         if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
             raise ValueError(f"recombine={k!r}: must be a whole number of at least 0, or None")
         if k is not None and (prepared.num_beams == 1 or prepared.do_sample):

@@ -20,11 +20,8 @@ behind a token that it hides.
 Departs: nothing. For transfer into a translation model both have the same sizes and norm position.
 """
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.processing_utils import Unpack
@@ -33,14 +30,13 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import SelfAttention
 from .configuration import MONOLINGUAL_DATA, StackConfig
+from .generation import Generation
 from .layers import DecoderLayer
-from .loss import cross_entropy, divisor, following_labels, head_cross_entropy
+from .loss import divisor, following_labels, head_cross_entropy
 from .positions import shown_positions
 from .releases import CACHE, takes_cache
 from .stack import TransformerPreTrainedModel
 from .transformer import Decoder
-
-_Generation: Any = GenerationMixin  # what it demands of a class's types is not for a mixin to fulfil
 
 
 @strict
@@ -126,7 +122,7 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
         )
 
 
-class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
+class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
     """The language model: equation 1 on top of `DecoderOnlyModel`, its loss, and `generate()`."""
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
@@ -181,10 +177,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, _Generation):
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(states[:, kept])
         if following is not None:
-            if logits is None or logits.shape[1] < following.shape[1]:
-                total = head_cross_entropy(self.lm_head, states, following, smoothing)
-            else:
-                total = cross_entropy(logits, following, smoothing)
+            total = head_cross_entropy(self.lm_head, states, following, smoothing, logits)
             loss = total / divisor(following, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,

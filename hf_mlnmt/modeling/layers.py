@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -59,6 +60,23 @@ def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
     return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
 
 
+class JointMatrices(nn.Module):
+    """Matrices that are one parameter, `weight`; each begins as a linear layer of the baseline would."""
+
+    weight: Tensor
+    fans: int  # inputs and outputs of one matrix
+
+    def begin_weights(self, config: StackConfig) -> None:
+        if config.init_std is not None:
+            init.normal_(self.weight, std=config.init_std)
+        else:  # Xavier-uniform
+            bound = (6 / self.fans) ** 0.5
+            init.uniform_(self.weight, -bound, bound)
+        bias: Any = getattr(self, "bias", None)
+        if bias is not None:
+            init.zeros_(bias)
+
+
 class Sublayer(nn.Module):
     """Equation 3: the residual connection, dropout and layer norm around one computation."""
 
@@ -77,11 +95,11 @@ class Sublayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Equation 4: the feed-forward sublayer, with an inner width, of states (batch, time, d_model)."""
+    """Equation 4, `width` wide inside, of states (batch, time, d_model), or of several side by side (`inputs`)."""
 
-    def __init__(self, config: StackConfig, width: int):
+    def __init__(self, config: StackConfig, width: int, inputs: int = 1):
         super().__init__()
-        self.fc1 = nn.Linear(config.d_model, width)
+        self.fc1 = nn.Linear(inputs * config.d_model, width)
         self.fc2 = nn.Linear(width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = Dropout(config.activation_dropout)

@@ -46,8 +46,12 @@ def projected_cross_entropy(
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
 
 
-def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """`projected_cross_entropy` by an output projection, the layer `head`."""
+def head_cross_entropy(
+    head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0, logits: Tensor | None = None
+) -> Tensor:
+    """Equation 1 by an output projection, the layer `head`: from its `logits` if they are there for every position."""
+    if logits is not None and logits.shape[:-1] == labels.shape:
+        return cross_entropy(logits, labels, label_smoothing)
     weight, bias = matrix_of(head, states)
     return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
 

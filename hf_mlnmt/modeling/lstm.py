@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
+from transformers import initialization as init
 
 from .linear import in_own_precision
 
@@ -155,6 +156,18 @@ class LSTM(nn.LSTM):
     def __init__(self, inputs: int, outputs: int, bidirectional: bool = False):
         width = outputs // 2 if bidirectional else outputs
         super().__init__(inputs, width, batch_first=True, bidirectional=bidirectional)
+
+    def begin_weights(self, config: Any) -> None:
+        """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight"):
+                bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
+                init.uniform_(parameter, -bound, bound)
+            else:
+                bias = torch.zeros_like(parameter)
+                if name.startswith("bias_ih"):
+                    bias[self.hidden_size : 2 * self.hidden_size] = 1.0
+                init.copy_(parameter, bias)
 
     def forward(  # type: ignore[override]
         self, states: Tensor, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None

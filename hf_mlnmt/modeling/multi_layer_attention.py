@@ -34,14 +34,13 @@ from typing import Literal
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer
+from .layers import DecoderLayer, JointMatrices
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -79,7 +78,7 @@ class MultiLayerAttentionConfig(TransformerConfig):
         check_feature_count("attended_layers", self.attended_layers, self.encoder_layers)
 
 
-class StackedLinear(nn.Linear):
+class StackedLinear(JointMatrices, nn.Linear):
     """s -> [s W^1 .. s W^n], n projections of one input in one product and one parameter (n * outputs, inputs)."""
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
@@ -87,7 +86,7 @@ class StackedLinear(nn.Linear):
         self.fans = inputs + outputs  # of each W^i
 
 
-class PerLayerLinear(nn.Module):
+class PerLayerLinear(JointMatrices):
     """f^i -> f^i W^i + b^i for i = 1 .. n, in one batched product and one parameter (n, outputs, inputs)."""
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
@@ -161,10 +160,6 @@ class MultiLayerAttention(CrossAttention):
         return output
 
 
-class MultiLayerAttentionEncoder(FeatureCollector):
-    """The baseline's encoder; its memory is F."""
-
-
 class MultiLayerAttentionDecoderLayer(DecoderLayer):
     """The baseline's layer with MLMHA in place of the attention over the source (equation 3.6)."""
 
@@ -178,25 +173,12 @@ class MultiLayerAttentionDecoder(Decoder):
     layer_class = MultiLayerAttentionDecoderLayer
     _no_split_modules = ["MultiLayerAttentionDecoderLayer"]
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        # Of the modules that own the weights: Transformers passes over those that own none.
-        if isinstance(module, (StackedLinear, PerLayerLinear)):
-            if self.config.init_std is not None:
-                init.normal_(module.weight, std=self.config.init_std)
-            else:  # Xavier-uniform for each W_q^i (d, d) and each [W_k^i ; W_v^i] (2d, d)
-                bound = (6 / module.fans) ** 0.5
-                init.uniform_(module.weight, -bound, bound)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-
 
 class MultiLayerAttentionModel(TransformerModel):
     """Encoder and decoder, without the output projection."""
 
     config: MultiLayerAttentionConfig
-    encoder_class = MultiLayerAttentionEncoder
+    encoder_class = FeatureCollector
     decoder_class = MultiLayerAttentionDecoder
 
 
@@ -208,15 +190,4 @@ class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGener
     citation = CITATION
 
 
-class MultiLayerAttentionForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: MultiLayerAttentionConfig
-    model_class = MultiLayerAttentionModel
-
-
-class MultiLayerAttentionForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: MultiLayerAttentionConfig
-    model_class = MultiLayerAttentionModel
+MultiLayerAttentionForMaskedLM, MultiLayerAttentionForCausalLM = encoder_heads(MultiLayerAttentionModel)

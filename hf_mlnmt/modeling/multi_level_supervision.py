@@ -39,8 +39,9 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from .attention import Attention
 from .configuration import TransformerConfig
-from .encoder_models import EncoderForCausalLM, EncoderForMaskedLM
+from .encoder_models import encoder_heads
 from .layers import DecoderLayer
+from .loss import head_cross_entropy
 from .outputs import EncoderOutput
 from .releases import CACHE
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
@@ -240,8 +241,8 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
-                loss = self.project_and_score(states, labels, label_smoothing)
-                losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * loss / items
+                total = head_cross_entropy(self.lm_head, states, labels, label_smoothing)
+                losses[f"auxiliary_{layer}"] = self.config.auxiliary_weight * total / items
         return losses
 
     def drop_auxiliaries(self) -> TransformerForConditionalGeneration:
@@ -290,15 +291,4 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return config_class(**{**kept, **fields, "encoder_layers": encoder_layers})
 
 
-class MultiLevelSupervisionForMaskedLM(EncoderForMaskedLM):
-    """Encoder-cloze with this family's encoder."""
-
-    config: MultiLevelSupervisionConfig
-    model_class = MultiLevelSupervisionModel
-
-
-class MultiLevelSupervisionForCausalLM(EncoderForCausalLM):
-    """Encoder-lm with this family's encoder."""
-
-    config: MultiLevelSupervisionConfig
-    model_class = MultiLevelSupervisionModel
+MultiLevelSupervisionForMaskedLM, MultiLevelSupervisionForCausalLM = encoder_heads(MultiLevelSupervisionModel)

@@ -14,6 +14,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class Positions(nn.Module):
@@ -45,6 +46,11 @@ class SinusoidalPositions(Positions):
         self.kind, self.offset = kind, offset
         table = self.compute(positions, width, kind, offset).to(torch.get_default_dtype())
         self.register_buffer("table", table, persistent=False)
+
+    def begin_weights(self, config) -> None:
+        """The table anew: no checkpoint holds it."""
+        positions, width = self.table.shape
+        init.copy_(self.table, self.compute(positions, width, self.kind, self.offset))
 
     def _apply(self, *args, **kwargs):
         """What Module.to() calls: a table of other numbers is computed anew, else it is as exact as the ones before."""
@@ -79,6 +85,9 @@ class LearnedPositions(Positions):
     def __init__(self, positions: int, width: int):
         super().__init__()
         self.table = nn.Parameter(torch.empty(positions, width))  # type: ignore[assignment]
+
+    def begin_weights(self, config) -> None:
+        init.normal_(self.table, std=config.init_std or config.d_model**-0.5)
 
 
 def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:

@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
 from .attention_scan_eager import previous_states
+from .caches import slot_of
+from .layers import JointMatrices
 from .linear import chained, matrix_of
 
 
-class HeadProjection(nn.Module):
+class HeadProjection(JointMatrices):
     """A matrix (outputs, inputs) of its own for every head, in one parameter (heads, outputs, inputs)."""
 
     def __init__(self, heads: int, inputs: int, outputs: int):
@@ -42,7 +44,7 @@ class RecurrentAttention(CrossAttention):
         (batch, source, 1). The weights come with every implementation, those of key-value-* with eager only."""
         query = split_heads(self.q_proj(hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
-        slot: Any = None if cache is None else self.slot(cache)
+        slot = None if cache is None else slot_of(cache, self.layer_idx, "append_states")
         start = before = None  # the state before the first position, and that before each, where it is known
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
@@ -74,17 +76,6 @@ class RecurrentAttention(CrossAttention):
         first one, None where the sentence begins.
         """
         raise NotImplementedError
-
-    def slot(self, cache: Cache) -> Any:
-        """This layer's slot. Raises: ValueError for a cache that cannot hold the state."""
-        cache = getattr(cache, "self_attention_cache", cache)
-        layer = cache.layers[self.layer_idx] if self.layer_idx < len(cache.layers) else None
-        if not hasattr(layer, "append_states"):
-            raise ValueError(
-                f"slot {self.layer_idx} of the cache is {layer}: build the cache from the model's config, as in "
-                "EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))"
-            )
-        return layer
 
     def energies(self, query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
         """Equation 5.1, (batch, heads, target, source), in float32 at least."""
@@ -140,20 +131,19 @@ class PreviousContextAttention(RecurrentAttention):
         real: Tensor | None,
     ) -> Tensor:
         """All weights, with as little as possible left to the scan."""
-        if self.full:
-            transition, shift = self.transition(key)
-            energies = self.energies(query if shift is None else query + shift, key, hidden)
-        else:
-            energies = self.energies(query, key, hidden)
+        transition, shift = self.transition(key) if self.full else (None, None)
+        energies = self.energies(query if shift is None else query + shift, key, hidden)
         exact = energies.dtype
+        if transition is not None:
+            transition = transition.t().to(exact)
+        else:
+            key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
+            # The kernel is for the other form.
+            if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:
+                mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
+                return context_scan(energies, mixed.to(exact), None, None, None, real)
         start = None if start is None else start.to(exact)
-        if self.full:
-            return context_scan(energies, key.to(exact), value.to(exact), transition.t().to(exact), start, real)
-        key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
-        if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:  # the kernel is for the other form
-            mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
-            return context_scan(energies, mixed.to(exact), None, None, None, real)
-        return context_scan(energies, key.to(exact), value.to(exact), None, start, real)
+        return context_scan(energies, key.to(exact), value.to(exact), transition, start, real)
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """W_q^2 W_att, in float32 at least and scaled; and what the two layers make of zero, if not zero."""
@@ -187,8 +177,8 @@ class PreviousWeightAttention(RecurrentAttention):
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
         """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
         direction = self.weight_q_proj.weight.transpose(1, 2).to(key.dtype)
-        found = self.energies(direction, key, None).squeeze(2)
-        return found if inverse_fertility is None else found * inverse_fertility[:, None, :, 0]
+        coefficient = self.energies(direction, key, None).squeeze(2)
+        return coefficient if inverse_fertility is None else coefficient * inverse_fertility[:, None, :, 0]
 
 
 class KeyValueContextAttention(RecurrentAttention):

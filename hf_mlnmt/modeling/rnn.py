@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils.generic import merge_with_config_defaults
@@ -71,31 +70,12 @@ class RNNConfig(TransformerConfig):
 
 
 class RNNPreTrainedModel(TransformerPreTrainedModel):
-    """How weights begin, and what recurrent layers cannot do."""
+    """What recurrent layers cannot do."""
 
     config: RNNConfig
     _no_split_modules = ["RNNEncoderLayer", "RNNDecoderLayers"]
     _supports_flash_attn = False
     _can_compile_fullgraph = False
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, nn.LSTM):
-            init_lstm(module)
-
-
-def init_lstm(module: nn.LSTM) -> None:
-    """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
-    for name, parameter in module.named_parameters():
-        if name.startswith("weight"):
-            bound = (6.0 / (module.hidden_size + parameter.shape[1])) ** 0.5
-            init.uniform_(parameter, -bound, bound)
-        else:
-            forget = torch.zeros_like(parameter)
-            if name.startswith("bias_ih"):
-                forget[module.hidden_size : 2 * module.hidden_size] = 1.0
-            init.copy_(parameter, forget)
 
 
 class RNNStack(RNNPreTrainedModel):

@@ -4,6 +4,8 @@ how weights begin. The equation number is that file's.
 (1) embedding = dropout(sqrt(d_model) E[x] + PE)
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -11,12 +13,15 @@ from transformers import initialization as init
 
 from .configuration import StackConfig, TransformerConfig
 from .layers import Dropout
-from .positions import LearnedPositions, SinusoidalPositions, positions_of
+from .positions import positions_of
 from .releases import CACHE_NAMES
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
-    """What Transformers must know of all models of this family, and how weights begin."""
+    """What Transformers must know of all models of this family, and how weights begin.
+
+    Linear layers, embeddings and norms begin as `_init_weights` says; any other module has a `begin_weights(config)`.
+    """
 
     config: TransformerConfig
     base_model_prefix = "model"
@@ -41,11 +46,10 @@ class TransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        if isinstance(module, SinusoidalPositions):
-            positions, width = module.table.shape
-            init.copy_(module.table, module.compute(positions, width, module.kind, module.offset))
-        elif isinstance(module, LearnedPositions):
-            init.normal_(module.table, std=self.config.init_std or self.config.d_model**-0.5)
+        # It must be a module that owns weights: in code from the Hub, Transformers passes over all others.
+        begin: Any = getattr(module, "begin_weights", None)
+        if begin is not None:
+            begin(self.config)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True

@@ -45,7 +45,7 @@ from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
-from .loss import cross_entropy, divisor, head_cross_entropy
+from .loss import divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
 from .sentence_embedding import pooled_states
@@ -363,14 +363,9 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
         Each is divided here: a sum over target tokens, or over sentences, by `items`, the target tokens of the step.
         """
-        if logits is None:
-            assert outputs.last_hidden_state is not None
-            return {"translation": self.project_and_score(outputs.last_hidden_state, labels, label_smoothing) / items}
-        return {"translation": cross_entropy(logits, labels, label_smoothing) / items}
-
-    def project_and_score(self, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        """The cross-entropy of states (batch, target, d_model), a sum over target tokens; no logits are kept."""
-        return head_cross_entropy(self.lm_head, states, labels, label_smoothing)
+        assert outputs.last_hidden_state is not None
+        total = head_cross_entropy(self.lm_head, outputs.last_hidden_state, labels, label_smoothing, logits)
+        return {"translation": total / items}
 
     def embed(
         self,
@@ -382,9 +377,3 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         """Sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions."""
         encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
         return pooled_states(encoded.last_hidden_state, attention_mask, pooling)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
-        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-        shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)

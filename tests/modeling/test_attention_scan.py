@@ -148,8 +148,8 @@ def check_kernels(device: str, sizes, dtypes=(torch.float32, torch.bfloat16)):
 
     def close(actual, expected, tolerance):
         for x, y in zip(actual, expected, strict=True):
-            assert (x is None) == (y is None)
-            if x is not None:
+            assert x.shape == y.shape
+            if y.numel():  # what was None has an empty gradient
                 scale = max(1.0, float(y.abs().max()))
                 torch.testing.assert_close(x.float() / scale, y.float() / scale, rtol=tolerance, atol=tolerance)
 
