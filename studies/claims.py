@@ -31,7 +31,8 @@ from typing import Any
 from papers import BASELINE, reported_of
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.comparison import TESTED, Comparison, comparisons, read_comparison
+from hf_mlnmt.evaluation.comparison import TESTED, Comparison, read_comparison
+from hf_mlnmt.evaluation.runs import COMPARISON
 from hf_mlnmt.evaluation.significance import holm
 from hf_mlnmt.files import write_text
 from hf_mlnmt.reports.comparison import PAGE, add_runs
@@ -143,6 +144,11 @@ def page_with_claims(folder: Path, root: Path) -> str:
     table = claims_table(comparison)
     sections = [f"## What the papers say\n\n{SECTION}\n\n{table.markdown()}"] if table else []
     return comparison_page(comparison, own_budget(comparison.baseline, root), sections)
+
+
+def comparisons(root: str | Path) -> list[Path]:
+    """The folders in results/, at any depth, that hold a comparison."""
+    return sorted(path.parent for path in (Path(root) / "results").rglob(COMPARISON))
 
 
 def comparison_pages(root: Path) -> dict[Path, str]:

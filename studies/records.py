@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_mlnmt.evaluation.comparison import comparisons_of_record
+from claims import comparisons
+
+from hf_mlnmt.evaluation.comparison import read_comparison
 from hf_mlnmt.files import write_text
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.reports import Facts, build_card, parameters_by_part
@@ -94,6 +96,7 @@ def card(setup: str, system: str, root: Path) -> str:
     recipe, paths = recipe_of(setup, system), results_of(setup, system, root)
     results, config = [_in_words_of_now(load_results(path)) for path in paths], config_of(recipe)
     model = model_of_config(config)
+    compared = [folder for folder in comparisons(root) if any(folder.glob(f"{recipe.stem}.seed*.json"))]
     return build_card(
         Facts(
             name=recipe.stem,
@@ -104,7 +107,7 @@ def card(setup: str, system: str, root: Path) -> str:
             codes=tuple(recipe.tokenizer.languages),
             own_budget=recipe.to_dict()["budget"],
             parameters=parameters_by_part(model),
-            comparisons=comparisons_of_record(recipe.stem, root),
+            comparisons={folder.name: read_comparison(folder, only=recipe.stem) for folder in compared},
             train=command_of_now(setup, system),
         )
     )

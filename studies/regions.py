@@ -28,13 +28,13 @@ from typing import Any
 
 import monolingual_tables as monolingual
 import multilingual_tables as multilingual
-from claims import claims_table, comparison_pages
+from claims import claims_table, comparison_pages, comparisons
 from front import LEGEND, front_table
 from papers import printed_tables
 from published import setup_tables
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.evaluation.comparison import Comparison, comparisons, read_comparison
+from hf_mlnmt.evaluation.comparison import Comparison, read_comparison
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.files import write_text
 from hf_mlnmt.recipe.documentation import json_schema, keys_as_markdown

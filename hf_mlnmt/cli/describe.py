@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
+
+from hf_mlnmt.cli.terminal import silence
 
 PANEL = "Look into a model"
 
@@ -26,11 +29,8 @@ def describe(
         hf-mlnmt describe runs/demo/average
         hf-mlnmt describe multi30k-ende-short/m-10
     """
-    import json
+    silence()
 
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
     from rich.console import Console
 
     from hf_mlnmt.reports.description import describe as describe_model

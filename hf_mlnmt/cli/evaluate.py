@@ -36,7 +36,6 @@ Protocols = Annotated[
         help="cased or classic; give it again for both. Unless given: both, or cased alone without a language.",
     ),
 ]
-Protocol = Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")]
 Metrics = Annotated[
     list[str] | None,
     typer.Option("--metric", "-m", help="BLEU, chrF or TER; give it again for more. Unless given: all."),

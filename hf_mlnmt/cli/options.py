@@ -79,9 +79,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output folder 
 
 # Languages, where a verb does not decode (else: `decoding_options`)
 
-_language = partial(typer.Option, rich_help_panel=LANGUAGES)
-From = Annotated[str | None, _language("--from", help="Code of the source language.")]
-To = Annotated[str | None, _language("--to", help="Code of the target language.")]
+From = Annotated[str | None, typer.Option("--from", help="Code of the source language.", rich_help_panel=LANGUAGES)]
+To = Annotated[str | None, typer.Option("--to", help="Code of the target language.", rich_help_panel=LANGUAGES)]
 
 # The machine, and where a model comes from
 
@@ -115,16 +114,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.SUB=VALUE", help="Replace a key of the recipe. Give it again for more."),
 ]
-System = Annotated[
-    str | None,
-    typer.Option(help="What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
-]
-RecipeSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Replace the recipe's seed.")]
 
 # Analyses
 
-SampleSize = Annotated[int, typer.Option("--sample", "-n", min=0, help="Sentences to draw from the file; 0: all.")]
-SampleSeed = Annotated[int, typer.Option(min=0, help="Seed of the sample.")]
 Pooling = Annotated[
     str | None,
     typer.Option(

@@ -45,7 +45,11 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     """
     if count == 1:
         return _code(subprocess.run([sys.executable, "-m", "hf_mlnmt", *arguments]).returncode)
-    environment = {"OMP_NUM_THREADS": str(max(1, cores() // count)), **os.environ, **_rendezvous(count)}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {"OMP_NUM_THREADS": str(max(1, cores() // count)), **os.environ, **meeting}
     with tempfile.TemporaryDirectory() as folder, _pipe() as reading_end:
         logs = [Path(folder) / str(rank) for rank in range(count)]
         processes: list[subprocess.Popen] = []
@@ -99,14 +103,6 @@ def lost_the_others(error: BaseException) -> bool:
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
     return isinstance(error, RuntimeError | OSError) and any(sign in text for sign in signs)
-
-
-def _rendezvous(count: int) -> dict[str, str]:
-    """What torch.distributed reads from the environment: a free port of this machine, where the processes meet."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,6 +68,7 @@ def sweep(
     """
     from rich.console import Console
 
+    from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 
@@ -86,38 +87,16 @@ def sweep(
     states = {job.name: state_of(root, job) for job in planned}
     if dry_run:
         check_everything(planned, data, lambda text: console.print(text, style="yellow", markup=False))
-        _list(planned, states, console)
+        rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
+        Console().print(Table([Number(""), "run", "state"], rows))
+        kinds = [state.kind for state in states.values()]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("finished", "failed", "begun", "new"))
+        console.print(f"{len(planned)} runs: {counts}", highlight=False)
         return
     check_models([job for job in planned if states[job.name].kind != "finished"], data)
     if low_priority:
         os.nice(10)
-    how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
-    _run(planned, root, data, console, how, jobs, processes, retry)
 
-
-def _list(planned: list[Job], states: dict[str, Any], console: Any) -> None:
-    from rich.console import Console
-
-    from hf_mlnmt.table import Number, Table
-
-    rows = [[str(number), job.name, str(states[job.name])] for number, job in enumerate(planned, 1)]
-    Console().print(Table([Number(""), "run", "state"], rows))
-    counts = [sum(state.kind == kind for state in states.values()) for kind in ("finished", "failed", "begun", "new")]
-    console.print("{} runs: {} finished, {} failed, {} begun, {} new".format(len(planned), *counts), highlight=False)
-
-
-def _run(
-    planned: list[Job],
-    root: Path,
-    data: Path,
-    console: Any,
-    how: dict[str, Any],
-    jobs: int,
-    processes: int,
-    retry: bool,
-) -> None:
-    """The queue with a bar, tables after each run, and the exit code."""
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
     from hf_mlnmt.cli.processes import cores, starting_alone
@@ -125,13 +104,17 @@ def _run(
     from hf_mlnmt.training.folder import alone
     from hf_mlnmt.training.sweep import Queue
 
+    how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
     written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}
     with alone(root), starting_alone() as starter, Bar(console=console, transient=True) as bar:
         task = bar.add_task("", total=len(planned))
 
         def start(job: Job, log: Path) -> subprocess.Popen:
-            return starter(_arguments(job, root, data, processes), log, environment)
+            arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
+            arguments += ["--seed", str(job.seed), *(word for setting in job.settings for word in ("--set", setting))]
+            arguments += ["--processes", str(processes)] if processes > 1 else []
+            return starter(arguments, log, environment)
 
         def watch(progress: Progress) -> None:
             nonlocal written
@@ -167,11 +150,3 @@ def _description(progress: Progress, jobs: int) -> str:
     if seconds := progress.seconds_left(jobs):
         parts.append(f"about {duration(seconds)} left")
     return ", ".join(parts)
-
-
-def _arguments(job: Job, root: Path, data: Path, processes: int) -> list[str]:
-    """Of `hf-mlnmt` for the training of a job."""
-    arguments = ["train", str(job.path), "--data", str(data), "--output", str(root / job.name)]
-    arguments += ["--seed", str(job.seed)]
-    arguments += [word for setting in job.settings for word in ("--set", setting)]
-    return [*arguments, *(["--processes", str(processes)] if processes > 1 else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +50,6 @@ def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, P
     return {name: load(path, device) for name, path in by_name(models).items()}
 
 
-def tell_eager(systems: dict[str, Any]) -> None:
-    """Say which models are switched to the implementation of attention that returns its weights."""
-    for name, parts in systems.items():
-        if (used := parts.model.config._attn_implementation) != "eager":
-            tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
-
-
 def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
     """Write a study, print its summary and say where the files are."""
     print_rows(study.stem, study.summary)
@@ -78,7 +72,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     Console().print(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
 
 
-class LinesProgress:
+class LinesProgress(AbstractContextManager):
     """A bar for lines of text with an estimate of the time left; without a terminal, a line once a minute.
 
     Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts).
@@ -102,9 +96,6 @@ class LinesProgress:
         self._task: Any = None
         self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
         self._told = 0.0
-
-    def __enter__(self) -> LinesProgress:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()

@@ -9,6 +9,7 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name
 
 PANEL = "Train"
 
@@ -82,8 +83,6 @@ def tokenizer(
         hf-mlnmt tokenizer train.en.gz train.de.gz --vocab-size 8000 --output tokenizer
         hf-mlnmt tokenizer -s train.en.gz -t train.de.gz --separate --kind unigram -o tokenizer
     """
-    from hf_mlnmt.files import check_folder_name
-
     if (check_folder_name(output) / "tokenizer.json").exists() and not overwrite:
         raise UserError(f"{output}: there is a tokenizer already. Give another --output, or --overwrite to replace it.")
 

@@ -18,7 +18,12 @@ def train(
     recipe: Annotated[
         Path, typer.Argument(help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.")
     ],
-    system: options.System = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="What is trained: a system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."
+        ),
+    ] = None,
     data: options.DataFolder = Path(),
     output: Annotated[
         Path | None,
@@ -27,7 +32,7 @@ def train(
         ),
     ] = None,
     set_: options.Settings = None,
-    seed: options.RecipeSeed = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Replace the recipe's seed.")] = None,
     processes: Annotated[
         int,
         typer.Option(

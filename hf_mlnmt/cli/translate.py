@@ -12,6 +12,7 @@ import typer
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.options import OUTPUT
 
 PANEL = "Translate"
@@ -73,8 +74,6 @@ def translate(
 
     What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
-    from hf_mlnmt.files import check_file
-
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     if output is not None:

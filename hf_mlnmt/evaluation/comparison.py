@@ -201,7 +201,10 @@ def compare(
     test_set: its name in the comparison. The other arguments are those of score() and compare_seeds().
     Raises: UserError as score() does, and with fewer than two systems.
     """
-    runs = {name: _runs(lines) for name, lines in systems.items()}
+    runs: dict[str, list[Lines]] = {
+        name: [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
+        for name, lines in systems.items()
+    }
     sets = reference_lists(references)
     _check_runs(runs, sets, bootstrap, trials)
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
@@ -216,10 +219,6 @@ def compare(
             packed[name, number] = pack_counts(cast(Any, counts_of(run, texts)))
     add_tests(comparison, lambda name, number: packed[name, number])
     return comparison
-
-
-def _runs(lines: Lines | Sequence[Lines]) -> list[Lines]:
-    return [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
 
 
 def _check_runs(runs: Mapping[str, Sequence[Lines]], references: Sequence[Any], *samples: int) -> None:
@@ -377,17 +376,6 @@ def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
             return len(classes), 0, 0
         entry, size = SYSTEMS[family], next((run.get("parameters") or 0 for run in seeds.values()), 0)
     return classes.index(entry.architecture), known.index(system) if system in known else len(known), size
-
-
-def comparisons_of_record(stem: str, root: str | Path) -> dict[str, Comparison]:
-    """{name: comparison} of the folders in results/ that have the record, each with it and its baseline alone."""
-    folders = [folder for folder in comparisons(root) if any(folder.glob(f"{stem}.seed*.json"))]
-    return {folder.name: read_comparison(folder, only=stem) for folder in folders}
-
-
-def comparisons(root: str | Path) -> list[Path]:
-    """The folders in results/, at any depth, that hold a comparison."""
-    return sorted(path.parent for path in (Path(root) / "results").rglob(COMPARISON))
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:

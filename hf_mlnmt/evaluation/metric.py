@@ -14,10 +14,8 @@ METRIC_PATH = Path(__file__).resolve().parent / "hf_metric"
 """Our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""
 OWN_NAME = "hf_mlnmt"
 
-TextMetric = Callable[..., dict[str, float]]
 
-
-def load_metric(name: str, **options: Any) -> TextMetric:
+def load_metric(name: str, **options: Any) -> Callable[..., dict[str, float]]:
     """A metric as `metric(predictions, references, sources=None) -> {name: number}`.
 
     name: 'hf_mlnmt' (ours, offline), any metric of `evaluate` ('sacrebleu', 'meteor', 'comet', ...), a Hub module

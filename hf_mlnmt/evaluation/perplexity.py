@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
 
 from hf_mlnmt.data.lines import read_lines
@@ -26,6 +27,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
 from hf_mlnmt.generation.languages import has_modules, pair_of
+from hf_mlnmt.generation.loading import choose_device
 from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.table import Number, Table
@@ -73,10 +75,6 @@ def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
 
     Raises: UserError when it is not there, or its scores have no perplexity.
     """
-    import transformers
-
-    from hf_mlnmt.generation.loading import choose_device
-
     folder = fetch_small_files(name)
     auto_class = auto_class_of(folder)
     if auto_class == "AutoModelForMaskedLM":

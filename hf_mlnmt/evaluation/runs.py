@@ -310,7 +310,8 @@ def check_comparable(
         defaults: the keys of a recipe with their defaults. A run that was made before there was such a key had it.
     """
     free = ("seed", "target_tokens") if other_seed else ()
-    different = [*_recipe_differences(run, baseline, free, defaults or {})]
+    recipes = (run.results, baseline.results, (*FREE_RECIPE, *free))
+    different = [*_recipe_differences(*recipes, defaults or {}, "recipe.")]
     different += _config_differences(run, baseline, lambda name: name not in SIZES)
     for keys in (("seed",), ("data",), ("languages",), *(("budget", key) for key in BUDGET)):
         if keys[-1] not in free:
@@ -389,13 +390,7 @@ def changed_keys(run: Mapping[str, Any], baseline: Mapping[str, Any], defaults: 
 
     defaults: as of `check_comparable`.
     """
-    here, there = (_filled(each["recipe"], defaults) for each in (run, baseline))
-    return [
-        text
-        for key in sorted(here.keys() | there.keys())
-        if key not in ("logging", "seed")
-        for text in _differences(key, here.get(key), there.get(key))
-    ]
+    return list(_recipe_differences(run, baseline, ("logging", "seed"), defaults))
 
 
 def notes_of(run: Run, baseline: Run) -> list[str]:
@@ -414,11 +409,13 @@ def _results_differences(run: Run, baseline: Run, *keys: str, other: str = "base
     return _differences(".".join(keys), *values, other=other)
 
 
-def _recipe_differences(run: Run, baseline: Run, free: Sequence[str], defaults: Mapping[str, Any]) -> Iterator[str]:
-    here, there = (_filled(each.results["recipe"], defaults) for each in (run, baseline))
-    for key in sorted(here.keys() | there.keys()):
-        if key not in (*FREE_RECIPE, *free):
-            yield from _differences(f"recipe.{key}", here.get(key), there.get(key))
+def _recipe_differences(
+    run: Mapping[str, Any], baseline: Mapping[str, Any], free: Sequence[str], defaults: Mapping[str, Any], at: str = ""
+) -> Iterator[str]:
+    """What differs in the recipes of two results, but for the keys in `free`."""
+    here, there = (_filled(each["recipe"], defaults) for each in (run, baseline))
+    for key in sorted((here.keys() | there.keys()) - set(free)):
+        yield from _differences(f"{at}{key}", here.get(key), there.get(key))
 
 
 def _filled(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,15 +207,6 @@ class SeedResult:
     welch: float | None
     sacrebleu_randomisation: float | None
 
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.scores)
-
-    @property
-    def deviation(self) -> float | None:
-        """The sample's standard deviation over seeds; None of one."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
-
     def to_dict(self) -> dict[str, float | None]:
         """{difference, and the four p-values}; p-values are not rounded."""
         numbers = {key: value for key, value in vars(self).items() if key != "scores"}

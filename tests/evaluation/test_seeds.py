@@ -78,7 +78,7 @@ def test_more_seeds_of_the_same_difference_say_more(counts) -> None:
     assert doubled.difference == pytest.approx(one.difference)
     assert doubled.approximate_randomisation <= one.approximate_randomisation
     assert doubled.paired_bootstrap == one.paired_bootstrap  # a seed drawn twice is no second seed to it
-    assert doubled.deviation == 0
+    assert doubled.scores == one.scores * 2
 
 
 def test_equal_runs_and_few_sentences_have_no_p_value(counts) -> None:

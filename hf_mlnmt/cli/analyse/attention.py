@@ -10,8 +10,9 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import decoding_options
-from hf_mlnmt.cli.terminal import finish, load_systems, tell_eager
+from hf_mlnmt.cli.terminal import finish, load_systems, tell
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import check_folder_name
 
 What = StrEnum("What", ["distance", "entropy", "divergence", "dependency", "alignments", "maps", "coverage"])
 
@@ -30,8 +31,10 @@ def attention(
         Literal["encoder", "decoder", "source"] | None,
         typer.Option(help="Self-attention of encoder or decoder; for maps also the attention over the source."),
     ] = None,
-    sample: options.SampleSize = 1000,
-    seed: options.SampleSeed = 1,
+    sample: Annotated[
+        int, typer.Option("--sample", "-n", min=0, help="Sentences to draw from the file; 0: all.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 1,
     renormalize: Annotated[
         bool, typer.Option("--renormalize", help="distance, entropy: weights of a position sum to 1 over the range.")
     ] = False,
@@ -75,8 +78,6 @@ def attention(
 
         hf-mlnmt analyse attention runs/a/average runs/b/average -s test.en -o analysis --what distance --what entropy
     """
-    from hf_mlnmt.files import check_folder_name
-
     check_folder_name(output)
 
     from hf_mlnmt.analysis import self_attention, source_attention
@@ -89,7 +90,9 @@ def attention(
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
     systems = load_systems(models, device)
-    tell_eager(systems)
+    for name, parts in systems.items():
+        if (used := parts.model.config._attn_implementation) != "eager":
+            tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
     languages = (source_language, target_language)
     drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
     classes = {name: type(parts.model).__name__ for name, parts in systems.items()}

@@ -57,7 +57,7 @@ def cost(
     configs = {name: _config(path, shape, vocabulary) for name, path in by_name(systems).items()}
     for name, config in configs.items():
         if not config.is_encoder_decoder:
-            raise UserError(f"{name}: is no translation model; costs of those are measured.")
+            raise UserError(f"{name}: is no translation model; only the costs of translation models are measured.")
         if not getattr(config, "is_pair", True):
             raise UserError(f"{name}: has modules of several languages; save one pair of them (model.pair) first.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])

@@ -10,6 +10,7 @@ import typer
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import NamedPath, by_name, named_argument
 from hf_mlnmt.cli.terminal import finish
+from hf_mlnmt.files import check_folder_name
 
 
 def curves(
@@ -29,10 +30,10 @@ def curves(
         hf-mlnmt analyse curves runs/transformer runs/enc-dc -o comparison
         hf-mlnmt analyse curves "seed 1=runs/a" "seed 2=runs/b"
     """
-    from hf_mlnmt.analysis.curves import curves_study, read_metrics
-    from hf_mlnmt.files import check_folder_name
-
     check_folder_name(output)
+
+    from hf_mlnmt.analysis.curves import curves_study, read_metrics
+
     named = by_name(runs)
     study = curves_study({name: read_metrics(path) for name, path in named.items()}, over)
     finish(study, output, {"runs": named, "over": over})

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.evaluate import Language, Protocol, Resamples, Seed, Trials
+from hf_mlnmt.cli.evaluate import Language, Resamples, Seed, Trials
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options
 from hf_mlnmt.cli.terminal import finish, load_systems, tell
+from hf_mlnmt.files import check_folder_name
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])
 
@@ -24,7 +25,7 @@ def masking(
     what: Annotated[
         list[Question] | None, typer.Option("--what", "-w", help="Unless given: all that a model has.")
     ] = None,
-    protocol: Protocol = "cased",
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="cased or classic.")] = "cased",
     language: Language = None,
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
@@ -45,8 +46,6 @@ def masking(
 
         hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
-    from hf_mlnmt.files import check_folder_name
-
     check_folder_name(output)
 
     from hf_mlnmt.analysis.masking import masking_study

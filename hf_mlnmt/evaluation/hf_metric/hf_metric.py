@@ -1,5 +1,7 @@
 """hf_mlnmt's scores as an `evaluate` module: `evaluate.load(str(hf_mlnmt.evaluation.METRIC_PATH))`, offline too."""
 
+from itertools import zip_longest
+
 import datasets
 import evaluate
 
@@ -51,25 +53,8 @@ class MlnmtScores(evaluate.Metric):
             ],
         )
 
-    def _compute(
-        self,
-        predictions,
-        references,
-        protocol="cased",
-        language=None,
-        metrics=("BLEU", "chrF", "TER"),
-        bootstrap=0,
-        seed=12345,
-    ):  # type: ignore[no-untyped-def]
-        scores = score(
-            predictions,
-            _by_reference(references),
-            protocol=protocol,
-            language=language,
-            metrics=metrics,
-            bootstrap=bootstrap,
-            seed=seed,
-        )
+    def _compute(self, predictions, references, bootstrap=0, **options):  # type: ignore[no-untyped-def]
+        scores = score(predictions, _by_reference(references), bootstrap=bootstrap, **options)
         return {
             **{name.lower(): metric.score for name, metric in scores.metrics.items()},
             "length_ratio": scores.length_ratio,
@@ -84,5 +69,4 @@ def _by_reference(references):  # type: ignore[no-untyped-def]
     """`evaluate` groups references by sentence, score() by reference; None fills up sentences that have fewer."""
     if not references or isinstance(references[0], str):
         return references
-    longest = max(len(group) for group in references)
-    return [[group[i] if i < len(group) else None for group in references] for i in range(longest)]
+    return [list(lines) for lines in zip_longest(*references)]
