@@ -181,15 +181,20 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
         return prepared, model_kwargs
 
 
-def encoder_heads(model_class: type[TransformerModel]) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
-    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model."""
+def encoder_heads(
+    model_class: type[TransformerModel], module: str | None = None
+) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
+    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model.
+
+    module: where they are defined, and published code looks for them; None: where the <Family>Model is.
+    """
 
     def of_family(base: type[EncoderWithProjection]) -> Any:
         own = {"model_class": model_class, "config_class": model_class.config_class}
         name = model_class.__name__.removesuffix("Model") + base.__name__.removeprefix("Encoder")
-        return type(name, (base,), {**own, "__module__": model_class.__module__, "__doc__": base.__doc__})
+        return type(name, (base,), {**own, "__module__": module or model_class.__module__, "__doc__": base.__doc__})
 
     return of_family(EncoderForMaskedLM), of_family(EncoderForCausalLM)
 
 
-TransformerForMaskedLM, TransformerForCausalLM = encoder_heads(TransformerModel)
+TransformerForMaskedLM, TransformerForCausalLM = encoder_heads(TransformerModel, __name__)
