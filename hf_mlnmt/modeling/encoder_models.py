@@ -109,7 +109,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
 
 class EncoderForMaskedLM(EncoderWithProjection):
-    """Equation 4.9, for AutoModelForMaskedLM."""
+    """Encoder-cloze: the encoder predicts the words at distorted positions from both sides, equation 4.9."""
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
@@ -136,8 +136,9 @@ class EncoderForMaskedLM(EncoderWithProjection):
 
 
 class EncoderForCausalLM(EncoderWithProjection, Generation):
-    """Equation 4.7, for AutoModelForCausalLM. It keeps no keys and values: generate() reads everything at each step.
+    """Encoder-lm: the encoder predicts each word from those before it, equation 4.7.
 
+    It keeps no keys and values: generate() reads all words again at each step.
     Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
     that the mask shows.
     """
