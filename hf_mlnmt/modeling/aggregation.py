@@ -77,7 +77,7 @@ class AggregationConfig(TransformerConfig):
 
 
 class WeightedSum(nn.Linear):
-    """Equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i.
+    """A weighted sum, equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i.
 
     As all the merging modules, it takes the inputs side by side, (batch, source, inputs d_model), and gives (batch,
     source, d_model).
@@ -88,7 +88,7 @@ class WeightedSum(nn.Linear):
 
 
 class Aggregate(FeedForward):
-    """Equation 3.3; its FFN is as wide inside as the encoder's."""
+    """A feed-forward network over the inputs side by side, equation 3.3; as wide inside as the encoder's."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(config, config.encoder_ffn_dim, inputs)
@@ -102,7 +102,7 @@ class Aggregate(FeedForward):
 
 
 class Iterative(nn.Module):
-    """Equations 3.2 and 3.5: a unit for each layer above the lowest merges it with the result so far."""
+    """A unit for each layer above the lowest merges it with the result so far, equations 3.2 and 3.5."""
 
     unit_class: type[nn.Module]
 
@@ -118,19 +118,19 @@ class Iterative(nn.Module):
 
 
 class IterativeSum(Iterative):
-    """Equation 3.2: layers are summed one after the other, from the lowest, with learnt weights."""
+    """Layers are summed one after the other, from the lowest, with learnt weights, equation 3.2."""
 
     unit_class = WeightedSum
 
 
 class IterativeAggregate(Iterative):
-    """Equation 3.5: layers are merged two by two, from the lowest, by feed-forward networks."""
+    """Layers are merged two by two, from the lowest, by feed-forward networks, equation 3.5."""
 
     unit_class = Aggregate
 
 
 class TransparentWeights(nn.Module):
-    """Equation B: one weighting of the L + 1 states for each decoder layer."""
+    """One weighting of the L + 1 states for each decoder layer, equation B."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__()

@@ -138,7 +138,7 @@ class BridgeConfig(RNNConfig):
         return language
 
     def cache_slots(self) -> list[str]:
-        """As the decoders need."""
+        """Those that the decoders of these `coders` need."""
         return ["mlnmt_lstm"] if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
 
     def validate_depth(self):
@@ -174,7 +174,7 @@ class BridgeConfig(RNNConfig):
 
 
 class AttentionBridge(nn.Module):
-    """Equations 8 and 9, for states of width d_h, with `heads` k and `inner` d_w; the paper prints no biases."""
+    """The inner attention, equations 8 and 9: `width` d_h, `inner` d_w, `heads` k; the paper prints no biases."""
 
     def __init__(self, width: int, inner: int, heads: int, bias: bool = False):
         super().__init__()
@@ -263,7 +263,7 @@ class BridgePreTrainedModel(RNNPreTrainedModel):
 
 
 def module_name(language: str) -> str:
-    """The name of a language's module: "to" alone is a method of every module, and a language."""
+    """The name of a language's module; the code alone will not do: "to" is a language, and a method of every module."""
     return f"of_{language}"
 
 
@@ -362,9 +362,9 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
         self.encoder.encoder.embed_tokens = value
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> BridgeModelOutput:
-        """The decoder over M, to which the source's mask (batch, source) says nothing.
+        """The decoder over M, without the mask (batch, source), which is the source's.
 
-        One of four dimensions is M's own: a search fills whole blocks.
+        A mask of four dimensions stays: it was made for M, by a search that fills up its blocks of slots.
         """
         mask = inputs["encoder_attention_mask"]
         if mask is not None and mask.dim() == 2:

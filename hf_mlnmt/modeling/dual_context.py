@@ -85,7 +85,7 @@ class DualContextConfig(TransformerConfig):
 
 
 class DualContextAttention(Attention):
-    """Equations 5.4 to 5.6."""
+    """Attention over the sentence and over its local context, with queries from one input: equations 5.4 to 5.6."""
 
     def __init__(self, config: DualContextConfig, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)

@@ -109,7 +109,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
 
 class EncoderForMaskedLM(EncoderWithProjection):
-    """Equation 4.9, for AutoModelForMaskedLM."""
+    """Encoder-cloze: the encoder predicts the words at distorted positions from both sides, equation 4.9."""
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # a name that is also among TransformersKwargs
@@ -136,8 +136,9 @@ class EncoderForMaskedLM(EncoderWithProjection):
 
 
 class EncoderForCausalLM(EncoderWithProjection, Generation):
-    """Equation 4.7, for AutoModelForCausalLM. It keeps no keys and values: generate() reads everything at each step.
+    """Encoder-lm: the encoder predicts each word from those before it, equation 4.7.
 
+    It keeps no keys and values: generate() reads all words again at each step.
     Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
     that the mask shows.
     """
@@ -181,15 +182,20 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
         return prepared, model_kwargs
 
 
-def encoder_heads(model_class: type[TransformerModel]) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
-    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model."""
+def encoder_heads(
+    model_class: type[TransformerModel], module: str | None = None
+) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
+    """The two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in its <Family>Model.
+
+    module: where they are defined, and published code looks for them; None: where the <Family>Model is.
+    """
 
     def of_family(base: type[EncoderWithProjection]) -> Any:
         own = {"model_class": model_class, "config_class": model_class.config_class}
         name = model_class.__name__.removesuffix("Model") + base.__name__.removeprefix("Encoder")
-        return type(name, (base,), {**own, "__module__": model_class.__module__, "__doc__": base.__doc__})
+        return type(name, (base,), {**own, "__module__": module or model_class.__module__, "__doc__": base.__doc__})
 
     return of_family(EncoderForMaskedLM), of_family(EncoderForCausalLM)
 
 
-TransformerForMaskedLM, TransformerForCausalLM = encoder_heads(TransformerModel)
+TransformerForMaskedLM, TransformerForCausalLM = encoder_heads(TransformerModel, __name__)

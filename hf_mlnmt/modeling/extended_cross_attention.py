@@ -109,7 +109,10 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
 
 class WordEmbeddingAttention(CrossAttention):
-    """Section 5.2.1: W [h ; f~] = W^1 h + W^2 f~. Memory is [h ; f~] (batch, source, 2 d_model), if f~ is asked for."""
+    """Attention over the source that also sees word embeddings: section 5.2.1, W [h ; f~] = W^1 h + W^2 f~.
+
+    Memory is [h ; f~], (batch, source, 2 d_model), if f~ is asked for.
+    """
 
     def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)

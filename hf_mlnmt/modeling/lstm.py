@@ -37,8 +37,10 @@ Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose back
 
 
 class LoopProduct:
-    """Equation 1 for x_t (..., inputs), t by t, with W (outputs, inputs) and b (outputs) or None, multiplied as `dtype`
-    (None: as W is) and returned as x_t is."""
+    """Equation 5 for x_t (..., inputs), t by t, with W (outputs, inputs) and b (outputs) or None.
+
+    The product is computed in `dtype` (None: that of W) and returned in that of x_t.
+    """
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None):
         if dtype is not None:
@@ -59,7 +61,7 @@ class LoopProduct:
 
 
 class _AllPositions(torch.autograd.Function):
-    """Nothing, on the way forward; on the way back, which ends here, equation 3."""
+    """Computes nothing on the way forward, and equation 7 on the way back, which ends here."""
 
     @staticmethod
     def forward(ctx, matrix: Tensor, bias: Tensor | None, aside: Aside) -> Tensor:
@@ -76,7 +78,7 @@ class _AllPositions(torch.autograd.Function):
 
 
 class _OnePosition(torch.autograd.Function):
-    """Equations 1 and 2; `end` (a scalar) is there to let autograd know what comes after all positions."""
+    """Equations 5 and 6; by `end`, a scalar, autograd knows that `_AllPositions` comes after all positions."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, matrix: Tensor, bias: Tensor | None, end: Tensor, aside: Aside) -> Tensor:
@@ -141,8 +143,8 @@ class Packing:
 
     def unpack(self, data: Tensor) -> Tensor:
         """(real positions, width) -> (batch, time, width), zeros where nothing was."""
-        found = data.new_zeros(self.real.numel(), data.shape[1])
-        return found.index_copy(0, self.order[0], data).view(*self.real.shape, -1)
+        everywhere = data.new_zeros(self.real.numel(), data.shape[1])
+        return everywhere.index_copy(0, self.order[0], data).view(*self.real.shape, -1)
 
 
 class LSTM(nn.LSTM):
@@ -186,12 +188,12 @@ class LSTM(nn.LSTM):
             if packing is not None and self.can_close(states, packing, begin):
                 return self.closed(states, packing, begin)
             packed: Any = states if packing is None else packing.pack(states)
-            found, ends = super().forward(packed, begin)
+            outputs, ends = super().forward(packed, begin)
         hidden, cell = (end.transpose(0, 1).flatten(1) for end in ends)
-        return found if packing is None else packing.unpack(found.data), hidden, cell
+        return outputs if packing is None else packing.unpack(outputs.data), hidden, cell
 
     def can_close(self, states: Tensor, packing: Packing, begin: Any) -> bool:
-        """Whether equation 4 will do: a first state is not seen through padding before the first word."""
+        """Whether equation 4 will do: padding before the first word would hide a first state."""
         if torch.compiler.is_exporting():  # it cannot ask; no mask that a tokenizer makes has holes
             return True
         if states.device.type != "cpu" or torch.compiler.is_compiling() or packing.has_holes:
@@ -210,13 +212,13 @@ class LSTM(nn.LSTM):
             )
             weights += [torch.cat([matrix, switch], dim=1), *others]
         nothing = states.new_zeros(len(ends), states.shape[0], self.hidden_size)
-        found, _, cells = torch.lstm(
+        outputs, _, cells = torch.lstm(
             inputs, begin or (nothing, nothing), weights, True, 1, 0.0, self.training, self.bidirectional, True
         )
-        found = torch.where(packing.real.unsqueeze(-1), found, 0.0)
+        outputs = torch.where(packing.real.unsqueeze(-1), outputs, 0.0)
         rows, (first, last) = torch.arange(states.shape[0]), packing.sides
-        ahead, back = found[rows, last, : self.hidden_size], found[rows, first, self.hidden_size :]
-        return found, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
+        ahead, back = outputs[rows, last, : self.hidden_size], outputs[rows, first, self.hidden_size :]
+        return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
     def inner_matrix(self, fed: int) -> Tensor:
         """[W' ; U] (4 outputs, fed + outputs): equation 1's products with the last `fed` inputs and with h_{t-1}."""

@@ -106,7 +106,7 @@ class PerLayerLinear(JointMatrices):
 
 
 class MultiLayerAttention(CrossAttention):
-    """Equations 3.7-3.11. Memory is F, (batch, source, n, d_model)."""
+    """One attention over n encoder layers, equations 3.7 to 3.11. Memory is F, (batch, source, n, d_model)."""
 
     def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)

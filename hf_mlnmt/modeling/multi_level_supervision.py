@@ -284,11 +284,9 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
         """This config without what is multi-level supervision's, and with `fields`."""
         config_class: Any = self.single_class(encoder_layers).config_class
-        own = {"architectures", "model_type", "transformers_version"}
-        kept = {
-            k: v for k, v in self.config.to_dict().items() if k in config_class.__dataclass_fields__ and k not in own
-        }
-        return config_class(**{**kept, **fields, "encoder_layers": encoder_layers})
+        kept = config_class.__dataclass_fields__.keys() - {"architectures", "model_type", "transformers_version"}
+        own = {field: value for field, value in self.config.to_dict().items() if field in kept}
+        return config_class(**{**own, **fields, "encoder_layers": encoder_layers})
 
 
 MultiLevelSupervisionForMaskedLM, MultiLevelSupervisionForCausalLM = encoder_heads(MultiLevelSupervisionModel)

@@ -90,7 +90,7 @@ class RecurrentAttention(CrossAttention):
 
 
 class PreviousContextAttention(RecurrentAttention):
-    """Equation 5.5. The state is c."""
+    """The query also sees the previous context vector c, which is the state: equation 5.5."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -154,7 +154,7 @@ class PreviousContextAttention(RecurrentAttention):
 
 
 class PreviousWeightAttention(RecurrentAttention):
-    """Equations 5.6 and 5.7, and fertility. The state is alpha, or the sum of all alpha so far."""
+    """The energies also see alpha, the last weights, or their sum so far, which is the state: equations 5.6 and 5.7."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -182,7 +182,7 @@ class PreviousWeightAttention(RecurrentAttention):
 
 
 class KeyValueContextAttention(RecurrentAttention):
-    """Equation 5.8. The state is c."""
+    """One more key and value are made of the previous context vector c, which is the state: equation 5.8."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)

@@ -1,13 +1,11 @@
 """The layers of the recurrent models (rnn.py): encoder layers one by one, and all decoder layers in one recurrence.
 
-With input feeding the attentional state of a position joins the embedding of the next word (section 2.1 of the paper on
-inner attention, equation 5): what the first layer makes of the embeddings is computed for all positions at once, what
-depends on the position before in a loop. Without input feeding every layer runs in one call.
+With input feeding the attentional state of a position joins the embedding of the next word (equation 5 of rnn.py). Then
+what the first layer makes of the embeddings is computed for all positions at once, and what depends on the position
+before in a loop. Without input feeding every layer runs in one call.
 
-Attention over the source is Luong's, with the "general" score.
-
-Reference: Luong, Pham and Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation"; the paper
-on inner attention, equations 6 and 7, whose g this is.
+Reference of the attention over the source, g in equation 7 of rnn.py: Luong, Pham and Manning 2015, "Effective
+Approaches to Attention-based Neural Machine Translation", with the "general" score:
 
 (1) score(s_t, h_i) = s_t^T W_a h_i      (2) a_t = softmax over i      (3) c_t = sum_i a_ti h_i
 (4) attentional state = tanh(W_c [c_t ; s_t])
@@ -29,10 +27,9 @@ from .lstm import LSTM, LoopProduct, Packing, lstm_cell
 
 
 class LuongAttention(nn.Module):
-    """Equations 1 to 4 for states of width d."""
+    """Luong's attention with the "general" score, equations 1 to 4, for states of width d; `dropout` of the weights."""
 
     def __init__(self, width: int, dropout: float = 0.0):
-        """`dropout`: of the weights."""
         super().__init__()
         self.k_proj = nn.Linear(width, width, bias=False)  # W_a
         self.out_proj = nn.Linear(2 * width, width, bias=False)  # W_c
@@ -78,7 +75,7 @@ def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 class RNNEncoderLayer(GradientCheckpointingLayer):
-    """Equation 1, both directions; dropout on what it reads, but for the first layer."""
+    """A BiLSTM layer, equation 1 of rnn.py, with dropout on what it reads, but for the first layer."""
 
     def __init__(self, config: Any, layer_idx: int):
         super().__init__()
@@ -91,7 +88,7 @@ class RNNEncoderLayer(GradientCheckpointingLayer):
 
 
 class RNNDecoderLayers(GradientCheckpointingLayer):
-    """Equations 5 to 7 for all layers: they depend on one another at every position."""
+    """All decoder layers and their attention, equations 5 to 7 of rnn.py, as every position needs the one before."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -157,17 +154,17 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     ) -> tuple[Tensor, ...]:
         """Position by position; products are in `number`, the state is not."""
         inner, source = self.inner_products(number), (*source, self.attention.loop_product(embeds, number))
-        state, found, ends = list(start.unsqueeze(2).unbind(1)), [], []
+        state, steps, ends = list(start.unsqueeze(2).unbind(1)), [], []
         for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
             attentional, weights, after = self.step(gates, state, inner, source)
             if real is not None:  # at padding everything stays as it is
                 here = real[:, position, None, None]
                 after = [torch.where(here, new, old) for new, old in zip(after, state)]
             state = after
-            found.append((attentional, weights, *state[0 : 2 * len(self.lstms) : 2]))
+            steps.append((attentional, weights, *state[0 : 2 * len(self.lstms) : 2]))
             if record or position + 1 == embeds.shape[1]:
                 ends.append(torch.stack(state, dim=2))
-        outputs, maps, *layers = zip(*found)
+        outputs, maps, *layers = zip(*steps)
         return torch.cat(outputs, 1), torch.cat(maps, 2), torch.cat(ends, 1), *(torch.cat(x, 1) for x in layers)
 
     def outer_gates(self, embeds: Tensor) -> Tensor:
@@ -177,8 +174,8 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
         """Of every layer, the product with what is known at a position alone, and the bias that is left to add."""
         first, *upper = self.lstms
-        found = [LoopProduct(first.inner_matrix(self.fed), None, number)]
-        return found + [LoopProduct(lstm.inner_matrix(lstm.input_size), lstm.biases(), number) for lstm in upper]
+        lowest = LoopProduct(first.inner_matrix(self.fed), None, number)
+        return [lowest, *(LoopProduct(lstm.inner_matrix(lstm.input_size), lstm.biases(), number) for lstm in upper)]
 
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple

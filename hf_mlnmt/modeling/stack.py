@@ -55,19 +55,16 @@ class TransformerPreTrainedModel(PreTrainedModel):
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the one vocabulary, on both sides where there are two (Transformers knows one side only)."""
-        if not self.config.is_encoder_decoder:
-            embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-            if getattr(self.config, "share_encoder_decoder_embeddings", False):
-                self.config.decoder_vocab_size = embeddings.num_embeddings
-            return embeddings
-        if not self.config.share_encoder_decoder_embeddings:
+        shared = getattr(self.config, "share_encoder_decoder_embeddings", False)
+        if self.config.is_encoder_decoder and not shared:
             raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        size, target = embeddings.num_embeddings, self.get_decoder().embed_tokens
-        if target.num_embeddings != size:  # untied
+        size = embeddings.num_embeddings
+        if self.config.is_encoder_decoder and (target := self.get_decoder().embed_tokens).num_embeddings != size:
             target = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
-            self.get_decoder().embed_tokens = target
-        self.config.decoder_vocab_size = size
+            self.get_decoder().embed_tokens = target  # untied
+        if shared:
+            self.config.decoder_vocab_size = size
         return embeddings
 
 

@@ -94,7 +94,7 @@ class Encoder(Stack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """The fields of `EncoderOutput` that the decoder needs beside the last state, in the mode of this moment."""
+        """The fields of `EncoderOutput` that the decoder needs beside the last state, in the model's present mode."""
         return ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:

@@ -76,8 +76,8 @@ class _Introduction(MetaPathFinder):
         if fullname not in self.afterwards:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
-        spec = next(filter(None, found), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _ThenCall(spec.loader, self.afterwards[fullname])
         return spec

@@ -77,8 +77,8 @@ class Architecture:
     def classes_of(self, model_class: Any) -> dict[str, Any]:
         """What a folder of a model of that class needs, by the names of the Auto classes; imports the models."""
         name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
-        found = {"AutoConfig": self.config_class, name: self.heads[name]}
-        return found if name != self.auto_class else {**found, "AutoModel": self.base_class}
+        classes = {"AutoConfig": self.config_class, name: self.heads[name]}
+        return classes if name != self.auto_class else {**classes, "AutoModel": self.base_class}
 
     def _class(self, suffix: str) -> Any:
         of_encoder = self.encoder_heads and suffix in ENCODER_HEADS.values() and self.module == "transformer"

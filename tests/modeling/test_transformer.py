@@ -33,6 +33,13 @@ def build(fields) -> TransformerForConditionalGeneration:
     return model
 
 
+def test_the_loss_is_of_all_positions_also_where_few_logits_are_kept():
+    model, batch = build({}), Batch.draw(3, sources=(4, 2, 3), targets=(3, 4, 2))
+    out = model(**batch.training, logits_to_keep=1)
+    assert out.logits.shape[1] == 1
+    assert_same(out.loss, model(**batch.training).loss)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_values_and_gradients_equal_the_reference(variant):
     model = build(VARIANTS[variant])
