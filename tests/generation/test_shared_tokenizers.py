@@ -28,7 +28,7 @@ def folder(request, foreign, ours, ours_multilingual):
     return {"ours": ours, "ours_multilingual": ours_multilingual, **foreign}[request.param]
 
 
-@pytest.mark.parametrize("folder, directions", DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
+@pytest.mark.parametrize(("folder", "directions"), DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
 @pytest.mark.parametrize("fast", [True, False])
 def test_threads_do_not_mix_up_their_directions(folder, directions, fast):
     pipeline = TranslationPipeline.from_pretrained(folder, device="cpu", fast=fast)
@@ -41,7 +41,7 @@ def test_threads_do_not_mix_up_their_directions(folder, directions, fast):
         assert [call.result() for call in calls] == [alone[i % 2] for i in range(24)]
 
 
-@pytest.mark.parametrize("folder, directions", DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
+@pytest.mark.parametrize(("folder", "directions"), DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
 def test_what_a_tokenizer_was_called_with_before_changes_nothing(folder, directions, tmp_path):
     pipeline = TranslationPipeline.from_pretrained(folder, device="cpu", fast=False)
     before = pipeline(SENTENCES[:4], **directions[0])
