@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
@@ -110,18 +111,42 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated.
 
     With a tokenizer of ours, a "</s>" or "<2de>" that stands in the text is text, not the token.
-    Another model's tokenizer is called as it is, with `text_target` for targets.
+    Another model's tokenizer is called as it is, with `text_target` for targets. Nothing is set on the tokenizer, and
+    what it was called with before counts nothing.
     """
+    tokenizer = own_copy(tokenizer)
     if type(tokenizer) is PreTrainedTokenizerFast:
         backend = tokenizer.backend_tokenizer
-        before, backend.encode_special_tokens = backend.encode_special_tokens, True
-        try:
-            encodings = backend.encode_batch_fast(list(texts))
-        finally:
-            backend.encode_special_tokens = before
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        backend.encode_special_tokens = True
+        return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(list(texts))]
     options = {"text_target": list(texts)} if target else {"text": list(texts)}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
+
+
+def own_copy(tokenizer: Any) -> Any:
+    """The same tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
+
+    The vocabulary, which is large, is shared.
+    """
+    copy = object.__new__(type(tokenizer))  # copy.copy would read some tokenizers' files anew
+    vars(copy).update(vars(tokenizer))
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        copy._tokenizer = _backend_of_its_own(tokenizer.backend_tokenizer)
+    return copy
+
+
+def _backend_of_its_own(backend: Any) -> Any:
+    copy = Backend(backend.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        setattr(copy, part, getattr(backend, part))
+    added = backend.get_added_tokens_decoder()
+    for special, tokens in groupby(added.values(), key=lambda token: token.special):
+        (copy.add_special_tokens if special else copy.add_tokens)(list(tokens))
+    if copy.get_added_tokens_decoder() != added:  # with gaps between their ids
+        copy = Backend.from_str(backend.to_str())
+        copy.no_padding()
+        copy.no_truncation()
+    return copy
 
 
 def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
@@ -195,7 +220,7 @@ def _load(folder: str | Path) -> PreTrainedTokenizerBase:
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return own_copy(AutoTokenizer.from_pretrained(folder))
     except Exception as error:  # the Rust side raises bare Exception for a broken file
         raise UserError(
             f"{folder}: the tokenizer cannot be loaded ({first_line(error)}). Give a model folder or a Hub name."

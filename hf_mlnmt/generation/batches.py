@@ -66,6 +66,36 @@ def pad(
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths).long().to(device)
 
 
+def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
+    """The arguments of generate() for some of all texts (numbers from 0), in this order.
+
+    Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
+    `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text where it is sampled.
+
+    Raises: UserError where a text has no row.
+    """
+    chosen = dict(arguments)
+    for name in rows_by_text(arguments):
+        rows = arguments[name]
+        if (most := max(numbers, default=-1)) >= len(rows):
+            raise UserError(f"{name}: {len(rows)} rows, but there is a text {most + 1}: give one row for each text.")
+        chosen[name] = rows[list(numbers)] if isinstance(rows, Tensor) else [rows[number] for number in numbers]
+    if (allowed := arguments.get("prefix_allowed_tokens_fn")) is not None:
+        chosen["prefix_allowed_tokens_fn"] = lambda row, ids: allowed(numbers[row // draws], ids)
+    return chosen
+
+
+def rows_by_text(arguments: dict[str, Any]) -> list[str]:
+    """Names of the arguments of generate() that have a row for each text."""
+    starts = "decoder_start_token_id"
+    return [
+        name
+        for name, value in arguments.items()
+        if (isinstance(value, Tensor) and value.dim() > 1)
+        or (name == starts and (isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1)))
+    ]
+
+
 class Generated(NamedTuple):
     """A translation: all generated ids, a forced first one and the end of sentence included, and its ln P.
 

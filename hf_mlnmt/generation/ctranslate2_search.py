@@ -13,8 +13,8 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import logging
+import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,8 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import Generated
 from hf_mlnmt.generation.ctranslate2_model import content_hash, entry, lacks, single_decoder, vocabulary_of, write
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.search import what_is_around
+from hf_mlnmt.search.kept_weights import Fingerprint, fingerprint_of
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +130,11 @@ def why_not(model: Any, dtype: str) -> str | None:
         return f"{dtype} on a CPU (say float32 or int8)"
     if dtype not in ("float32", "float16", "bfloat16", "int8"):
         return dtype
+    packages = {type(module).__module__.split(".")[0] for module in model.modules()}
+    if others := sorted(packages - {"hf_mlnmt", "torch", "transformers"}):
+        return f"parts of the package {others[0]}"
     lacking = lacks(single_decoder(model))
-    return f"it lacks {lacking}" if lacking else None
+    return f"it lacks {lacking}" if lacking else what_is_around(model)
 
 
 class CTranslate2Search:
@@ -141,18 +146,27 @@ class CTranslate2Search:
     def __init__(self, parts: Parts, rounded: bool = False, name: str = "the model"):
         self.parts, self.name = parts, name
         self.dtype = "int8" if rounded else str(parts.model.dtype).removeprefix("torch.")
-        if reason := why_not(parts.model, self.dtype):
-            raise UserError(f"engine 'ctranslate2' cannot run {name}: {reason}. Use the engine torch.")
+        self.weights: list[Fingerprint] = []  # of the model when it was converted
+        self.converted: Translator
+        self.lock = threading.Lock()
+        self.check()
+
+    def check(self) -> None:
+        """Raises: UserError for a model that CTranslate2 cannot run, as it is now."""
+        if reason := why_not(self.parts.model, self.dtype):
+            raise UserError(f"engine 'ctranslate2' cannot run {self.name}: {reason}. Use the engine torch.")
 
     def __call__(
         self, sequences: list[list[int]], arguments: dict[str, Any], skipped: int, scored: bool
     ) -> list[list[Generated]]:
         """As `generate` of batches.py. Raises: UserError for a search that CTranslate2 does not know."""
+        self.check()
         request = request_of(self.parts.model, arguments)
         if isinstance(request, str):
             raise UserError(f"engine 'ctranslate2' cannot do {request}: leave that out, or use the engine torch.")
         try:
-            rows = self.translator.search(sequences, request)
+            translator = self.translator
+            rows = translator.search(sequences, request)
         except RuntimeError as error:
             if "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
@@ -162,18 +176,23 @@ class CTranslate2Search:
         if scored and targets:
             sources = [source for source, row in zip(sequences, rows, strict=True) for _ in row]
             first = int(request.first is not None)  # a forced first token counts nothing
-            sums = [sum(logs[first:]) for logs in self.translator.log_probabilities(sources, targets)]
+            sums = [sum(logs[first:]) for logs in translator.log_probabilities(sources, targets)]
         following = iter(sums)
         return [[Generated(ids, next(following)) for ids in row] for row in rows]
 
-    @cached_property
+    @property
     def translator(self) -> Translator:
-        """The converted model; converted at the first search, or taken from the user's cache."""
-        tokenizers = Tokenizers(self.parts.source, self.parts.target)
-        try:
-            return Translator(self.parts.model, tokenizers, self.dtype, self._tell)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise UserError(f"engine 'ctranslate2' cannot load {self.name}: {error}") from error
+        """The converted model; converted, or taken from the user's cache, when the model's weights have changed."""
+        weights = [fingerprint_of(weight) for weight in self.parts.model.parameters()]
+        with self.lock:
+            if len(weights) != len(self.weights) or not all(map(Fingerprint.equals, weights, self.weights)):
+                tokenizers = Tokenizers(self.parts.source, self.parts.target)
+                try:
+                    self.converted = Translator(self.parts.model, tokenizers, self.dtype, self._tell)
+                except (OSError, RuntimeError, ValueError) as error:
+                    raise UserError(f"engine 'ctranslate2' cannot load {self.name}: {error}") from error
+                self.weights = weights
+            return self.converted
 
     def _tell(self, line: str) -> None:
         logger.warning("%s for CTranslate2, %s: %s", self.name, self.dtype, line)

@@ -25,7 +25,7 @@ _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True)
 class Direction:
-    """What to put before each source and what to tell generate(); `source` is set as the tokenizer's src_lang."""
+    """What to put before each source and what to tell generate(); `source` is the src_lang of the tokenizer's copy."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""

@@ -29,7 +29,14 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.generation.batches import Generated, batches_by_tokens, generate, sentences_that_fit
+from hf_mlnmt.generation.batches import (
+    Generated,
+    arguments_of_texts,
+    batches_by_tokens,
+    generate,
+    rows_by_text,
+    sentences_that_fit,
+)
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
@@ -140,10 +147,24 @@ class TranslationPipeline:
     def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
         """`rounded`: CTranslate2 shall round weights to int8; `parts` are in float32 then."""
         check_engine(engine)
-        self.parts, self.model, self.name = parts, parts.model, name
+        self.name, self.engine, self.rounded = name, engine, rounded
+        self.take(parts)
+
+    def take(self, parts: Parts) -> None:
+        """Translate with these from now on."""
+        self.parts = parts
         self.search: Callable[..., list[list[Generated]]] = partial(generate, parts)
-        if engine == "ctranslate2":
-            self.search = CTranslate2Search(parts, rounded, name or "the model")
+        if self.engine == "ctranslate2":
+            self.search = CTranslate2Search(parts, self.rounded, self.name or "the model")
+
+    @property
+    def model(self) -> Any:
+        """What translates; another one may be put in its place."""
+        return self.parts.model
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self.take(self.parts._replace(model=model))
 
     @classmethod
     def from_pretrained(
@@ -184,14 +205,18 @@ class TranslationPipeline:
         Hypothesis for each text instead, best first. Empty texts stay empty; order is kept.
 
         `source_language` and `target_language` may be lists, one code for each text: those of one pair are translated
-        together.
+        together. What generate() takes a row of for each text (`decoder_input_ids`), has the rows in the texts' order.
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
         texts = list(texts)
         if any(isinstance(options.get(name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, options)
-        return list(self._groups([texts], DecodingOptions.of(options), len(texts)))
+        decoding = DecodingOptions.of(options)
+        for name in rows_by_text(decoding.generate):
+            if (rows := len(decoding.generate[name])) != len(texts):
+                raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
+        return list(self._groups([texts], decoding, len(texts)))
 
     def _by_pairs(self, texts: list[str], options: dict[str, Any]) -> list[Any]:
         """Each text between its own two languages, in order."""
@@ -206,7 +231,8 @@ class TranslationPipeline:
         results: list[Any] = [None] * len(texts)
         for pair, numbers in groups.items():
             named = dict(zip(NAMES, pair))
-            for number, result in zip(numbers, self([texts[i] for i in numbers], **options, **named), strict=True):
+            asked = arguments_of_texts(options, numbers)
+            for number, result in zip(numbers, self([texts[i] for i in numbers], **asked, **named), strict=True):
                 results[number] = result
         return results
 
@@ -232,7 +258,7 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = _Run(self, DecodingOptions.of(options))
+        run = _Run(self, DecodingOptions.of(options), first_line)
         return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
@@ -255,7 +281,8 @@ class TranslationPipeline:
 class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
-    def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions):
+    def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
+        self.first_line = first_line
         parts, search, name = pipeline.parts, pipeline.search, pipeline.name
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
@@ -327,11 +354,13 @@ class _Run:
         return self._batch(sequences[:half], places[:half]) + self._batch(sequences[half:], places[half:])
 
     def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        arguments, options = dict(self.arguments), self.options
+        options, numbers = self.options, [line - self.first_line for line, _ in places]
+        draws = self.count if self.arguments["num_beams"] == 1 else 1
+        arguments = arguments_of_texts(self.arguments, numbers, draws)
         if options.draws_by_text:
-            draws = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
+            by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
             others = options.generate.get("logits_processor", [])
-            arguments["logits_processor"] = LogitsProcessorList([*others, draws])
+            arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
         rows = self.search(sequences, arguments, self.skipped, bool(options.num_return_sequences))
         return [[self._decode(generated) for generated in row] for row in rows]
 

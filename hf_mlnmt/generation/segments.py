@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
 
@@ -131,13 +131,13 @@ class TextEncoder:
     """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
 
     def __init__(self, tokenizer: Any, processing: Any, direction: Direction, prefix: str | None, limit: int | None):
-        self.tokenizer = tokenizer
+        self.tokenizer = own_copy(tokenizer)
         self.processing = processing
         self.prefix_ids = list(direction.prefix_ids)
         self.prefix = direction.prefix_text if prefix is None else prefix
         check_characters(self.prefix, "prefix")
         if direction.source is not None:
-            tokenizer.src_lang = direction.source
+            self.tokenizer.src_lang = direction.source
         self.overhead = len(self([""])[0])
         self.limit = limit
         if limit is not None and limit <= self.overhead:

@@ -16,6 +16,8 @@ from torch import Tensor
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
+from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.generation.pipeline import TranslationPipeline
 from hf_mlnmt.hub.reload import compute
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, auto_class_of
 from hf_mlnmt.reports.language_names import NAMES, example
@@ -35,7 +37,9 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
 
     Raises: UserError.
     """
-    names = _languages(model)
+    names, auto_class = _languages(model), auto_class_of(folder)
+    if auto_class == "AutoModelForSeq2SeqLM":
+        _check_repetition(folder, model, tokenizers, names)
     tokenizer, subfolder = tokenizers.source, ""
     if tokenizers.each:
         source = names["source_language"]
@@ -49,7 +53,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
         "target": torch.randint(rows, (len(texts), 6), generator=generator).tolist(),
         "max_new_tokens": _LENGTH,
         "threads": torch.get_num_threads(),
-        "auto_class": auto_class_of(folder),
+        "auto_class": auto_class,
         "names": names,
         "subfolder": subfolder,
     }
@@ -67,6 +71,24 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
             for _, process, _ in started:  # after an error, or a signal to us
                 process.kill()
                 process.wait()
+
+
+def _check_repetition(folder: str | Path, model: Any, tokenizers: Tokenizers, names: dict[str, str]) -> None:
+    """Refuse a model that translates otherwise once its tokenizers have been called as for a batch to train on."""
+    sides = tokenizers.processing["source"], tokenizers.processing["target"]
+    translate = TranslationPipeline(Parts(model, tokenizers.source, tokenizers.target, *sides, tokenizers.each))
+    codes = translate.languages
+    if codes and not names:
+        names = {"target_language": codes[-1]}
+        names |= {"source_language": codes[0]} if hasattr(tokenizers.source, "src_lang") else {}
+    before = translate(TEXTS, max_new_tokens=_LENGTH, **names)
+    for tokenizer in tokenizers.distinct():
+        tokenizer(TEXTS, padding="max_length", truncation=True, max_length=4)
+    if translate(TEXTS, max_new_tokens=_LENGTH, **names) != before:
+        raise UserError(
+            f"{folder}: its translations change when its tokenizer is called with padding and truncation. Nothing was "
+            "published. Report this."
+        )
 
 
 def _languages(model: Any) -> dict[str, str]:

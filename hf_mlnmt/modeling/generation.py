@@ -5,8 +5,7 @@
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -62,8 +61,10 @@ class TranslationGenerationMixin(Generation):
                 f"recombine={generation_config.recombine}: Transformers' loop knows no recombination. Have hf_mlnmt "
                 "installed, and ask for nothing that needs that loop (output_scores, a streamer, use_cache=False ...)"
             )
-        with vocabulary_of_outputs(self.config), normalization_undone(self, logits_processor) as processors:
-            return super()._beam_search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
+        model = for_outputs(self)
+        processors = normalization_undone(model, logits_processor)
+        search = super(TranslationGenerationMixin, model)._beam_search
+        return search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
         """As GenerationMixin's, also where source and target have vocabularies of their own.
@@ -71,8 +72,8 @@ class TranslationGenerationMixin(Generation):
         `normalize_logits` does nothing where `logits_are_scores`.
         """
         normalize_logits = normalize_logits and not self.logits_are_scores
-        with vocabulary_of_outputs(self.config):
-            return super().compute_transition_scores(sequences, scores, beam_indices, normalize_logits)
+        compute = super(TranslationGenerationMixin, for_outputs(self)).compute_transition_scores
+        return compute(sequences, scores, beam_indices, normalize_logits)
 
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **model_kwargs
@@ -93,15 +94,16 @@ def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any])
     return None if find_loop is None else find_loop(model, criteria, config, arguments)
 
 
-@contextmanager
-def normalization_undone(model: Any, processors: Any) -> Iterator[Any]:
+def normalization_undone(model: Any, processors: Any) -> Any:
     """The logits processors for Transformers' beam search, which takes a log-softmax of whatever a model returns.
 
     Where `logits_are_scores` the first of them gives back what that took away, log sum exp of the last position.
+
+    Args:
+        model: of one call alone (`for_outputs`): it gets a hook.
     """
     if not model.logits_are_scores:
-        yield processors
-        return
+        return processors
     taken: list[Tensor] = []
 
     def remember(module: Any, inputs: Any, outputs: Any) -> None:
@@ -110,19 +112,18 @@ def normalization_undone(model: Any, processors: Any) -> Iterator[Any]:
     def give_back(input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores + taken[0].to(scores.device)
 
-    hook = model.register_forward_hook(remember)
-    try:
-        yield type(processors)([give_back, *processors])
-    finally:
-        hook.remove()
+    model.register_forward_hook(remember)
+    return type(processors)([give_back, *processors])
 
 
-@contextmanager
-def vocabulary_of_outputs(config: Any) -> Iterator[None]:
-    """The decoder's vocabulary size as `config.vocab_size`, where Transformers looks for the number of logits: in
-    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's."""
-    before, config.vocab_size = config.vocab_size, config.decoder_vocab_size
-    try:
-        yield
-    finally:
-        config.vocab_size = before
+def for_outputs(model: Any) -> Any:
+    """The model for one call: another object with the same weights, so that nothing is set on what others call.
+
+    Its `config.vocab_size` is the decoder's, because Transformers looks there for the number of logits: in
+    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's.
+    """
+    model = copy.copy(model)
+    model._forward_hooks = copy.copy(model._forward_hooks)
+    model.config = copy.copy(model.config)
+    model.config.vocab_size = model.config.decoder_vocab_size
+    return model

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
+from transformers import GenerationMixin
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
@@ -67,10 +69,26 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
     if decoder is None:
         return f"the class {type(model).__name__} from {type(model).__module__}"
     return (
-        _why_not_options(model, criteria, config)
+        what_is_around(model)
+        or _why_not_options(model, criteria, config)
         or _why_not_arguments(config, arguments)
         or decoder.why_not(model, arguments)
     )
+
+
+def what_is_around(model: Any) -> str | None:
+    """What has been put around a model that acts on calls of its decoder as Transformers' loops make them, or None."""
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
+        if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
+            return f"a {name} of its own"
+    # Accelerate's forward computes what the class's does, in a precision or on a device of its own.
+    if "forward" in vars(model) and not any(hasattr(model, name) for name in ("_original_forward", "_old_forward")):
+        return "a forward that was put in the place of its own"
+    encoder = set(model.get_encoder().modules())  # which generate() calls itself
+    others = [module for module in model.modules() if module not in encoder]
+    if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
+        return "forward hooks"
+    return None
 
 
 def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:

@@ -7,6 +7,8 @@ diagonal, which meets every row and every column. This shows what an optimizer, 
 `forget()` after one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,9 +20,18 @@ from torch import Tensor, nn
 LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
 
 
-class _Kept(NamedTuple):
+class Fingerprint(NamedTuple):
+    """What shows that a weight is still the same."""
+
     place: tuple[Any, ...]
     diagonal: Tensor
+
+    def equals(self, other: Fingerprint) -> bool:
+        return self.place == other.place and torch.equal(self.diagonal, other.diagonal)
+
+
+class _Kept(NamedTuple):
+    fingerprint: Fingerprint
     made: Tensor
 
 
@@ -35,13 +46,20 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)
+    fingerprint = fingerprint_of(weight)
+    copy = _KEPT.get(module, {}).get(layout)
+    if copy is None or not copy.fingerprint.equals(fingerprint):
+        copy = _KEPT.setdefault(module, {})[layout] = _Kept(fingerprint, make(weight))
+    return copy.made
+
+
+def fingerprint_of(weight: Tensor) -> Fingerprint:
+    """Of a weight that has one dimension or more."""
     changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
     place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
-    diagonal = weight.detach().flatten()[_wrapped_diagonal(*weight.shape)]
-    copy = _KEPT.get(module, {}).get(layout)
-    if copy is None or copy.place != place or not torch.equal(copy.diagonal, diagonal):
-        copy = _KEPT.setdefault(module, {})[layout] = _Kept(place, diagonal, make(weight))
-    return copy.made
+    columns = weight.shape[-1]
+    diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
+    return Fingerprint(place, weight.detach().flatten()[diagonal])
 
 
 def forget() -> None:

@@ -503,7 +503,9 @@ def find_step(model: Any) -> type[DecoderStep] | None:
     parts: list[tuple[Any, Any]] = [(model, TransformerForConditionalGeneration), (model.model, TransformerModel)]
     for decoder in step.decoders(model.model):
         parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
-    return step if _methods_are_known(step, parts) and not _is_hooked(step, model) else None
+    called = [model.lm_head, *(module for decoder in step.decoders(model.model) for module in decoder.modules())]
+    replaced = any("forward" in vars(module) for module in called)
+    return step if _methods_are_known(step, parts) and not replaced else None
 
 
 def write_out(step: type[DecoderStep] | None, model: Any) -> DecoderStep | None:
@@ -533,9 +535,3 @@ def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) ->
             if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in known:
                 return False
     return True
-
-
-def _is_hooked(step: type[DecoderStep], model: Any) -> bool:
-    """Whether calling a module does something besides its `forward`."""
-    modules = [model.lm_head, *(module for decoder in step.decoders(model.model) for module in decoder.modules())]
-    return any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in modules)

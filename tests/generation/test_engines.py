@@ -10,6 +10,7 @@ from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, writ
 from helpers.foreign_translators import sentencepiece_model
 from helpers.originals import LANGUAGES, MAKERS, save
 from helpers.toy_translators import SENTENCES
+from peft import LoraConfig, get_peft_model
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -234,3 +235,22 @@ def test_from_the_command_line(folders):
     ]
     assert found[0].stdout == found[1].stdout
     assert found[0].exit_code == found[1].exit_code == 0
+
+
+def test_what_is_changed_or_put_around_the_model_later_counts(folders):
+    ours, theirs = (pipeline(folders("baseline"), engine) for engine in ENGINES)
+    before = theirs(TEXTS)
+    for translate in (ours, theirs):
+        with torch.no_grad():
+            translate.model.lm_head.weight.data[5] *= 4
+    assert theirs(TEXTS) == ours(TEXTS) != before
+    other = pipeline(folders("baseline"), "torch").model
+    ours.model = theirs.model = other
+    assert theirs(TEXTS) == ours(TEXTS) == before
+    hook = theirs.model.register_forward_hook(lambda module, given, output: None)
+    with pytest.raises(UserError, match=r"cannot run .*: forward hooks"):
+        theirs(TEXTS)
+    hook.remove()
+    get_peft_model(theirs.model, LoraConfig(r=2, target_modules=["fc1"]))
+    with pytest.raises(UserError, match="parts of the package peft"):
+        theirs(TEXTS)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.hub.check_reload import check_loading
 
 
@@ -38,6 +38,14 @@ def test_code_that_needs_the_package_is_noticed(copy, published):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
     with pytest.raises(UserError, match=r"(?s)does not load again \(remote-code\).*hf_mlnmt"):
         check_loading(copy, model, Tokenizers(tokenizer, tokenizer), ("remote-code",))
+
+
+def test_translations_that_change_after_a_call_are_noticed(published, monkeypatch):
+    for room in ("data.tokenizer", "generation.segments"):
+        monkeypatch.setattr(f"hf_mlnmt.{room}.own_copy", lambda tokenizer: tokenizer)
+    model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), load_tokenizers(published)
+    with pytest.raises(UserError, match="translations change when its tokenizer is called with padding"):
+        check_loading(published, model, tokenizers, ())
 
 
 def test_no_process_is_left_behind_when_one_refuses(published, monkeypatch, tmp_path):

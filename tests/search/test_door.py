@@ -177,3 +177,17 @@ def test_without_the_search(beams, monkeypatch):
         sums = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices).sum(1)
         lengths = (found.beam_indices >= 0).sum(1)
         torch.testing.assert_close(sums / lengths, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("logits_are_scores", [False, True])
+def test_transformers_loop_sets_nothing_that_other_threads_see(logits_are_scores, monkeypatch):
+    model = Member("transformer", "separate", {**TINY, "norm_position": "post", **SEPARATE}).model()
+    monkeypatch.setattr(model, "logits_are_scores", logits_are_scores, raising=False)
+    seen = []
+
+    def look(input_ids, scores):
+        seen.append((model.config.vocab_size, len(model._forward_hooks)))
+        return scores
+
+    decode(model, **sources((6, 1, 4), 23), num_beams=3, output_scores=True, logits_processor=[look])
+    assert set(seen) == {(TINY["vocab_size"], 0)}
