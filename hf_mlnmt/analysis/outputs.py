@@ -91,8 +91,11 @@ def output_statistics(
     outputs: Lines,
     references: References,
     is_off_target: Callable[[str], bool] | None = None,
+    language: str | None = None,
 ) -> dict[str, Any]:
     """Length ratio (output to reference, in sacreBLEU's tokens), and of each kind the share and the sentences, from 1.
+
+    `language` is the target's, as of score().
 
     `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
     several references the first is compared with.
@@ -103,7 +106,8 @@ def output_statistics(
     if is_off_target is not None:
         kinds["off_target"] = lambda source, output, reference: is_off_target(output)
     statistics: dict[str, Any] = {"sentences": len(outputs)}
-    statistics["length_ratio"] = score(outputs, references, metrics=["BLEU"], bootstrap=0).length_ratio
+    how: Any = {"metrics": ["BLEU"], "bootstrap": 0, "language": language}
+    statistics["length_ratio"] = score(outputs, references, **how).length_ratio
     for kind, is_so in kinds.items():
         lines = [
             number
@@ -305,7 +309,9 @@ def analyse_outputs(
     lengths = scores_by_length(outputs, references, source_lengths(sources, tokenizer), starts, **scoring)
     guess = LanguageGuesser({SOURCE: sources, TARGET: references[0], **(languages or {})})
     statistics = {
-        name: output_statistics(sources, lines, references, guess.others(lines, TARGET).__contains__)
+        name: output_statistics(
+            sources, lines, references, guess.others(lines, TARGET).__contains__, scoring.get("language")
+        )
         for name, lines in outputs.items()
     }
     unit = "subwords" if tokenizer else "words"

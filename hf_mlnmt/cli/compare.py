@@ -147,6 +147,8 @@ def compare(
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
     language_texts = {name: read_texts(path) for name, path in further.items()}
+    if maps and not html:
+        raise UserError("--maps is drawn on the page: give --html FILE too, or leave it out.")
     starts, drawn = read_starts(groups), read_maps(maps) if maps else {}
     if output:
         check_folder_name(output)

@@ -24,7 +24,7 @@ Language = Annotated[
     typer.Option(
         "--language",
         "-l",
-        help="Two-letter code of the language that is scored, for the classic protocol. "
+        help="Two-letter code of the language that is scored, for its tokenizers and the classic protocol. "
         "Unless given: --to, or the reference's name, as in test.de.gz.",
     ),
 ]

@@ -17,6 +17,7 @@ replaces what is there of it, and what depends on it is tested anew.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -306,7 +307,12 @@ def _numbers(
     numbers: dict[str, Any] = {}
     for place, protocol in comparison.places:
         for metric in comparison.metrics(place, protocol):
-            base, own = ([run[place][protocol][metric] for run in runs] for runs in (baseline, system))
+            try:
+                base, own = ([run[place][protocol][metric] for run in runs] for runs in (baseline, system))
+            except KeyError as error:
+                raise UserError(
+                    f"{place}, {protocol}, {metric}: a run has no counts or score of it: give it again."
+                ) from error
             numbers.setdefault(place, {}).setdefault(protocol, {})[metric] = test(metric, base, own)
     return numbers
 
@@ -328,19 +334,53 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     content = read_json(folder / COMPARISON)
     if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
+    if problem := _problem(content):
+        raise UserError(f"{folder / COMPARISON}: {problem} It was not written by `hf-mlnmt compare`: make it again.")
     baseline, tests = content["baseline"], content["systems"]
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     wanted = "" if only is None else (f"{only}.seed", f"{baseline}.seed")
     for path in sorted(folder.glob("*.json")):
         if is_recorded(path) and path.name.startswith(wanted):
             run = results_content(path)
-            runs.setdefault(run["system"], {})[run["seed"]] = run
+            if not isinstance(seed := run.get("seed"), int):
+                raise UserError(f"{path}: seed: expected a whole number, not {seed!r}.")
+            runs.setdefault(run["system"], {})[seed] = run
     if baseline not in runs:
         raise UserError(f"{folder}: no run of the baseline, {baseline}.")
     comparison = Comparison(baseline, in_order(runs, baseline, list(tests)), tests, content["settings"])
     comparison.pairs, comparison.methods = content.get("pairs"), content.get("compares") == METHODS
     comparison.ties_counted = content["schema"] != TIES_NOT_COUNTED
     return comparison
+
+
+def _problem(content: Mapping[str, Any]) -> str | None:
+    """What is wrong with the parts of a comparison.json; None if nothing is."""
+    for key, kind in {"baseline": str, "systems": dict, "settings": dict}.items():
+        if not isinstance(content.get(key), kind):
+            return f"{key}: expected {'a name' if kind is str else 'a JSON object'}, not {content.get(key)!r}."
+    for name, value in content["settings"].items():
+        if not isinstance(value, int):
+            return f"settings.{name}: expected a whole number, not {value!r}."
+    if not isinstance(pairs := content.get("pairs") or {}, dict):
+        return f"pairs: expected a JSON object, not {pairs!r}."
+    for place, tests in {"systems": content["systems"], "pairs": pairs}.items():
+        for name, one in tests.items():
+            if not isinstance(one, dict) or not {"seeds", "made_of", TESTED} <= one.keys():
+                return f"{place}.{name}: expected a JSON object with seeds, made_of and {TESTED}."
+            if problem := _problem_of_numbers(f"{place}.{name}.{TESTED}", one[TESTED]):
+                return problem
+    return None
+
+
+def _problem_of_numbers(place: str, numbers: Any, depth: int = 4) -> str | None:
+    """The same of {test set: {protocol: {metric: {name: number or null}}}}; a number of a test is finite."""
+    if depth == 0:
+        fits = numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))
+        return None if fits else f"{place}: expected a number, not {numbers!r}."
+    if not isinstance(numbers, dict):
+        return f"{place}: expected a JSON object, not {numbers!r}."
+    problems = (_problem_of_numbers(f"{place}.{key}", value, depth - 1) for key, value in numbers.items())
+    return next(filter(None, problems), None)
 
 
 def in_order(
@@ -442,7 +482,8 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
     )
     if "sentences" in counted:
         plural = "s" if counted["references"] > 1 else ""
-        first = f"{counted['sentences']} sentences, {counted['references']} reference{plural}. {first}"
+        blank = f", {counted['empty_references']} empty" if counted.get("empty_references") else ""
+        first = f"{counted['sentences']} sentences, {counted['references']} reference{plural}{blank}. {first}"
     lines = [first]
     if comparison.too_few(test_set, protocol):
         lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")

@@ -6,8 +6,8 @@ results.json, its recipe.yaml, its translations of the test sets <name>.<source>
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.language import LanguageGuesser
+from hf_mlnmt.evaluation.results import results_content
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.table import Number, Table
 
@@ -92,7 +93,7 @@ def read_matrix(
     run, model = Path(run), "average"
     if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():
         run, model = run.resolve().parent, run.resolve().name
-    results, recipe = _read(run / model / RESULTS, json.loads), _read(run / "recipe.yaml", yaml.safe_load)
+    results, recipe = results_content(run / model / RESULTS), _recipe(run / "recipe.yaml")
     tests = [name.rpartition(".") for name in results["scores"] if name.rpartition(".")[2].count("-") == 1]
     test = test or next((name for name, _, _ in tests if name), None)
     pairs = [pair for name, _, pair in tests if name == test]
@@ -106,6 +107,8 @@ def read_matrix(
             have = ", ".join(f"{name}: {' '.join(metrics)}" for name, metrics in known.items())
             raise UserError(f"{run}: no {metric} under the protocol {protocol}; there are {have}.")
         scores[pair] = named[metric.lower()]
+        if not math.isfinite(scores[pair]):
+            raise UserError(f"{run}: {metric} of {test}.{pair} is {scores[pair]}, no score: evaluate the model again.")
     sides = [[pair.split("-")[side] for pair in pairs] for side in (0, 1)]
     sources, targets = ([code for code in dict.fromkeys(sides[0] + sides[1]) if code in side] for side in sides)
     zero_shot = [pair for pair in pairs if pair not in (recipe.get("tasks") or {})]
@@ -146,7 +149,15 @@ def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) ->
     return {language: list(islice(read_lines(data / file), most)) for language, file in files.items()}
 
 
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+def _recipe(path: Path) -> dict[str, Any]:
+    """A run's recipe as it stands in the file. UserError for a file that holds none."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
-    return parse(path.read_text(encoding="utf-8"))
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        sections = [recipe.get(key) or {} for key in ("tasks", "data")]
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
+        raise UserError(f"{path}: not the recipe of a run ({type(error).__name__}): copy the run again.") from error
+    if not all(isinstance(section, dict) for section in sections):
+        raise UserError(f"{path}: tasks and data: expected mappings, as in the recipe of a run of many languages.")
+    return recipe  # type: ignore[no-any-return]

@@ -33,8 +33,14 @@ def read_texts(path: str | Path) -> list[str]:
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """One list of lines per file, all of the same length. UserError naming files and counts when they differ."""
+    """One list of lines per file, all of the same length.
+
+    Raises: UserError naming files and counts when they differ, and for a file of blank lines alone.
+    """
     references = [read_texts(path) for path in paths]
+    for path, lines in zip(paths, references):
+        if not any(line.strip() for line in lines):
+            raise UserError(f"{path}: all {len(lines)} lines are blank: no references to score with. Check the file.")
     check_counts(references[0], references[1:], [str(path) for path in paths])
     return references
 

@@ -185,6 +185,10 @@ def perplexity(
             total += _nll(model, [targets[i] for i in indices], read and [read[i] for i in indices]).double().cpu()
             if progress:
                 progress(len(indices))
+    if total.isnan():
+        raise UserError(
+            "the model's probabilities are not numbers (NaN): its weights are damaged, or overflow in dtype."
+        )
     ends = len(texts)
     words = sum(len(text.split()) for text in texts) + ends
     size = sum(len(text.encode()) for text in texts) + ends

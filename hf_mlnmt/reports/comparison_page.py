@@ -8,6 +8,7 @@ chrF, curves of the training, maps of attention.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -424,7 +425,7 @@ def read_maps(folder: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
                 cells.setdefault((row["map"], row["system"]), []).append(row)
             for (name, system), of_map in cells.items():
                 maps.setdefault(f"{path.name.split('.')[1]}, {name}", {})[system] = _map(of_map)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path}: not what `hf-mlnmt analyse attention -w maps` writes ({error!r}).") from error
     return maps
 
@@ -434,6 +435,10 @@ def _map(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rows = {cell["row"]: cell["from"] for cell in cells}
     columns = {cell["column"]: cell["to"] for cell in cells}
     weights = {(cell["row"], cell["column"]): cell["weight"] for cell in cells}
+    if not all(map(math.isfinite, weights.values())):
+        raise ValueError("weights that are no numbers")
+    if not all(isinstance(name, str) for name in [*rows.values(), *columns.values()]):
+        raise TypeError("names that are no text")
     return {
         "rows": [rows[y] for y in sorted(rows)],
         "columns": [columns[x] for x in sorted(columns)],

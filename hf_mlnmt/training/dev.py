@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +18,13 @@ from transformers import PreTrainedModel
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
 
+log = logging.getLogger(__name__)
+
 # (outputs, references, sources) -> named numbers
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
+
+
+SAME = 2  # evaluations with other translations and the same score, before a metric is warned of
 
 
 @dataclass
@@ -38,6 +44,7 @@ class DevSet:
         name: before the names of what is measured, where a training has several development sets.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
+        seen: what each metric has given so far.
     """
 
     dataset: Any
@@ -53,6 +60,7 @@ class DevSet:
     languages: Mapping[str, str] | None = None
     parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
+    seen: dict[str, list[float]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.metrics and len(self.references) != len(self.dataset):
@@ -72,10 +80,33 @@ class DevSet:
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
         scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
         if self.metrics and self.decode:
-            self.translations = self.decode(outputs)
+            before, self.translations = self.translations, self.decode(outputs)
+            measured: dict[str, float] = {}
             for metric in self.metrics:
-                scores.update(metric(self.translations, self.references, self.sources))
+                measured.update(metric(self.translations, self.references, self.sources))
+            if before != self.translations and accelerator.is_main_process:
+                self._warn(measured)
+            scores.update(measured)
         return scores
+
+    def _warn(self, measured: Mapping[str, float]) -> None:
+        """Say, once, which numbers have been the same for all translations so far: no best checkpoint is told by them.
+
+        Called where the translations are others than those of the evaluation before.
+        """
+        for name, value in measured.items():
+            values = self.seen.setdefault(name, [])
+            values.append(value)
+            if len(values) == SAME and len(set(values)) == 1:
+                log.warning(
+                    "%s: %s is %.2f at each of %d evaluations, though the translations differ: it cannot tell them "
+                    "apart. Let another metric choose the best checkpoint (evaluation.best: chrf or loss), and see "
+                    "that the target language's code is right: BLEU and TER are counted in its tokens.",
+                    self.name,
+                    name,
+                    value,
+                    SAME,
+                )
 
     def _batches(
         self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator, first: int | None = None
@@ -135,10 +166,11 @@ class DevSet:
         return [tokens for _, tokens in sorted(everything)]
 
 
-def metric(name: str, lowercase: bool = False) -> Metric:
+def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
     """A metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
     `lowercase` leaves case out of sacreBLEU's: for a model of lower-cased text, whose every German noun would be wrong.
+    `language` is the target's, whose tokenizers sacreBLEU's have.
 
     Raises: UserError when there is no such metric or it cannot be loaded.
     """
@@ -150,7 +182,7 @@ def metric(name: str, lowercase: bool = False) -> Metric:
 
         return load_metric(name)
     # TER never looks at case unless told to.
-    scorer = sacrebleu_metric(own[name], **({"lowercase": True} if lowercase and name != "ter" else {}))
+    scorer = sacrebleu_metric(own[name], language, **({"lowercase": True} if lowercase and name != "ter" else {}))
 
     def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}

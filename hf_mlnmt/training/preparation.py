@@ -401,20 +401,19 @@ class Preparation:
 
     def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
         """The development sets, whole, with the recipe's metrics where they are translated."""
-        lowercase = tokenizers.processing["target"].lowercase
-        metrics = [dev.metric(name, lowercase) for name in self.recipe.evaluation.metrics]
-        return [self._dev_set(name, spec, tokenizers, metrics) for name, spec in self.corpora.dev.items()]
+        return [self._dev_set(name, spec, tokenizers) for name, spec in self.corpora.dev.items()]
 
-    def _dev_set(self, name: str, spec: Spec, tokenizers: Tokenizers, metrics: list[dev.Metric]) -> dev.DevSet:
+    def _dev_set(self, name: str, spec: Spec, tokenizers: Tokenizers) -> dev.DevSet:
         encoded = self.encode(name if name == MAIN_DEV else f"{name}.dev", spec, tokenizers)
         if isinstance(spec, TextSpec) or not translates(self.recipe, name):
             return dev.DevSet(encoded, name=name)
         raw, languages = self.raw(name, spec), spec.languages or {}
+        how = (tokenizers.processing["target"].lowercase, languages.get("target"))
         return dev.DevSet(
             encoded,
             raw.references,
             tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
-            metrics,
+            [dev.metric(metric, *how) for metric in self.recipe.evaluation.metrics],
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,
             max_length=self.recipe.decoding.max_new_tokens,

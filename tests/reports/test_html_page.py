@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from hf_mlnmt.analysis.outputs import analyse_outputs
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import compare
 from hf_mlnmt.evaluation.significance import LEGEND
+from hf_mlnmt.reports import comparison_page
 from hf_mlnmt.reports.comparison_page import curves_of, html_page, read_maps
 from hf_mlnmt.reports.svg import Point, Scale, attention_map, forest, lines
 
@@ -167,6 +169,16 @@ def test_plots():
     assert re.findall(r'fill-opacity="([\d.]+)"', cells) == ["0.900", "0.100", "0.250", "0.750"]
 
 
+def test_neither_system_is_marked_as_the_right_one() -> None:
+    """What differs has one look on both sides: nothing on the page says which of two outputs is nearer to the truth."""
+    files = [Path(comparison_page.__file__).with_name(f"comparison_page.{kind}") for kind in ("css", "js")]
+    style, script = (file.read_text(encoding="utf-8") for file in files)
+    assert script.count("createElement(tag)") == 0
+    assert "add(`A: ${a}`, marked(first, inA))" in script
+    assert "add(`B: ${b}`, marked(second, inB))" in script
+    assert [line.split(" ")[0] for line in style.splitlines() if line.startswith(("mark", "del", "ins"))] == ["mark"]
+
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Clicks and looks, as a reader would; what it sees goes into an attribute of the page.
 LOOK = """
@@ -194,7 +206,7 @@ choose("b", "m <10>");
 choose("order", "line");
 seen.first = item().textContent;
 seen.bold = item().querySelectorAll("b").length;
-seen.marks = item().querySelectorAll("del, ins").length;
+seen.marks = item().querySelectorAll("mark").length;
 document.getElementById("more").click();
 seen.more = document.querySelectorAll("#list li").length;
 choose("find", "hund 11.");

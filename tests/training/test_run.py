@@ -249,6 +249,14 @@ def test_a_model_of_lower_cased_text_is_judged_without_case(tmp_path, data):
     assert scores[1] == pytest.approx(100)
 
 
+def test_a_development_set_is_scored_in_the_tokens_of_its_language(tmp_path, data):
+    """Else BLEU is 0 for a language without spaces, `best` is the first checkpoint, and patience ends the training."""
+    recipe = write_recipe(tmp_path / "recipe.yaml", languages={"source": "en", "target": "zh"})
+    preparation = Preparation(read_recipe(recipe), data, tmp_path / "run", lambda text: None)
+    (dev,) = preparation.dev_sets(preparation.tokenizers())
+    assert dev.metrics[0](["今天天气很好。"], ["今天天气很好。"], None)["bleu"] == pytest.approx(100)
+
+
 def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, monkeypatch):
     """Of a model from English into German and French, the French one by the French tokeniser."""
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from helpers.training_helpers import Pairs, arguments, dev_set, make, tiny_marian, tiny_model
 from safetensors.torch import load_file
 from transformers import Seq2SeqTrainingArguments
@@ -52,6 +53,25 @@ def test_a_step_is_the_gradient_of_the_mean_over_all_its_target_tokens(tmp_path,
     for (name, parameter), trained in zip(expected.named_parameters(), trainer.model.parameters()):
         if parameter.grad is not None:
             torch.testing.assert_close(trained, parameter - parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_metric_that_cannot_tell_translations_apart_is_warned_of_once(caplog):
+    dev = dev_set(())
+    accelerator = Accelerator(cpu=True)
+    dev.metrics = [lambda outputs, references, sources: {"bleu": 0.0, "chrf": float(len(outputs[0]))}]
+    for text in ("a", "bc", "def"):
+        dev.decode = lambda rows, text=text: [text for _ in rows]
+        dev.evaluate(tiny_model(), accelerator)
+    (warning,) = [one.getMessage() for one in caplog.records if one.name == "hf_mlnmt.training.dev"]
+    assert "dev: bleu is 0.00 at each of 2 evaluations, though the translations differ" in warning
+
+
+def test_a_metric_of_equal_translations_is_not_warned_of(caplog):
+    dev = dev_set(())
+    dev.metrics = [lambda outputs, references, sources: {"bleu": 0.0}]
+    for _ in range(3):
+        dev.evaluate(tiny_model(), Accelerator(cpu=True))
+    assert not [one for one in caplog.records if one.name == "hf_mlnmt.training.dev"]
 
 
 def test_memory_is_kept_on_a_cpu(tmp_path, monkeypatch):

@@ -1,0 +1,149 @@
+"""Broken files and empty texts: one message that says what is wrong, and nothing printed that is no score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli import app
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import compare, comparison_tables, read_comparison
+from hf_mlnmt.evaluation.matrix import read_matrix
+from hf_mlnmt.evaluation.significance import pack_counts, unpack_counts
+from hf_mlnmt.reports.comparison_page import read_maps
+
+
+def write(path: Path, *lines: str) -> str:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def run(*arguments: object) -> None:
+    CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare"])
+def test_blank_references_are_refused(tmp_path, verb) -> None:
+    outputs, blank = write(tmp_path / "a.de", "x", "y"), write(tmp_path / "r.de", "", " ")
+    given = ["-i", outputs] if verb == "evaluate" else [outputs, f"b={outputs}"]
+    with pytest.raises(UserError, match=r"r\.de: all 2 lines are blank"):
+        run(verb, *given, "-r", blank)
+
+
+def test_some_blank_references_are_told() -> None:
+    lines = ["Ein Haus.", "Ein Hund.", "Eine Frau."]
+    table = comparison_tables(compare({"a": lines, "b": lines}, ["Ein Haus.", "", " "], bootstrap=2, trials=2))[0]
+    assert "3 sentences, 1 reference, 2 empty." in table.caption
+
+
+def test_maps_need_a_page(tmp_path) -> None:
+    text = write(tmp_path / "a.de", "x")
+    with pytest.raises(UserError, match="--maps is drawn on the page: give --html"):
+        run("compare", text, f"b={text}", "-r", text, "--maps", tmp_path)
+
+
+GOOD = {"schema": "hf_mlnmt.comparison/3", "baseline": "a", "settings": {"trials": 1}, "systems": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"baseline": None}, "baseline: expected a name, not None"),
+        ({"baseline": ["a"]}, "baseline: expected a name"),
+        ({"systems": []}, r"systems: expected a JSON object, not \[\]"),
+        ({"settings": None}, "settings: expected a JSON object"),
+        ({"settings": {"trials": "many"}}, "settings.trials: expected a whole number, not 'many'"),
+        ({"pairs": "b > a"}, "pairs: expected a JSON object"),
+        ({"systems": {"b": []}}, "systems.b: expected a JSON object with seeds"),
+        ({"systems": {"b": {"seeds": [1], "made_of": "", "tested": None}}}, "systems.b.tested: expected a JSON object"),
+        (
+            {
+                "systems": {
+                    "b": {"seeds": [1], "made_of": "", "tested": {"t": {"cased": {"BLEU": {"difference": "1"}}}}}
+                }
+            },
+            r"systems.b.tested.t.cased.BLEU.difference: expected a number, not '1'",
+        ),
+        (
+            {"pairs": {"b > c": {"seeds": [1], "made_of": "", "tested": {"t": {"cased": {"BLEU": {"p": np.nan}}}}}}},
+            "pairs.b > c.tested.t.cased.BLEU.p: expected a number, not nan",
+        ),
+    ],
+)
+def test_a_broken_comparison_is_named(tmp_path, change, message) -> None:
+    (tmp_path / "comparison.json").write_text(json.dumps({**GOOD, **change}))
+    with pytest.raises(UserError, match=message):
+        read_comparison(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [None, "one", [1]])
+def test_a_run_of_a_comparison_without_a_seed(tmp_path, seed) -> None:
+    (tmp_path / "comparison.json").write_text(json.dumps(GOOD))
+    results = {"schema": "hf_mlnmt.results/1", "system": "a", "seed": seed, "scores": {}}
+    (tmp_path / "a.seed1.json").write_text(json.dumps(results))
+    with pytest.raises(UserError, match="seed: expected a whole number"):
+        read_comparison(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(3, 9), (3, 0)])
+def test_counts_of_another_metric_are_refused(shape) -> None:
+    packed = pack_counts({"test": {"cased": {"BLEU": np.ones(shape)}}})
+    with pytest.raises(UserError, match="'test/cased/BLEU': expected 10 counts a sentence"):
+        unpack_counts(packed, "x.counts.gz")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "text", "", "\x00", "a: !!python/name:os.system x", "tasks: [1]"])
+def test_a_matrix_of_a_broken_recipe(tmp_path, text) -> None:
+    (tmp_path / "average").mkdir()
+    results = {"schema": "hf_mlnmt.results/1", "system": "a", "scores": {}}
+    (tmp_path / "average" / "results.json").write_text(json.dumps(results))
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"recipe.yaml: (not the recipe|tasks and data)"):
+        read_matrix(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "text", "", "{}", '{"schema": "hf_mlnmt.results/1"}'])
+def test_a_matrix_of_broken_results(tmp_path, text) -> None:
+    (tmp_path / "average").mkdir()
+    (tmp_path / "average" / "results.json").write_text(text)
+    (tmp_path / "recipe.yaml").write_text("tasks: {}\n")
+    with pytest.raises(UserError, match=r"results\.json"):
+        read_matrix(tmp_path)
+
+
+def test_a_matrix_prints_no_nan(tmp_path) -> None:
+    (tmp_path / "average").mkdir()
+    scores = {"t.en-de": {"classic": {"BLEU": {"score": float("nan")}}}}
+    results = {"schema": "hf_mlnmt.results/1", "system": "a", "scores": scores}
+    (tmp_path / "average" / "results.json").write_text(json.dumps(results))
+    (tmp_path / "recipe.yaml").write_text("tasks: {}\n")
+    with pytest.raises(UserError, match=r"t\.en-de"):
+        read_matrix(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"weight": float("nan")}, {"weight": "0.5"}, {"from": None}, {"to": 3}, {"map": []}, {"row": [0]}]
+)
+def test_maps_that_cannot_be_drawn(tmp_path, change) -> None:
+    cell = {"map": "layer 1", "system": "a", "row": 0, "column": 0, "from": "x", "to": "y", "weight": 1.0}
+    (tmp_path / "maps.source.json").write_text(json.dumps({"rows": [{**cell, **change}]}))
+    with pytest.raises(UserError, match=r"maps\.source\.json: not what"):
+        read_maps(tmp_path)
+
+
+def test_a_model_without_numbers_has_no_perplexity() -> None:
+    from types import SimpleNamespace
+
+    from hf_mlnmt.evaluation import perplexity as module
+
+    model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False))
+    tokenizers = SimpleNamespace(encode_target=lambda texts: [np.array([1, 2])] * len(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_nll", lambda *batch: torch.tensor(float("nan")))
+        with pytest.raises(UserError, match="probabilities are not numbers"):
+            module.perplexity(model, tokenizers, ["a", "b"])

