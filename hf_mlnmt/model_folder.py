@@ -34,6 +34,7 @@ LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS = "results.json"
 CARD = "README.md"
+ADAPTER = "adapter_config.json"  # of PEFT: in a folder without config.json, of an adapter alone
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
 # Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
@@ -219,7 +220,8 @@ def _unfit_weights(model: Any, report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _not_numbers(model: Any) -> Iterator[str]:
-    weights = {name: one.detach() for name, one in model.named_parameters() if one.is_floating_point() and one.numel()}
+    here = {name: one.detach() for name, one in model.named_parameters() if one.numel() and not one.is_meta}
+    weights = {name: one for name, one in here.items() if one.is_floating_point()}
     if broken := [name for name, one in weights.items() if not all(end.isfinite() for end in one.aminmax())]:
         yield (
             f"weights hold values that are not finite numbers ({_some(broken)}): the training that made them went "

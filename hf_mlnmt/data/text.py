@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import note_in, read_lines
 from hf_mlnmt.data.processing import load_processing
-from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
@@ -128,6 +128,27 @@ def ending(tokenizers: Tokenizers) -> Tokenizers:
     for tokenizer in tokenizers.distinct():
         if _is_ours(tokenizer) and begins_texts(tokenizer):
             _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
+    return tokenizers
+
+
+def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None]) -> Tokenizers:
+    """The tokenizers, with </s> behind every text where nothing is put around one; `tell` is told.
+
+    Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
+    """
+    for tokenizer in tokenizers.distinct():
+        around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
+        if tokenizer.eos_token_id is None:
+            raise UserError(f"{name}: the tokenizer has no eos_token: name one in its tokenizer_config.json.")
+        if tokenizer.eos_token_id in around:
+            continue
+        if around or not _is_ours(tokenizer):
+            raise UserError(
+                f"{name}: the tokenizer puts no {tokenizer.eos_token} (eos_token) behind a text, so that a model would "
+                "never learn to stop. Mend post_processor in tokenizer.json ($A, then that token)."
+            )
+        _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
+        tell(f"{name}: the tokenizer puts no {tokenizer.eos_token} behind a text: it is added")
     return tokenizers
 
 

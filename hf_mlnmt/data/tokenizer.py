@@ -19,7 +19,8 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
-from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, first_line
+from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING, fetch_small_files, first_line
+from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
 _BATCH = 1000
 
@@ -123,12 +124,12 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 
 
-def own_copy(tokenizer: Any) -> Any:
+def own_copy(tokenizer: Any, kind: type | None = None) -> Any:
     """The same tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
 
-    The vocabulary, which is large, is shared.
+    The vocabulary, which is large, is shared. `kind`: its class; default: the other's.
     """
-    copy = object.__new__(type(tokenizer))  # copy.copy would read some tokenizers' files anew
+    copy: Any = object.__new__(kind or type(tokenizer))  # copy.copy would read some tokenizers' files anew
     vars(copy).update(vars(tokenizer))
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         copy._tokenizer = _backend_of_its_own(tokenizer.backend_tokenizer)
@@ -186,11 +187,15 @@ def save_tokenizers(
     no longer apply are removed.
     """
     folder = Path(folder)
+    other = None if target is source else target
+    processed = not all(side.identity for side in (processing or {}).values())
+    if type(source) is PreTrainedTokenizerFast and (processed or other is not None):
+        source = own_copy(source, TranslationTokenizer)
     _save(folder, source)
-    if target is None or target is source:
+    if other is None:
         shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
     else:
-        _save(folder / TARGET_TOKENIZER, target)
+        _save(folder / TARGET_TOKENIZER, other)
     save_processing(folder, processing)
 
 
@@ -202,25 +207,27 @@ def _save(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
                 shutil.copyfile(file, path)
 
 
-def load_tokenizers(folder: str | Path) -> Tokenizers:
+def load_tokenizers(folder: str | Path, trust_remote_code: bool = False) -> Tokenizers:
     """Read what `Tokenizers.save` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
 
     Raises UserError when there is none, or when a file is broken.
     """
-    if folders := sorted(path for path in (Path(folder) / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
-        return Tokenizers.of_languages({path.name: _load(path) for path in folders})
-    source, other = _load(folder), Path(folder) / TARGET_TOKENIZER
-    return Tokenizers(source, _load(other) if other.is_dir() else source, load_processing(folder))
+    folder = fetch_small_files(folder)
+    if folders := sorted(path for path in (folder / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
+        return Tokenizers.of_languages({path.name: _load(path, trust_remote_code) for path in folders})
+    source, other = _load(folder, trust_remote_code), folder / TARGET_TOKENIZER
+    return Tokenizers(source, _load(other, trust_remote_code) if other.is_dir() else source, load_processing(folder))
 
 
-def _load(folder: str | Path) -> PreTrainedTokenizerBase:
-    here = (path for pattern in ("*token*", "*.spm") for path in Path(folder).glob(pattern))
-    if Path(folder).is_dir() and not any(path.is_file() for path in here):
+def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    here = (path for pattern in ("*token*", "*.spm", "*.model", "vocab*") for path in folder.glob(pattern))
+    if not any(path.is_file() for path in here):
         raise UserError(
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
     try:
-        return own_copy(AutoTokenizer.from_pretrained(folder))
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        return own_copy(tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None)
     except Exception as error:  # the Rust side raises bare Exception for a broken file
         raise UserError(
             f"{folder}: the tokenizer cannot be loaded ({first_line(error)}). Give a model folder or a Hub name."
@@ -281,11 +288,18 @@ def with_mask(tokenizers: Tokenizers) -> Tokenizers:
 
 
 def check_vocabulary(name: str, config: Any, source: Any, target: Any) -> None:
-    """Raises: UserError when a tokenizer has more entries than the model of this config has embeddings."""
+    """Raises: UserError when a tokenizer has more entries than the model of this config has embeddings, or is alone
+    where the model has two vocabularies."""
     _check_size(f"{name}: the source tokenizer", source, config.vocab_size)
+    rows = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     if target is not source:
-        rows = getattr(config, "decoder_vocab_size", None) or config.vocab_size
         _check_size(f"{name}: the target tokenizer", target, rows)
+    elif rows != config.vocab_size and not getattr(source, "separate_vocabs", False):
+        raise UserError(
+            f"{name}: the model has two vocabularies, of {config.vocab_size} and {rows} entries, but there is one "
+            f"tokenizer. Copy {TARGET_TOKENIZER}/ and {TEXT_PROCESSING}, if there is one, from where the model was "
+            "trained."
+        )
 
 
 def check_languages(name: str, config: Any, each: Mapping[str, Any]) -> None:

@@ -14,8 +14,9 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, fetch_small_files, load_model
+from hf_mlnmt.model_folder import ADAPTER, CONFIG, LANGUAGE_TOKENIZERS, fetch_small_files, first_line, load_model
 from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
@@ -58,18 +59,30 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
     number = "float32" if rounded else dtype
+    if device is not None and options.get("device_map") is not None:
+        raise UserError(f"device {device!r} and device_map: both say where the model is to be; leave one of them out.")
     parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
-    try:
-        parts.model.to(torch.device("cpu") if rounded and device is None else choose_device(device)).eval()
-    except RuntimeError as error:
-        raise UserError(f"device {device!r}: {error}") from error
+    if options.get("device_map") is None:
+        try:
+            parts.model.to(torch.device("cpu") if rounded and device is None else choose_device(device))
+        except RuntimeError as error:
+            raise UserError(f"device {device!r}: {error}") from error
+    elif any(weight.is_meta for weight in parts.model.parameters()):
+        raise UserError(
+            f"{name}: device_map={options['device_map']!r} leaves weights on the disk or in slower memory, because the "
+            "model does not fit: use a smaller dtype, a larger device, or device='cpu' without device_map."
+        )
+    parts.model.eval()
     return in_int8(parts) if rounded else parts
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
+    adapter = Path(name) / ADAPTER
+    if adapter.is_file() and not (Path(name) / CONFIG).is_file():
+        return _adapted(adapter.parent, dtype, options)
     model = load_model(name, dtype=dtype, **options)
     folder = fetch_small_files(name, **options)
-    loaded, processing = _tokenizers(name, folder, options)
+    loaded, processing = _tokenizers(folder, options)
     if loaded.each:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
@@ -81,6 +94,31 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
     sides = processing.get("source"), processing.get("target")
     return Parts(model, loaded.source, loaded.target, *sides, loaded.each)
+
+
+def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
+    """The base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if it has any."""
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    if not base:
+        raise UserError(f"{folder / ADAPTER}: names no base_model_name_or_path. Write there where the base model is.")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise UserError(f"{folder}: has {ADAPTER} and no adapter_model.safetensors. Save the adapter again with PEFT.")
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise UserError(f"{folder}: holds an adapter of PEFT, which is not installed: pip install peft.") from error
+    parts = _as_it_is(base, dtype, options)
+    try:
+        adapted: Any = PeftModel.from_pretrained(parts.model, str(folder))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{folder}: its adapter does not fit {base} ({first_line(error)}).") from error
+    # Adapters in the layers are in the base model itself; prompts are put before its input by what is around it.
+    model = adapted if adapted.active_peft_config.is_prompt_learning else adapted.get_base_model()
+    if not any(folder.glob("*token*")):
+        return parts._replace(model=model)
+    loaded, processing = _tokenizers(folder, options)
+    check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
+    return Parts(model, loaded.source, loaded.target, processing.get("source"), processing.get("target"))
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
@@ -138,14 +176,6 @@ def choose_device(device: str | None) -> torch.device:
     return chosen
 
 
-def _tokenizers(name: str, folder: Path, options: dict[str, Any]) -> tuple[Tokenizers, dict[str, TextProcessing]]:
-    if not options.get("trust_remote_code") or (folder / LANGUAGE_TOKENIZERS).is_dir():
-        loaded = load_tokenizers(folder)
-        return loaded, {side: p for side, p in loaded.processing.items() if not p.identity}
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name}: its tokenizer cannot be loaded. {error}") from error
-    return Tokenizers(tokenizer, tokenizer), {}
+def _tokenizers(folder: Path, options: dict[str, Any]) -> tuple[Tokenizers, dict[str, TextProcessing]]:
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
+    return loaded, {side: p for side, p in loaded.processing.items() if not p.identity}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
@@ -173,8 +173,11 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least = getattr(self, one.name), one.metadata.get("min")
-            if value is not None and least is not None and (not isinstance(value, int) or value < least):
+            if value is None or least is None:
+                continue
+            if not isinstance(value, Integral) or value < least:
                 raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
+            object.__setattr__(self, one.name, int(value))  # which may be one of numpy's
         for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
             if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -41,7 +41,7 @@ from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
-from hf_mlnmt.generation.segments import Piece, TextEncoder, join, source_limit
+from hf_mlnmt.generation.segments import Piece, TextEncoder, is_visible, join, source_limit
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -209,7 +209,7 @@ class TranslationPipeline:
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
-        texts = list(texts)
+        texts = list(_checked(texts))
         if any(isinstance(options.get(name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, options)
         decoding = DecodingOptions.of(options)
@@ -241,7 +241,7 @@ class TranslationPipeline:
 
         `window=1` gives each translation before the next text is read; larger windows fill batches better.
         """
-        iterator = iter(texts)
+        iterator = iter(_checked(texts))
         groups = iter(lambda: list(islice(iterator, window)), [])
         return self._groups(groups, DecodingOptions.of(options))
 
@@ -278,6 +278,13 @@ class TranslationPipeline:
         run.report()
 
 
+def _checked(texts: Any) -> Iterable[str]:
+    """The texts. Raises: UserError for what is neither a text nor several."""
+    if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
+        raise UserError(f"texts: give a string or several, not an object of type {type(texts).__name__}.")
+    return [texts] if isinstance(texts, str) else texts
+
+
 class _Run:
     """One call's settings, worked out once: direction, encoder, arguments of generate()."""
 
@@ -303,6 +310,11 @@ class _Run:
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
+        if parts.model.generation_config.do_sample and not options.do_sample:
+            logger.warning(
+                "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
+                "do_sample=True (--sample)"
+            )
         if options.ignores_penalty(parts.model):
             logger.warning("length_penalty and length_normalization do nothing with one beam: say num_beams too")
 
@@ -310,9 +322,14 @@ class _Run:
         """n hypotheses for each text, best first; `update` is called with the number of texts done."""
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line)
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
-        # A piece without any token of its own (stray control characters) has no translation.
+        # A piece without any token of its own (stray control characters), or that shows nothing, has no translation.
         results = [[EMPTY] * self.count for _ in ids]
-        real = [i for i, sequence in enumerate(ids) if len(sequence) > self.encoder.overhead]
+        texts_of_pieces = [piece.text for of_text in pieces for piece in of_text]
+        real = [
+            i
+            for i, sequence in enumerate(ids)
+            if len(sequence) > self.encoder.overhead and is_visible(texts_of_pieces[i])
+        ]
         places = [(line, j) for line, of_text in enumerate(pieces, first_line) for j in range(len(of_text))]
         for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]

@@ -201,8 +201,16 @@ class TextEncoder:
         return ids
 
 
-def check_characters(text: str, where: str) -> None:
-    """UserError for a lone surrogate: Python's text may hold one (from JSON, a command line), UTF-8 cannot."""
+def is_visible(text: str) -> bool:
+    """Whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
+    return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
+
+
+def check_characters(text: Any, where: str) -> None:
+    """UserError for what is no text, and for a lone surrogate: Python's text may hold one (from JSON, a command line),
+    UTF-8 cannot."""
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {text!r} is no text but of type {type(text).__name__}: give a string.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

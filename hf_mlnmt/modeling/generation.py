@@ -46,6 +46,17 @@ class TranslationGenerationMixin(Generation):
             raise ValueError(f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample")
         return prepared, model_kwargs
 
+    def _prepare_model_inputs(self, *args, **kwargs):
+        # Of an encoder's input Transformers infer no mask, and padding would be read as text.
+        inputs, name, model_kwargs = super()._prepare_model_inputs(*args, **kwargs)
+        pad, eos = self.config.pad_token_id, self.config.eos_token_id
+        known = pad is not None and pad not in (eos if isinstance(eos, list) else [eos])
+        if self.config.is_encoder_decoder and name == "input_ids" and known:
+            real = inputs != pad
+            if model_kwargs.get("attention_mask") is None and not bool(real.all()):
+                model_kwargs["attention_mask"] = (real | ~real.any(dim=1, keepdim=True)).long()
+        return inputs, name, model_kwargs
+
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         loop = fast_loop(self, stopping_criteria, generation_config, kwargs)
         if loop is not None:

@@ -54,10 +54,10 @@ class TransformerPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the one vocabulary, on both sides where there are two (Transformers knows one side only)."""
+        """Resize the one vocabulary on both sides (Transformers knows one side only), or of two the source's."""
         shared = getattr(self.config, "share_encoder_decoder_embeddings", False)
         if self.config.is_encoder_decoder and not shared:
-            raise ValueError("this model has two vocabularies, which resize_token_embeddings cannot tell apart")
+            return self._resize(self.get_encoder(), "vocab_size", new_num_tokens, pad_to_multiple_of, mean_resizing)
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         size = embeddings.num_embeddings
         if self.config.is_encoder_decoder and (target := self.get_decoder().embed_tokens).num_embeddings != size:
@@ -66,6 +66,30 @@ class TransformerPreTrainedModel(PreTrainedModel):
         if shared:
             self.config.decoder_vocab_size = size
         return embeddings
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target's vocabulary, of a model that has two."""
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError("this model has one vocabulary: call resize_token_embeddings, which resizes both sides")
+        sizes = new_num_tokens, pad_to_multiple_of, mean_resizing
+        embeddings = self._resize(self.get_decoder(), "decoder_vocab_size", *sizes)
+        if (head := self.get_output_embeddings()) is not None:
+            head = self._get_resized_lm_head(head, embeddings.num_embeddings, mean_resizing=mean_resizing)
+            self.set_output_embeddings(head)
+        self.tie_weights()
+        return embeddings
+
+    def _resize(self, stack: Any, field: str, *sizes: Any) -> nn.Embedding:
+        """The table of one stack, and the config's field of its size."""
+        if hasattr(self.config, "source_languages"):
+            raise ValueError("a model of several vocabularies in modules of their own cannot be resized")
+        old = stack.embed_tokens
+        stack.embed_tokens = self._get_resized_embeddings(old, *sizes)
+        stack.embed_tokens.weight.requires_grad_(old.weight.requires_grad)
+        setattr(self.config, field, stack.embed_tokens.num_embeddings)
+        return stack.embed_tokens
 
 
 class Stack(TransformerPreTrainedModel):

@@ -315,7 +315,13 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             num_items_in_batch: target tokens the loss is divided by (None: those of this batch). Where there are none,
                 the loss is 0, and so are its gradients.
         """
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if labels is None:
+                raise ValueError(
+                    "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where "
+                    "the loss is computed outside the model (label_smoothing_factor of Trainer), it is "
+                    "DataCollatorForSeq2Seq(tokenizer, model=model) that adds decoder_input_ids"
+                )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if labels is not None and use_cache is None:
             use_cache = False

@@ -186,6 +186,13 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     ids = {name: getattr(tokenizers.target, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     alone: dict[str, Any] = {"vocab_size": target, **ids}  # a language model has the target's vocabulary and no other
     both = {**ids, "vocab_size": source, "decoder_vocab_size": target, "decoder_start_token_id": ids["bos_token_id"]}
+    path, ours = (None, True) if settings.system is not None else _config_path(recipe, root)
+    if ours and (lacking := [name.removesuffix("_id") for name, number in ids.items() if number is None]):
+        raise UserError(
+            f"{recipe.path}: tokenizer: it has no {lacking[0]}, which the model needs. Name one in the tokenizer's "
+            f"tokenizer_config.json ({lacking[0]}: a token of its vocabulary), or train a tokenizer (leave "
+            "tokenizer.path out)."
+        )
     if speaks_many(recipe, root):
         both |= languages_of_tasks(recipe)
         _check_tokenizer(recipe)
@@ -213,7 +220,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             return config_for(settings.system, settings.shape, **{**settings.settings, **fixed})
         except UserError as error:
             raise UserError(f"{recipe.path}: model: {error}") from error
-    path, ours = _config_path(recipe, root)
+    assert path is not None
     config = AutoConfig.from_pretrained(str(path))
     known = {item.name for item in dataclasses.fields(config)}
     for name in settings.settings:

@@ -22,7 +22,7 @@ from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
-from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text
+from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
@@ -269,7 +269,8 @@ class Preparation:
         given = None
         if settings.path is not None:
             local = self.root / settings.path
-            given = ending(load_tokenizers(local if local.is_dir() else settings.path))
+            name = local if local.is_dir() else settings.path
+            given = with_end(ending(load_tokenizers(name)), str(name), self.tell)
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given

@@ -349,7 +349,7 @@ def last_checkpoint(run: Run, training: Training) -> Path | None:
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
-    """Refuse another number of processes, a budget that is spent, and too few checkpoints to average."""
+    """Refuse another number of processes, a budget that is spent, too few checkpoints to average, a model alone."""
     now = training.trainer.args.world_size
     before = checkpoints.read_state(checkpoint)["meter"].get("processes", 1)
     if before != now:
@@ -370,6 +370,12 @@ def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
                 f"{checkpoint.parent}: checkpoints.average is {wanted}, but this run has kept {len(kept)}: "
                 f"{', '.join(map(str, kept))}. Lower it; checkpoints.keep says beforehand how many are kept."
             )
+    elif training.trainer.args.save_only_model:
+        raise UserError(
+            f"{checkpoint}: holds the model alone (arguments: save_only_model), and a training cannot go on from it: "
+            "optimizer and warm-up would begin anew. Leave the argument out and choose another --output; to begin with "
+            "these weights, name the folder in model.init_from."
+        )
 
 
 def is_done(checkpoint: Path, training: Training) -> bool:

@@ -43,8 +43,12 @@ def register_models(_: Any = None) -> None:
     import transformers
 
     from hf_mlnmt.modeling import generation
+    from hf_mlnmt.modeling.configuration import TransformerConfig
+    from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
     generation.find_loop = _find_loop
+    # Found by its name, which a tokenizer's folder says.
+    transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
         config_class = architecture.config_class
         transformers.AutoConfig.register(architecture.model_type, config_class, exist_ok=True)

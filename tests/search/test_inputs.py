@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.contract import TINY, Batch, Member
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
+from transformers.generation import utils
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt import search
@@ -113,3 +114,30 @@ def test_copies_of_the_source_are_let_go(monkeypatch):
     monkeypatch.setattr(search.SearchBatch, "step", lambda self, *a: (look(), step(self, *a))[1])
     decode(toy(), **sources((6, 1, 4)), num_beams=3, max_new_tokens=3)
     assert seen == [False, False]
+
+
+@pytest.mark.parametrize("how", OPTIONS)
+@pytest.mark.parametrize("fast", [True, False])
+def test_padding_without_a_mask_is_no_text(how, fast, monkeypatch):
+    model, inputs = toy(), sources((6, 1, 4, 9))
+    if not fast:
+        monkeypatch.setattr(search, "why_not", lambda *a: "a test")
+    expected = decode(model, **inputs, **ENDING, **OPTIONS[how]).sequences.tolist()
+    ids = inputs["input_ids"]
+    outputs = model.get_encoder()(**inputs)
+    for given in ({"input_ids": ids}, {"inputs": ids}, {"input_ids": ids, "encoder_outputs": outputs}):
+        assert decode(model, **given, **ENDING, **OPTIONS[how]).sequences.tolist() == expected
+    left = {name: value[1:2].roll(3, 1) for name, value in inputs.items()}
+    expected = decode(model, **left, **ENDING).sequences.tolist()
+    assert decode(model, input_ids=left["input_ids"], **ENDING).sequences.tolist() == expected
+
+
+def test_padding_that_is_the_end_of_a_sentence_is_warned_of(monkeypatch):
+    """Stock's warning, once: which of the ends are padding cannot be told."""
+    model = toy()
+    model.config.pad_token_id = model.generation_config.pad_token_id = model.config.eos_token_id
+    said = []
+    monkeypatch.setattr(utils.logger, "warning_once", said.append)
+    ids = sources((6, 1, 4, 9))["input_ids"]
+    decode(model, input_ids=ids.masked_fill(ids == 0, model.config.eos_token_id))
+    assert "attention mask is not set with a batched input" in "".join(said)

@@ -153,3 +153,15 @@ def test_another_number_of_processes_is_refused(whole, data, tmp_path):
     checkpoints.finish(last, last.with_name("checkpoint-21"))
     with pytest.raises(UserError, match="made by 2 process"):
         run(recipe, data, output)
+
+
+def test_checkpoints_of_the_model_alone_are_nothing_to_go_on_from(data, tmp_path):
+    settings = {"arguments": {"save_only_model": True}, "evaluation": {"every": 4}}
+    recipe, output = write_recipe(tmp_path / "r.yaml", budget={"steps": 8}, **settings), tmp_path / "run"
+    run(recipe, data, output)
+    run(recipe, data, output)  # which is at its end
+    for name in ("best", "average", "checkpoints/checkpoint-8"):
+        shutil.rmtree(output / name)
+    (output / "results.json").unlink()
+    with pytest.raises(UserError, match=r"checkpoint-4: holds the model alone \(arguments: save_only_model\)"):
+        run(recipe, data, output)

@@ -90,7 +90,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
         ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),
-        ("tokenizer.path=nowhere", "nowhere: the tokenizer cannot be loaded"),
+        ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
 )  # fmt: skip
 def test_it_is_refused_before_anything_is_made(tmp_path, setting, message, dry_run, monkeypatch):

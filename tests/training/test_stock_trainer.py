@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.stock import stock
 from helpers.training_helpers import tiny_model
+from transformers import DataCollatorForSeq2Seq
 
 
 def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):
@@ -42,3 +43,13 @@ def test_predict_with_generate_and_resume(tmp_path, tokenizer):
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
+
+
+def test_labels_that_label_smoothing_takes_away(tmp_path, tokenizer):
+    """What is missing then is named, and what adds it."""
+    trainer = stock(tmp_path, tokenizer, max_steps=1, label_smoothing_factor=0.1)
+    trainer.data_collator = DataCollatorForSeq2Seq(tokenizer)
+    with pytest.raises(ValueError, match=r"decoder_input_ids are missing.*label_smoothing_factor.*model=model"):
+        trainer.train()
+    trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=trainer.model)
+    trainer.train()

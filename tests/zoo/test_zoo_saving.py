@@ -111,18 +111,28 @@ def test_base_model_and_head_share_a_checkpoint(model, batch, tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_resized_vocabulary(member, batch, tmp_path, tied):
-    """With one vocabulary, both sides grow together, and the grown model saves and loads; with two it is refused."""
+    """With one vocabulary both sides grow together, of two each by itself; the grown model saves and loads."""
     model = member.model(**({} if tied else {"tie_word_embeddings": False}))
-    if not model.config.share_encoder_decoder_embeddings:
-        with pytest.raises(ValueError, match="two vocabularies"):
-            model.resize_token_embeddings(35)
-        return
     before = logits_of(model, batch)
-    model.resize_token_embeddings(35)
+    if hasattr(model.config, "source_languages"):
+        for resize in (model.resize_token_embeddings, model.resize_decoder_token_embeddings):
+            with pytest.raises(ValueError, match="in modules of their own cannot be resized"):
+                resize(35)
+        return
+    if model.config.share_encoder_decoder_embeddings:
+        model.resize_token_embeddings(target := 35)
+        with pytest.raises(ValueError, match="one vocabulary"):
+            model.resize_decoder_token_embeddings(35)
+    else:
+        model.resize_token_embeddings(35)
+        assert_same(logits_of(model, batch), before)
+        model.resize_decoder_token_embeddings(target := 31)
     after = logits_of(model, batch)
-    assert after.shape[-1] == 35
-    assert_same(after[..., :29], before)
-    assert model.config.vocab_size == model.config.decoder_vocab_size == 35
+    assert after.shape[-1] == target
+    assert_same(after[..., : before.shape[-1]], before)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (35, target)
+    one = model.get_output_embeddings().weight is model.get_decoder().embed_tokens.weight
+    assert one == model.config.tie_word_embeddings
     model.save_pretrained(tmp_path)
     assert_same(logits_of(AutoModelForSeq2SeqLM.from_pretrained(tmp_path), batch), after)
 

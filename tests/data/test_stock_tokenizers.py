@@ -1,0 +1,100 @@
+"""Two vocabularies, and text processing, in Transformers' own tools, and by a name on the Hub."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
+from helpers.fresh import Popen
+from helpers.model_folders import SENTENCES
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.generation import TranslationPipeline
+
+TEXTS = SENTENCES[:4]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizers = two_tokenizers()
+    return write_folder(tmp_path_factory.mktemp("two") / "model", tokenizers, toy_model(tokenizers))
+
+
+def test_text_target_is_cut_with_the_targets_vocabulary(folder):
+    tokenizer, tokenizers = AutoTokenizer.from_pretrained(folder), load_tokenizers(folder)
+    source, target = (one(TEXTS)["input_ids"] for one in (tokenizers.source, tokenizers.target))
+    assert source != target
+    both = tokenizer(TEXTS, text_target=TEXTS)
+    assert (both["input_ids"], both["labels"]) == (source, target)
+    assert tokenizer(text_target=TEXTS)["input_ids"] == target
+    assert tokenizer(TEXTS)["input_ids"] == source
+    padded = tokenizer(TEXTS, text_target=TEXTS, padding=True, return_tensors="pt")
+    assert padded["labels"].shape != padded["input_ids"].shape
+    assert tokenizer.batch_decode(target, skip_special_tokens=True) == TEXTS
+    assert tokenizer.decode(source[0], skip_special_tokens=True, use_source_tokenizer=True) == TEXTS[0]
+
+
+@pytest.mark.parametrize("make", [two_tokenizers, joint_tokenizer])
+def test_what_a_stock_tool_saves_is_whole(make, tmp_path):
+    """As Trainer saves it: the model, and the tokenizer that it was given."""
+    tokenizers = make()
+    tokenizers.processing["source"] = TextProcessing("en", lowercase=True)
+    model = toy_model(tokenizers)
+    first, second = write_folder(tmp_path / "first", tokenizers, model), tmp_path / "second"
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    batch = DataCollatorForSeq2Seq(tokenizer, model)([tokenizer(TEXTS[0], text_target=TEXTS[1])])
+    assert batch["labels"].tolist() == [tokenizers.target(TEXTS[1])["input_ids"]]
+    tokenizer(TEXTS, text_target=TEXTS, padding="max_length", truncation=True, max_length=5)
+    model.save_pretrained(second)
+    tokenizer.save_pretrained(second)
+    assert load_tokenizers(second).processing == tokenizers.processing
+    expected = TranslationPipeline.from_pretrained(first, "cpu")(TEXTS)
+    for options in ({}, {"trust_remote_code": True}):
+        assert TranslationPipeline.from_pretrained(second, "cpu", **options)(TEXTS) == expected
+    assert any(expected)
+
+
+def test_two_vocabularies_and_one_tokenizer_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shutil.rmtree(copy / "target_tokenizer")
+    with pytest.raises(UserError, match=r"two vocabularies, of .* and .* entries, but there is one tokenizer"):
+        TranslationPipeline.from_pretrained(copy, "cpu")
+
+
+def test_a_name_is_resolved_before_anything_is_looked_for(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    repository = tmp_path / "models--someone--two"
+    shutil.copytree(folder, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    local, by_name = load_tokenizers(folder), load_tokenizers("someone/two")
+    assert not by_name.joint
+    assert by_name.processing == local.processing
+    assert by_name.target(TEXTS)["input_ids"] == local.target(TEXTS)["input_ids"]
+    stock = AutoTokenizer.from_pretrained("someone/two", cache_dir=tmp_path)
+    assert stock(text_target=TEXTS)["input_ids"] == local.target(TEXTS)["input_ids"]
+    assert stock.text_processing is not None
+    with pytest.raises(UserError, match="someone/nothing"):
+        load_tokenizers("someone/nothing")
+
+
+def test_the_source_is_read_without_this_package(folder, tmp_path):
+    code = (
+        "import sys; sys.modules['hf_mlnmt'] = None\n"
+        "from transformers import AutoTokenizer\n"
+        f"print(AutoTokenizer.from_pretrained({str(folder)!r})({TEXTS!r})['input_ids'])\n"
+    )
+    process = Popen(["python", "-c", code], text=True, stdout=-1)
+    assert json.loads(process.communicate()[0]) == load_tokenizers(folder).source(TEXTS)["input_ids"]
+
+
+def test_tokenizers_of_one_vocabulary_are_plain(tmp_path):
+    joint_tokenizer().save(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "TokenizersBackend"
+    assert isinstance(load_tokenizers(tmp_path), Tokenizers)

@@ -1,0 +1,100 @@
+"""What people also give a pipeline: no text, numbers of numpy, invisible characters, adapters, a model that samples."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers.toy_translators import SENTENCES
+from peft import LoraConfig, PrefixTuningConfig, get_peft_model
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_mlnmt import UserError
+from hf_mlnmt.generation import TranslationPipeline
+
+TEXTS = SENTENCES[:5]
+
+
+@pytest.mark.parametrize("odd", [None, float("nan"), np.int64(3), {"text": "A man."}, ["A man."], b"A man."])
+def test_what_is_no_text_is_refused_with_its_place(pipeline, odd):
+    kind = type(odd).__name__
+    for given in (["A man.", odd], (text for text in ["A man.", odd])):
+        with pytest.raises(UserError, match=rf"line 2: .* is no text but of type {kind}: give a string"):
+            pipeline(given)
+    with pytest.raises(UserError, match=r"line 1: .* is no text"):
+        list(pipeline.stream([odd]))
+    if not isinstance(odd, list):
+        for call in (pipeline, pipeline.stream):
+            with pytest.raises(UserError, match=f"texts: give a string or several, not an object of type {kind}"):
+                call(odd)
+
+
+def test_numbers_of_numpy_are_numbers(pipeline):
+    expected = pipeline(TEXTS, num_beams=3, max_new_tokens=5)
+    assert pipeline(TEXTS, num_beams=np.int64(3), max_new_tokens=np.int32(5)) == expected
+    with pytest.raises(UserError, match=r"num_beams: .* is not a whole number of at least 1"):
+        pipeline(TEXTS, num_beams=np.float64(3))
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\ufeff", " \u200b\ufeff\u2060\t"])
+def test_a_line_that_shows_nothing_is_empty(pipeline, invisible):
+    translation = pipeline("A man.")
+    *lines, around = pipeline([invisible, "A man.", f"A man.\n{invisible}\nA man."])
+    assert (lines, around.split()) == (["", translation], [translation, translation])
+    assert pipeline([invisible], num_beams=2, num_return_sequences=2)[0][0].text == ""
+
+
+def test_a_model_that_samples_is_said_not_to(ours, caplog):
+    translate = TranslationPipeline.from_pretrained(ours, device="cpu")
+    expected = translate(TEXTS)
+    assert "do_sample" not in caplog.text
+    translate.model.generation_config.do_sample = True
+    with caplog.at_level(logging.WARNING):
+        assert translate(TEXTS) == expected
+    assert "generation_config.json says do_sample, which is not done unless" in caplog.text
+    caplog.clear()
+    translate(TEXTS, do_sample=True)
+    assert "says do_sample" not in caplog.text
+
+
+PEFT = {
+    "lora": LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["fc1", "out_proj"], init_lora_weights=False),
+    "prefix": PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3),
+}
+
+
+@pytest.mark.parametrize("kind", PEFT)
+def test_a_folder_with_an_adapter_alone(ours, kind, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(ours)
+    torch.manual_seed(0)
+    adapted = get_peft_model(model, PEFT[kind]).eval()
+    if kind == "prefix":
+        torch.nn.init.normal_(adapted.prompt_encoder["default"].embedding.weight, std=3.0)
+    adapted.save_pretrained(tmp_path)
+    plain = TranslationPipeline.from_pretrained(ours, device="cpu")
+    expected = []
+    for text in TEXTS:
+        ids = plain.parts.source(text, return_tensors="pt")
+        output = adapted.generate(**{name: ids[name] for name in ("input_ids", "attention_mask")}, num_beams=2)
+        expected.append(plain.parts.target.decode(output[0], skip_special_tokens=True).strip())
+    translate = TranslationPipeline.from_pretrained(tmp_path, device="cpu")
+    assert translate(TEXTS, num_beams=2) == expected != plain(TEXTS, num_beams=2)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ours / name, tmp_path)
+    assert TranslationPipeline.from_pretrained(tmp_path, device="cpu")(TEXTS, num_beams=2) == expected
+    (tmp_path / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has adapter_config.json and no adapter_model.safetensors"):
+        TranslationPipeline.from_pretrained(tmp_path, device="cpu")
+
+
+def test_a_device_map(ours, tmp_path):
+    expected = TranslationPipeline.from_pretrained(ours, device="cpu")(TEXTS)
+    translate = TranslationPipeline.from_pretrained(ours, device_map="auto")
+    if translate.model.device.type == "cpu":
+        assert translate(TEXTS) == expected
+    small = {"device_map": "auto", "max_memory": {"cpu": 20_000}, "offload_folder": str(tmp_path)}
+    with pytest.raises(UserError, match=r"device_map='auto' leaves weights on the disk .* does not fit"):
+        TranslationPipeline.from_pretrained(ours, **small)
+    with pytest.raises(UserError, match="device 'cpu' and device_map: both say where"):
+        TranslationPipeline.from_pretrained(ours, device="cpu", device_map="auto")

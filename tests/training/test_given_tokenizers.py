@@ -1,0 +1,45 @@
+"""Tokenizers from elsewhere in a recipe: what they lack is added and said, or named."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.tiny_run import WORDS, run_in
+from tokenizers import processors
+from transformers import AutoTokenizer
+
+from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
+
+SHORT = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"keep": 1, "average": 1}}
+
+
+@pytest.fixture
+def tokenizer():
+    texts = [f"{word} {word}{word[::-1]}." for word in WORDS]
+    return train_tokenizer(texts, vocab_size=120, byte_fallback=False)
+
+
+def test_one_that_puts_no_end_behind_a_text(tokenizer, tmp_path):
+    tokenizer.backend_tokenizer.post_processor = processors.Sequence([])
+    save_tokenizers(tmp_path / "given", tokenizer)
+    text = run_in(tmp_path / "first", tokenizer={"path": str(tmp_path / "given")}, **SHORT)
+    assert "given: the tokenizer puts no </s> behind a text: it is added" in text
+    saved = load_tokenizers(tmp_path / "first" / "run" / "average").source
+    assert saved("ba do")["input_ids"][-1] == saved.eos_token_id
+
+
+def test_one_that_puts_other_tokens_around_a_text(tokenizer, tmp_path):
+    template = processors.TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    tokenizer.backend_tokenizer.post_processor = template
+    save_tokenizers(tmp_path / "given", tokenizer)
+    with pytest.raises(UserError, match=r"given: the tokenizer puts no </s> \(eos_token\) behind a text"):
+        run_in(tmp_path / "first", tokenizer={"path": str(tmp_path / "given")}, **SHORT)
+
+
+@pytest.mark.parametrize("name", ["pad_token", "bos_token", "eos_token"])
+def test_one_without_a_token_that_the_model_needs(tokenizer, name, tmp_path):
+    save_tokenizers(tmp_path / "given", tokenizer)
+    given = AutoTokenizer.from_pretrained(tmp_path / "given", **{name: None})
+    given.save_pretrained(tmp_path / "given")
+    with pytest.raises(UserError, match=rf"tokenizer.* no {name}"):
+        run_in(tmp_path / "first", tokenizer={"path": str(tmp_path / "given")}, **SHORT)
