@@ -458,9 +458,8 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         """
         if smoothing:
             raise ValueError(f"smoothing={smoothing}: label smoothing is not defined for a fused model; set it to 0")
-        if labels is not None and decoder_input_ids is None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        assert decoder_input_ids is not None
+        if decoder_input_ids is None:
+            decoder_input_ids = self.decoder_inputs_of(labels)
         use_cache = self.config.use_cache and labels is None if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = self.make_cache()

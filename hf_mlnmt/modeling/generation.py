@@ -30,6 +30,16 @@ class TranslationGenerationMixin(Generation):
     # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
     logits_are_scores: bool = False
 
+    def decoder_inputs_of(self, labels: Tensor | None) -> Tensor:
+        """The decoder's inputs of a call that gave none. Raises: ValueError without labels too."""
+        if labels is None:
+            raise ValueError(
+                "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where the "
+                "loss is computed outside the model (label_smoothing_factor of Trainer), it is "
+                "DataCollatorForSeq2Seq(tokenizer, model=model) that adds decoder_input_ids"
+            )
+        return self.prepare_decoder_input_ids_from_labels(labels)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right by one, beginning with the decoder's start token; -100 becomes padding."""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)

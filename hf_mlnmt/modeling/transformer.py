@@ -316,13 +316,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
                 the loss is 0, and so are its gradients.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            if labels is None:
-                raise ValueError(
-                    "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where "
-                    "the loss is computed outside the model (label_smoothing_factor of Trainer), it is "
-                    "DataCollatorForSeq2Seq(tokenizer, model=model) that adds decoder_input_ids"
-                )
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            decoder_input_ids = self.decoder_inputs_of(labels)
         if labels is not None and use_cache is None:
             use_cache = False
         outputs = self.model(

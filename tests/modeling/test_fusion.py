@@ -203,3 +203,8 @@ def test_what_else_is_refused():
     with pytest.raises(ValueError, match="fuse them again"):
         fused().resize_token_embeddings(40)
     assert modeling.FusionForConditionalGeneration is FusionForConditionalGeneration
+
+
+def test_what_the_decoder_lacks_is_named():
+    with pytest.raises(ValueError, match=r"decoder_input_ids are missing.*model=model"):
+        fused()(input_ids=torch.tensor([[5, 1]]))
