@@ -228,9 +228,10 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         return own_copy(tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None)
-    except Exception as error:  # the Rust side raises bare Exception for a broken file
+    except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
+        why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         raise UserError(
-            f"{folder}: the tokenizer cannot be loaded ({first_line(error)}). Give a model folder or a Hub name."
+            f"{folder}: the tokenizer cannot be loaded ({why}). Give a model folder or a Hub name."
         ) from error
 
 

@@ -281,7 +281,7 @@ def _pair(
         return None
     packed = [load(name, seed) for name in (against, system) for seed in seeds]
     made_of = Digest("sha256").raw(*(one or b"" for one in packed)).hex()
-    if before and before["made_of"] == made_of and None not in packed:
+    if before and before.get("made_of") == made_of and None not in packed:
         return before
     tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")
     tests: dict[str, Any] = {"seeds": seeds, "made_of": made_of}
@@ -365,8 +365,8 @@ def _problem(content: Mapping[str, Any]) -> str | None:
         return f"pairs: expected a JSON object, not {pairs!r}."
     for place, tests in {"systems": content["systems"], "pairs": pairs}.items():
         for name, one in tests.items():
-            if not isinstance(one, dict) or not {"seeds", "made_of", TESTED} <= one.keys():
-                return f"{place}.{name}: expected a JSON object with seeds, made_of and {TESTED}."
+            if not isinstance(one, dict) or not {"seeds", TESTED} <= one.keys():
+                return f"{place}.{name}: expected a JSON object with seeds and {TESTED}."
             if problem := _problem_of_numbers(f"{place}.{name}.{TESTED}", one[TESTED]):
                 return problem
     return None

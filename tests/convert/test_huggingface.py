@@ -184,7 +184,7 @@ DAMAGES = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "cannot be loaded"),
     "no tokenizer": (
         lambda f: [p.unlink() for p in f.iterdir() if "token" in p.name or p.suffix == ".spm"],
-        "no token",
+        "the tokenizer cannot be loaded .a file of it is missing",
     ),
     "unknown type": (lambda f: edit(f, model_type="nonsense"), "config cannot be read"),
     "mixture of experts": (lambda f: edit(f, model_type="nllb-moe"), "mixtures of experts"),
