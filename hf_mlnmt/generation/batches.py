@@ -70,7 +70,7 @@ def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws:
     """The arguments of generate() for some of all texts (numbers from 0), in this order.
 
     Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
-    `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text where it is sampled.
+    `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
 
     Raises: UserError where a text has no row.
     """

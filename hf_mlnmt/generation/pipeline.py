@@ -42,6 +42,7 @@ from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, l
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
 from hf_mlnmt.generation.segments import Piece, TextEncoder, is_visible, join, source_limit
+from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -372,7 +373,7 @@ class _Run:
 
     def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
         options, numbers = self.options, [line - self.first_line for line, _ in places]
-        draws = self.count if self.arguments["num_beams"] == 1 else 1
+        draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         if options.draws_by_text:
             by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)

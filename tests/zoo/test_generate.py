@@ -21,7 +21,7 @@ from helpers import fresh, generating
 from helpers.causal_contract import TextBatch
 from helpers.contract import FIELDS, TINY, Batch, assert_same, redraw
 from helpers.fused import fused, our_language_model, translator
-from transformers import PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 import hf_mlnmt.modeling
 from hf_mlnmt.hub.publish import _write_model
@@ -172,5 +172,12 @@ def test_either_name_of_the_cache(name):
     again = model(**following, use_cache=True, **{name: cache})
     assert again.get(CACHE) is cache
     assert cache.get_seq_length() == batch.target.shape[1] + 1
-    with pytest.raises(ValueError, match="two names"):
-        model(**following, cache=cache, past_key_values=cache)
+
+
+def test_of_both_names_the_cache_counts_unless_it_is_empty():
+    model, batch = translator(), Batch.draw()
+    cache, other = (model(**batch.inputs, use_cache=True).get(CACHE) for _ in range(2))
+    following = {"decoder_input_ids": batch.target[:, :1], "encoder_outputs": model.get_encoder()(batch.source)}
+    assert model(**following, cache=cache, past_key_values=other).get(CACHE) is cache
+    empty = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert model(**following, cache=empty, past_key_values=other).get(CACHE) is other
