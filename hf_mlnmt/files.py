@@ -12,6 +12,7 @@ or a file where a folder is      |
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,36 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
+_LONGEST = 200  # bytes of a name that a file gets; a suffix and a temporary name's signs are added
+_inputs: tuple[Path, ...] = ()
+
+
+def file_name(text: str) -> str:
+    """A name, wherever it comes from, as part of a file's name, never a path: letters, digits and . + @ - _ stay.
+
+    Anything else, and a dot in front, becomes a hyphen; a long name is cut, and a hash of all of it added.
+    """
+    name, whole = re.sub(r"^\.|[^\w.+@-]", "-", text), text.encode(errors="surrogatepass")
+    if len(name.encode()) > _LONGEST:
+        name = f"{name.encode()[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(whole).hexdigest()[:8]}"
+    return name or "-"
+
+
+@contextmanager
+def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
+    """Inside, nothing takes the place of one of these files: `check_file` and what replaces a folder refuse it."""
+    global _inputs
+    before, _inputs = _inputs, tuple(Path(os.path.realpath(path)) for path in inputs)
+    try:
+        yield
+    finally:
+        _inputs = before
+
+
+def _check_replaces_none(target: Path) -> None:
+    """UserError when a folder that will be replaced is, or holds, what is read."""
+    if kept := next((path for path in _inputs if target == path or target in path.parents), None):
+        raise UserError(f"{target}: is or holds an input, {kept}, which would be deleted. Choose another --output.")
 
 
 @contextmanager
@@ -66,8 +97,11 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     with _explained(path):
         target = check_folder_name(path)
+        _check_replaces_none(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        _clear_leftovers(target)
+        mine = f".{target.name}.{os.getpid()}."
+        temporary = Path(tempfile.mkdtemp(prefix=mine, suffix=".part", dir=target.parent))
         try:
             # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
             temporary.chmod(0o777 & ~_umask())
@@ -76,6 +110,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             _take_place(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _clear_leftovers(target: Path) -> None:
+    """Remove what processes that were killed have left beside `target`; those that run keep theirs."""
+    import psutil
+
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\..*part")
+    for path in target.parent.iterdir():
+        if (one := name.fullmatch(path.name)) and not psutil.pid_exists(int(one[1])):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _take_place(new: Path, target: Path) -> None:
@@ -146,6 +190,8 @@ def check_file(path: str | Path) -> Path:
         if _is_special(path):
             return path
         target = Path(os.path.realpath(path))
+        if mode is not None and any(each.is_file() and target.samefile(each) for each in _inputs):
+            raise UserError(f"{path}: is one of the inputs, which would be overwritten. Choose another name.")
         _check_parent(target)
     return target
 
@@ -169,6 +215,7 @@ def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
         return
     if not force:
         raise UserError(f"{path}: is there already. Choose another --output, or replace it with --force.")
+    _check_replaces_none(target)
     if any(target.iterdir()) and not (target / mark).is_file():
         raise UserError(f"{path}: has no {mark}, so --force does not replace (delete) it. Choose another --output.")
 
@@ -199,7 +246,7 @@ def cache_folder() -> Path:
 
 def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
     """UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
-    check_folder_name(output)
+    _check_replaces_none(check_folder_name(output))
     if not output.is_dir() or not any(output.iterdir()):
         return
     try:

@@ -41,6 +41,8 @@ MODELS_OF_A_RUN = ("average", "best")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
 TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
+# What decides what a model writes:
+MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
 SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from hf_mlnmt.files import (
     check_file,
     check_folder_name,
     check_new_folder,
+    file_name,
     is_full_disk,
+    keeping,
     size_and_crc,
     write_json,
     write_text,
@@ -282,3 +286,47 @@ def test_force_replaces_only_what_is_of_the_kind(tmp_path: Path):
     check_new_folder(tmp_path / "home", True, "config.json")
     with pytest.raises(UserError, match="is a file"):
         check_new_folder(tmp_path / "home" / "config.json", True, "config.json")
+
+
+@pytest.mark.parametrize("name", ["../../../x", "/tmp/x", "..", ".", "", "a\0b", "<b>`", "ä" * 300, "a\nb", "\ud800"])
+def test_a_name_from_a_file_is_part_of_a_file_name_and_never_a_path(tmp_path: Path, name: str):
+    assert file_name("m-10.multi30k-ende@2+x_y") == "m-10.multi30k-ende@2+x_y"
+    made = file_name(name)
+    assert (tmp_path / made).parent == tmp_path
+    assert made not in ("", ".", "..")
+    write_text(tmp_path / f"{made}.seed1.counts.gz", "x")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_long_names_stay_apart():
+    assert file_name("a" * 400 + "b") != file_name("a" * 400 + "c")
+
+
+def test_nothing_takes_the_place_of_an_input(tmp_path: Path):
+    text, model = write_text(tmp_path / "text.de", "text"), tmp_path / "model"
+    write_text(model / "config.json", "{}")
+    (tmp_path / "link.de").symlink_to(text)
+    with keeping([text, model / "config.json"]):
+        for path in (text, tmp_path / "link.de", tmp_path / "model" / ".." / "text.de"):
+            with pytest.raises(UserError, match="is one of the inputs"):
+                write_text(path, "new")
+        for path in (model, tmp_path):
+            with pytest.raises(UserError, match="is or holds an input"), atomic_folder(path):
+                pass
+        with pytest.raises(UserError, match="is or holds an input"):
+            check_new_folder(model, True, "config.json")
+        write_text(tmp_path / "other.de", "new")
+    assert text.read_text() == "text"
+    write_text(text, "new")
+
+
+def test_what_a_killed_process_left_is_cleared_and_what_a_running_one_writes_is_not(tmp_path: Path):
+    killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    gone, mine = (tmp_path / f".out.{number}.ab.part" for number in (int(killed.stdout), os.getppid()))
+    other = tmp_path / ".out.x"
+    for path in (gone, mine, other):
+        path.mkdir()
+    with atomic_folder(tmp_path / "out"):
+        assert not gone.exists()
+    assert mine.exists()
+    assert other.exists()

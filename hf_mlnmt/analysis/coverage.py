@@ -25,8 +25,9 @@ from hf_mlnmt.analysis.reading import (
     own_translations,
     subwords,
 )
-from hf_mlnmt.analysis.study import Study, file_name, naming
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import file_name
 from hf_mlnmt.generation.batches import pad
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import check_characters

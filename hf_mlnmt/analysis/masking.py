@@ -21,10 +21,11 @@ from typing import Any, Literal, get_args
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.analysis.study import Study, file_name, naming
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName, score
 from hf_mlnmt.evaluation.significance import marks, significance_tests
+from hf_mlnmt.files import file_name
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
 

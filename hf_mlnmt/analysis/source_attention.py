@@ -30,8 +30,9 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.figures import Panel
 from hf_mlnmt.analysis.reading import Sample, Systems, check_place, eager_attention, forced_passes, subwords
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
-from hf_mlnmt.analysis.study import Study, file_name, naming
+from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import file_name
 from hf_mlnmt.generation.loading import Parts
 
 Link = tuple[int, int]

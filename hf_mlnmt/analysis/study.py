@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import Any
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import versions
-from hf_mlnmt.files import write_json, write_text
+from hf_mlnmt.files import file_name, write_json, write_text
 
 SCHEMA = "hf_mlnmt.analysis/1"
 
@@ -39,11 +38,6 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def file_name(text: str) -> str:
-    """Text as part of a file's name: letters, digits and . + @ - _ stay; anything else becomes a hyphen."""
-    return re.sub(r"[^\w.+@-]", "-", text)
 
 
 @dataclass

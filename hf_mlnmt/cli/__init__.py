@@ -10,20 +10,26 @@ come through all of them. What a verb does lies in the other rooms.
 
 from __future__ import annotations
 
+import functools
+import glob
 import inspect
 import os
 import pkgutil
 import re
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from hf_mlnmt.cli.options import NamedPath
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.model_folder import CONFIG, MODEL_FILES
 
 PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Publish", "Models of other toolkits")
 # What became of verbs of earlier versions; docs/verbs.md has the same table.
@@ -74,9 +80,43 @@ def _files(folder: ModuleType) -> dict[str, ModuleType]:
 
 def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = None) -> None:
     """Add the verb of a file."""
-    verb = getattr(file, stem)
+    verb = _keeping_inputs(getattr(file, stem))
     name = stem.strip("_").replace("_", "-")
     verbs.command(name, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
+
+
+# What else is a path and no input; a run's own recipe, in its folder, is both.
+_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations"), ("cache", "data", "recipe", "recipes")
+
+
+def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, which refuses outputs that would take the place of an input or of one another."""
+
+    @functools.wraps(verb)
+    def run(*arguments: Any, **given: Any) -> None:
+        from hf_mlnmt.files import keeping
+
+        written = [Path(os.path.realpath(given[name])) for name in _OUTPUTS if given.get(name)]
+        if len(set(written)) < len(written):
+            raise UserError(f"{written[0]}: is the name of two outputs. Choose another for one of them.")
+        read = [value for name, value in given.items() if name not in (*_OUTPUTS, *_NO_INPUTS)]
+        with keeping(path for value in read for path in _files_of(value)):
+            verb(*arguments, **given)
+
+    return run
+
+
+def _files_of(value: Any) -> Iterator[Path]:
+    """What an argument names on the disk: a file; of a model its folder and the files of model and tokenizers."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _files_of(each)
+    elif isinstance(value, str | Path | NamedPath):
+        pattern = glob.escape(str(getattr(value, "path", value))).replace("{test}", "*")  # of `compare`
+        for path in map(Path, glob.glob(pattern)):
+            yield path
+            if (path / CONFIG).is_file():
+                yield from (file for name in MODEL_FILES for file in path.glob(name) if file.is_file())
 
 
 def _all_verbs() -> typer.Typer:

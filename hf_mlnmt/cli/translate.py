@@ -78,8 +78,6 @@ def translate(
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
     if output is not None:
         check_file(output)
-        if any(output.is_file() and Path(name).is_file() and output.samefile(name) for name in files or ()):
-            raise UserError(f"--output {output}: is one of the texts to translate. Choose another name.")
     if scores:
         decoding.setdefault("num_return_sequences", 1)
     inputs = list(files or ["-"])

@@ -54,7 +54,7 @@ from hf_mlnmt.evaluation.significance import (
     unpack_counts,
     welch_test,
 )
-from hf_mlnmt.files import read_json
+from hf_mlnmt.files import file_name, read_json
 from hf_mlnmt.made_from import Digest
 from hf_mlnmt.table import Number, Table
 
@@ -338,7 +338,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
         raise UserError(f"{folder / COMPARISON}: {problem} It was not written by `hf-mlnmt compare`: make it again.")
     baseline, tests = content["baseline"], content["systems"]
     runs: dict[str, dict[int, dict[str, Any]]] = {}
-    wanted = "" if only is None else (f"{only}.seed", f"{baseline}.seed")
+    wanted = "" if only is None else tuple(f"{file_name(name)}.seed" for name in (only, baseline))
     for path in sorted(folder.glob("*.json")):
         if is_recorded(path) and path.name.startswith(wanted):
             run = results_content(path)

@@ -19,6 +19,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.language import LanguageGuesser
 from hf_mlnmt.evaluation.results import results_content
+from hf_mlnmt.files import file_name
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.table import Number, Table
 
@@ -125,7 +126,7 @@ def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> No
     matrix.classifier_accuracy = guess.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
     for pair in matrix.scores:
         target = pair.split("-")[1]
-        file = matrix.run / "translations" / f"{matrix.test}.{pair}.{matrix.model}.{target}"
+        file = matrix.run / "translations" / file_name(f"{matrix.test}.{pair}.{matrix.model}.{target}")
         lines = [line for line in file.read_text(encoding="utf-8").split("\n")[:-1] if line.strip()]
         wrong = guess.others(lines, target)
         matrix.off_target[pair] = sum(line in wrong for line in lines) / max(1, len(lines))

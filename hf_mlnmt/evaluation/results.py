@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = "hf_mlnmt.results/1"
+_LARGEST = 1e6  # score; every metric has smaller ones
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
 
 
@@ -85,12 +86,34 @@ def results_content(path: str | Path) -> dict[str, Any]:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a JSON file ({error}).") from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA or not isinstance(content.get("system"), str):
         raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
+    if problem := next(_problems(content), None):
+        raise UserError(f"{path}: {problem} Was it written by `hf-mlnmt train` or `evaluate`?")
     return content
+
+
+def _problems(content: Mapping[str, Any]) -> Iterator[str]:
+    """What is said of names, seed and scores that nothing could be made of, or that would break a page."""
+    scores, seed = content.get("scores", {}), content.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        yield f"seed: expected a whole number from 0, not {seed!r}."
+    if not isinstance(scores, dict):
+        yield "scores: expected a JSON object of test sets."
+        return
+    for name in (content["system"], *scores):
+        if not name.isprintable() or "`" in name:
+            yield f"the name {name!r} has a line break, a control character or a backtick."
+    for test, protocols in scores.items():
+        for protocol, metrics in protocols.items() if isinstance(protocols, dict) else [("", None)]:
+            for metric, entry in metrics.items() if isinstance(metrics, dict) else [("", None)]:
+                score = entry.get("score") if isinstance(entry, dict) else None
+                if not isinstance(score, int | float) or not abs(score) <= _LARGEST:
+                    place = ".".join(filter(None, ("scores", test, protocol, metric)))
+                    yield f"{place}: expected a score, a number, not {json.dumps(entry)[:60]}."
 
 
 def read_results(path: str | Path) -> Results:

@@ -26,7 +26,7 @@ from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_referenc
 from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
 from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
 from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
-from hf_mlnmt.files import read_json
+from hf_mlnmt.files import file_name, read_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.made_from import Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
@@ -240,8 +240,8 @@ def read_run(folder: str | Path) -> Run | None:
     if "recipe" not in results or not results.get("languages", {}).get("target"):
         raise UserError(f'{path}: has no "recipe" and "languages"; it was not written by `hf-mlnmt train`.')
     languages = {test: languages_of_test(results, test)["target"] for test in results["scores"]}
-    files = {test: folder / "translations" / f"{test}.{MODEL}.{language}" for test, language in languages.items()}
-    outputs = {test: read_texts(file) for test, file in files.items()}
+    names = {test: file_name(f"{test}.{MODEL}.{language}") for test, language in languages.items()}
+    outputs = {test: read_texts(folder / "translations" / name) for test, name in names.items()}
     return Run(folder, results, outputs, read_json(folder / MODEL / CONFIG))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_folder, check_made_before, write_json
+from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
 from hf_mlnmt.hub.checks import clean_generation_config
 from hf_mlnmt.model_folder import CONFIG, auto_class_of, check_model_folder, copy_text_files, fetch_small_files
 
@@ -33,8 +33,6 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
 
     folder = check_model_folder(model)
-    if folder.resolve() == Path(output).resolve():
-        raise UserError(f"{output}: is the model itself. Choose another --output.")
     loaded = load(str(folder), device="cpu").model
     if not isinstance(loaded, MultiLevelSupervisionForConditionalGeneration):
         raise UserError(f"{folder}: {type(loaded).__name__} has no auxiliary decoders.")
@@ -43,7 +41,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     except ValueError as error:
         hint = "" if auxiliary is not None else " One of them can translate by itself (--auxiliary LAYER)."
         raise UserError(f"{folder}: {error}.{hint}") from error
-    with atomic_folder(output) as new:
+    with keeping([folder]), atomic_folder(output) as new:
         single.save_pretrained(new)
         copy_text_files(folder, new)
     return Path(output)

@@ -28,12 +28,10 @@ from typing import Any, BinaryIO
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_folder_name, only_one, write_json
+from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
-from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, TEXT_FILES, fetch_small_files
-
-_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
+from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
 
 
 def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
     A model of the Hub must have been loaded before. `options` are the Hub's (revision).
     """
     folder = fetch_small_files(name, **options)
-    return {"name": name, "files": sha256_of_files(folder, _FILES)}
+    return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
 
 
 def identity_of_text(
@@ -291,6 +289,8 @@ def _check(
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in inside if not name.startswith(".")} and not inside & {MANIFEST, STATE}:
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
+    for name in FILES.values():
+        check_file(folder / name)
 
 
 def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:

@@ -592,7 +592,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs):
         # From here on M is the source, and has no mask: for the sizes of caches, and for the loops.
-        memory = EncoderOutput.of(model_kwargs["encoder_outputs"], BridgedEncoder.hands_on).memory
-        model_kwargs["encoder_outputs"] = EncoderOutput(last_hidden_state=memory, memory=memory)
+        encoded = EncoderOutput.of(model_kwargs["encoder_outputs"], BridgedEncoder.hands_on)
+        recorded = {name: getattr(encoded, name) for name in ("hidden_states", "attentions")}
+        model_kwargs["encoder_outputs"] = EncoderOutput(encoded.memory, memory=encoded.memory, **recorded)
         model_kwargs.pop("attention_mask", None)
         return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)

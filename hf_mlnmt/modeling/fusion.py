@@ -294,8 +294,18 @@ class FusedCache(Cache):
 
 
 def part_of(encoded: Any, number: int) -> EncoderOutput:
-    """A member's encoder output; what is no `FusedEncoderOutput` is that of an only translation model."""
-    return encoded.member(number) if hasattr(encoded, "member") else encoded
+    """A member's encoder output; what is no `FusedEncoderOutput` is that of an only translation model.
+
+    Raises: ValueError when there are several.
+    """
+    if hasattr(encoded, "member"):
+        return encoded.member(number)
+    if number:
+        raise ValueError(
+            f"encoder_outputs is a {type(encoded).__name__} of one encoder, and this model has several: give what "
+            "model.get_encoder()(input_ids, attention_mask) returns"
+        )
+    return encoded
 
 
 class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
@@ -313,12 +323,15 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     _can_compile_fullgraph = False
 
     def __init__(self, config: FusionConfig):
+        # What was asked for, before Transformers fills in its default, which not every member may have.
+        asked = getattr(config, "_attn_implementation_internal", None)
         super().__init__(config)
         kinds = {"translation": AutoModelForSeq2SeqLM, "language": AutoModelForCausalLM}
         for kind, auto_class in kinds.items():
             members = getattr(config, f"{kind}_models")
             for number, member in enumerate(members):
-                options = {"trust_remote_code": True} if trusted() else {}
+                options: dict[str, Any] = {"trust_remote_code": True} if trusted() else {}
+                options |= {"attn_implementation": asked} if asked not in (None, "sdpa") else {}
                 model = auto_class.from_config(member, dtype=torch.get_default_dtype(), **options)
                 self.add_module(f"{kind}_{number}", model)
                 members[number] = model.config

@@ -38,8 +38,11 @@ class EncoderOutput(BaseModelOutput):
             )
         if isinstance(outputs, cls):
             return outputs
-        recorded = {name: getattr(outputs, name, None) for name in ("hidden_states", "attentions")}
-        return cls(last_hidden_state=outputs.last_hidden_state, **recorded)
+        # Not by its class: published code of two entry classes is loaded as modules with a class each.
+        handed_on = {
+            name: getattr(outputs, name, None) for name in ("hidden_states", "attentions", "memory", "features")
+        }
+        return cls(last_hidden_state=outputs.last_hidden_state, **handed_on)
 
 
 @dataclass

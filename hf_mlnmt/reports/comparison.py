@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
-from hf_mlnmt.analysis.study import file_name
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.comparison import Comparison, add_tests, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
@@ -29,7 +28,7 @@ from hf_mlnmt.evaluation.runs import (
 )
 from hf_mlnmt.evaluation.scores import DEFAULT_BOOTSTRAP, DEFAULT_SEED
 from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
-from hf_mlnmt.files import atomic_path, write_json, write_text
+from hf_mlnmt.files import atomic_path, file_name, write_json, write_text
 from hf_mlnmt.reports.comparison_page import page_of
 from hf_mlnmt.reports.paths import hide_paths
 
@@ -93,7 +92,7 @@ def add_runs(
     counted = {key: counts_of(run, texts[key]) for key, run in given.items()}
     packed = {key: None if counts is None else pack_counts(counts) for key, counts in counted.items()}
     for (system, seed), run in every.items():
-        comparison.runs.setdefault(system, {})[seed] = hide_paths({**run.results, "seed": seed})
+        comparison.runs.setdefault(system, {})[seed] = {**hide_paths(run.results), "seed": seed, "system": system}
     comparison.runs = in_order(comparison.runs, comparison.baseline, list(comparison.runs))
     if gone := {name for pair in pairs or () for name in pair} - comparison.runs.keys():
         raise UserError(f"{output}: no runs of {', '.join(sorted(gone))}, so nothing to test as a pair.")
@@ -103,6 +102,10 @@ def add_runs(
         return kept_counts[key].read_bytes() if key in kept_counts else packed[key]
 
     add_tests(comparison, load, kept, pairs, tell)
+    stems: dict[str, str] = {}
+    for name in comparison.runs:
+        if (before := stems.setdefault(file_name(name), name)) != name:
+            raise UserError(f"{before!r} and {name!r} would be files of one name. Give one another name, NAME=PATH.")
     if folder:
         for (system, seed), counts in packed.items():
             stem = f"{file_name(system)}.seed{seed}"

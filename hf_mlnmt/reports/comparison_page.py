@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -24,6 +25,7 @@ from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.runs import changed_keys
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
+from hf_mlnmt.files import file_name
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
@@ -51,7 +53,8 @@ def comparison_page(
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
     blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
     blocks.append(_signatures(comparison.first))
-    return "\n\n".join(blocks) + "\n"
+    # Names and notes come from files: outside of code, Markdown would take <...> in them for HTML.
+    return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda part: part[1] or "&lt;", "\n\n".join(blocks)) + "\n"
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
@@ -65,8 +68,8 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
     from hf_mlnmt.recipe.reading import read_recipe
 
     system, _, setup = stem.partition(".")
-    folder = (Path(root) if root is not None else records_root()) / "training" / setup
-    path = next((one for one in (folder / f"{system}.yaml", folder / BASE) if one.is_file()), None)
+    folder = (Path(root) if root is not None else records_root()) / "training" / file_name(setup)
+    path = next((one for one in (folder / f"{file_name(system)}.yaml", folder / BASE) if one.is_file()), None)
     return read_recipe(path).to_dict()["budget"] if path is not None else None
 
 

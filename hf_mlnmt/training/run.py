@@ -33,7 +33,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import write_text
+from hf_mlnmt.files import file_name, write_text
 from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
@@ -556,7 +556,7 @@ class Scoring:
         """The translations: those of before if nothing that they depend on changed."""
         from hf_mlnmt.generation import TranslationPipeline
 
-        kept = self.output / "translations" / f"{test.name}.{model.name}.{test.language}"
+        kept = self.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
         made_of = self.made.digests.get(f"model/{model.name}")
         made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
         if kept.is_file():

@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from hf_mlnmt.analysis.figures import Panel, bars, curves, heat_maps, points, save, token_bars
-from hf_mlnmt.analysis.study import file_name, to_csv
+from hf_mlnmt.analysis.study import to_csv
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import file_name
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")

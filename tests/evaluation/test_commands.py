@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import hf_mlnmt.generation
+from hf_mlnmt.cli import app as whole
 from hf_mlnmt.cli.compare import compare
 from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
@@ -274,3 +275,42 @@ def test_help_names_every_option() -> None:
         assert all(option in text for option in options)
         assert "cased" in text
         assert "classic" in text
+
+
+def test_no_output_takes_the_place_of_an_input(files: Path, model: Path, pipeline) -> None:
+    """The whole command sees to it, for every verb."""
+
+    def call(*arguments: object) -> None:
+        CliRunner().invoke(whole, [str(a) for a in arguments], catch_exceptions=False)
+
+    a, b, reference, source = (files / name for name in ("a.txt", "b.txt", "test.de", "source.en"))
+    array = files / "text.npy"
+    array.write_text("a\n")
+    (model / "config.json").write_text("{}")
+    before = {path: path.read_bytes() for path in (a, b, reference, source, array)}
+    common = ("-s", source, "-r", reference)
+    for arguments in (
+        *(("compare", a, f"new={b}", *common, "--html", path) for path in (a, b, reference, source)),
+        ("compare", files / "{test}.txt", f"new={b}", "-r", f"a={reference}", "--html", a),
+        *(
+            ("evaluate", model, *common, option, path)
+            for option in ("-o", "--save-translations")
+            for path in (source, reference)
+        ),
+        ("evaluate", "-i", a, "-r", reference, "-o", a),
+        ("evaluate", model, "--perplexity", "-r", reference, "-o", reference),
+        ("evaluate", model, *common, "--save-translations", model / "config.json"),
+        ("analyse", "retrieve", model, f"de={a}", f"en={b}", "-o", b),
+        ("analyse", "embed", model, array, "-o", array),
+    ):
+        with pytest.raises(UserError, match="is one of the inputs"):
+            call(*arguments)
+    with pytest.raises(UserError, match="is the name of two outputs"):
+        call("compare", a, f"new={b}", *common, "--html", files / "out", "-o", files / "out")
+    assert {path: path.read_bytes() for path in before} == before
+    # Of a folder's files too, when they are written.
+    page = files / "README.md"
+    page.write_bytes(a.read_bytes())
+    with pytest.raises(UserError, match="is one of the inputs"):
+        call("compare", page, f"new={b}", "-r", reference, "-o", files, "--bootstrap", 20, "--trials", 20)
+    assert page.read_bytes() == a.read_bytes()

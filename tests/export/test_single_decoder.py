@@ -96,7 +96,7 @@ def test_mistakes_are_named(supervised, tmp_path):
         ((supervised, "-a", 3, "-o", out), r"layer=3: there are auxiliary decoders on \[1, 2\]"),
         ((tmp_path / "nothing", "-o", out), "nothing: no such folder"),
         ((supervised, "-o", supervised), "is there already"),
-        ((supervised, "-o", supervised, "--force"), "is the model itself"),
+        ((supervised, "-o", supervised, "--force"), "is or holds an input"),
     ]:
         with pytest.raises(UserError, match=message):
             raise call(*arguments, ok=False).exception

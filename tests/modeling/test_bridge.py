@@ -298,3 +298,19 @@ def test_a_new_language_brings_its_own_vocabulary_where_each_has_one():
         model.add_language("en", vocab_size=32)
     with pytest.raises(ValueError, match="one joint vocabulary: leave it out"):
         build("bridge-rnn").add_language("cs", vocab_size=27)
+
+
+@both
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_search_hands_on_what_the_encoder_recorded(system, num_beams):
+    model, ids = build(system), torch.tensor([[5, 6, 7, 1], [9, 8, 1, 0]])
+    recording = {"output_attentions": system == "bridge-transformer", "output_hidden_states": True}
+    if recording["output_attentions"]:
+        model.set_attn_implementation("eager")
+    options = {"return_dict_in_generate": True, "num_beams": num_beams, "max_new_tokens": 3, **recording}
+    outputs = model.generate(ids, attention_mask=ids.ne(0), **options)
+    expected = model.get_encoder()(ids, ids.ne(0), **recording)
+    for name in ("hidden_states", *(["attentions"] if recording["output_attentions"] else [])):
+        states = getattr(outputs, f"encoder_{name}")
+        assert states
+        torch.testing.assert_close(tuple(states), tuple(getattr(expected, name)), atol=1e-12, rtol=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from helpers.searching import sources
 from huggingface_hub.errors import StrictDataclassError
 from reference.fusion import sequence_scores, symbol_loss, symbol_scores
 from transformers import AutoModelForSeq2SeqLM
+from transformers.utils import ModelOutput
 
 from hf_mlnmt import modeling
 from hf_mlnmt.modeling.fusion import FusionConfig, FusionForConditionalGeneration
@@ -208,3 +211,39 @@ def test_what_else_is_refused():
 def test_what_the_decoder_lacks_is_named():
     with pytest.raises(ValueError, match=r"decoder_input_ids are missing.*model=model"):
         fused()(input_ids=torch.tensor([[5, 1]]))
+
+
+def test_a_tuple_is_no_output_of_several_encoders():
+    model, (ids, targets) = fused(translator(seed=1), translator(seed=2)), (torch.tensor([[5, 6, 1]]),) * 2
+    one = fused(translator(seed=1))
+    with torch.no_grad():
+        for fusion in (model, one):
+            encoded, expected = fusion.get_encoder()(ids), fusion(input_ids=ids, decoder_input_ids=targets).logits
+            assert torch.equal(fusion(encoder_outputs=encoded, decoder_input_ids=targets).logits, expected)
+        assert torch.equal(one(encoder_outputs=encoded.to_tuple(), decoder_input_ids=targets).logits, expected)
+    with pytest.raises(ValueError, match="this model has several"):
+        model(encoder_outputs=model.get_encoder()(ids).to_tuple(), decoder_input_ids=targets)
+
+
+def test_attention_is_chosen_for_all_members(tmp_path):
+    fused(translator(seed=1), translator("rnn", seed=2)).save_pretrained(tmp_path)
+    ids = torch.tensor([[5, 6, 1]])
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    outputs = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+    assert [one.shape[-1] for one in outputs.cross_attentions] == [3] * len(outputs.cross_attentions)
+    assert outputs.cross_attentions
+    assert {one.config._attn_implementation for one in (*model.translation_models, *model.language_models)} == {"eager"}
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("system", ["transformer", "rnn", "m-10+enc-dc", "fertility"])
+def test_what_an_encoder_hands_on_is_read_by_its_fields(system):
+    """Not by its class: Transformers loads published code of every entry class as a module of its own."""
+    model, ids = translator(system, seed=2), torch.tensor([[5, 6, 1]])
+    names = ("last_hidden_state", "memory", "features")
+    other = dataclasses.make_dataclass("EncoderOutput", [(name, Any, None) for name in names], bases=(ModelOutput,))
+    with torch.no_grad():
+        encoded = model.get_encoder()(ids)
+        expected = model(encoder_outputs=encoded, decoder_input_ids=ids).logits
+        twin = other(**{name: getattr(encoded, name, None) for name in names})
+        assert torch.equal(model(encoder_outputs=twin, decoder_input_ids=ids).logits, expected)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, sentences, write_lines, write_run
+from helpers.finished_runs import FEW, NAMES, OUTPUTS, SECOND, sentences, write_lines, write_run, write_runs
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS
 from hf_mlnmt.evaluation.comparison import OLD_RULE, TIES_NOT_COUNTED, in_order, read_comparison
-from hf_mlnmt.evaluation.results import languages_of_test
+from hf_mlnmt.evaluation.results import languages_of_test, results_content
 from hf_mlnmt.evaluation.runs import read_run
 from hf_mlnmt.evaluation.significance import (
     FEWEST_SENTENCES,
@@ -264,3 +265,66 @@ def test_no_p_value_from_few_sentences_wherever_one_is_shown(runs, compared, tmp
     card = table.markdown()
     assert f"| new | BLEU | +1.00 | {TOO_FEW} | {TOO_FEW} |" in card
     assert f"| new | TER | +1.00 | 0.5000 | {TOO_FEW} |" in card
+
+
+@pytest.mark.parametrize("name", ["../../../x", "/tmp/hf-mlnmt-x", "<script>alert(1)</script>", "a/b", "x" * 400])
+def test_names_of_results_files_are_no_paths_and_no_html(tmp_path, name):
+    folder = write_runs(tmp_path / "runs")
+    write_run(folder / "a", "a", system=name)
+    before = sorted(path for path in tmp_path.parent.rglob("*") if "out" not in path.parts)
+    add_runs([folder / "base", folder / "a"], tmp_path / "out", folder / "data", **FEW)
+    assert sorted(path for path in tmp_path.parent.rglob("*") if "out" not in path.parts) == before
+    assert all(path.is_file() and path.parent == tmp_path / "out" for path in (tmp_path / "out").rglob("*"))
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert f"`{name}`" in page
+    assert "<script>" not in re.sub(r"`[^`\n]*`", "", page)
+    assert list(read_comparison(tmp_path / "out", only=name).runs) == [NAMES["base"], name]
+    add_runs([folder / "b"], tmp_path / "out", folder / "data", **FEW)  # its counts are found again
+
+
+def test_systems_whose_files_would_have_one_name_are_refused(tmp_path):
+    folder = write_runs(tmp_path / "runs")
+    write_run(folder / "a", "a", system="a/b")
+    write_run(folder / "b", "b", system="a b")
+    with pytest.raises(UserError, match="'a/b' and 'a b' would be files of one name"):
+        add_runs([folder / "base", folder / "a", folder / "b"], tmp_path / "out", folder / "data", **FEW)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_test_set_of_a_results_file_is_read_in_the_run_s_folder_alone(tmp_path):
+    write_lines(tmp_path / "secret.average.de", OUTPUTS["a"])
+    folder = write_run(tmp_path / "run", "a")
+    content = json.loads((folder / "results.json").read_text())
+    content["scores"] = {"../../secret": content["scores"]["test"]}
+    (folder / "results.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"translations/-\.-\.\.-secret"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"system": "a`<b>"}, "backtick"),
+        ({"system": "a\n# b"}, "line break"),
+        ({"system": "a\0b"}, "control character"),
+        ({"scores": {"a\nb": {}}}, "line break"),
+        ({"seed": "../x"}, "seed: expected a whole number"),
+        ({"seed": float("nan")}, "seed: expected a whole number"),
+        ({"scores": []}, "scores: expected"),
+        ({"scores": {"test": None}}, "scores.test: expected a score"),
+        ({"scores": {"test": {"cased": {"BLEU": {"score": float("nan")}}}}}, "scores.test.cased.BLEU: expected"),
+        ({"scores": {"test": {"cased": {"BLEU": {"score": -1e300}}}}}, "scores.test.cased.BLEU: expected"),
+        ({"scores": {"test": {"cased": {"BLEU": "1"}}}}, "scores.test.cased.BLEU: expected"),
+    ],
+)
+def test_results_files_that_say_what_nothing_can_be_made_of(tmp_path, changes, message):
+    folder = write_run(tmp_path / "run", "a", **changes)
+    with pytest.raises(UserError, match=message):
+        read_run(folder)
+
+
+def test_json_nested_thousands_deep_is_no_results_file(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(UserError, match="not a JSON file"):
+        results_content(path)
