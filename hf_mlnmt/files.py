@@ -15,6 +15,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import stat
@@ -100,7 +101,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         _check_replaces_none(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         _clear_leftovers(target)
-        mine = f".{target.name}.{os.getpid()}."
+        mine = f".{target.name}.{_machine()}.{os.getpid()}."
         temporary = Path(tempfile.mkdtemp(prefix=mine, suffix=".part", dir=target.parent))
         try:
             # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
@@ -112,11 +113,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _machine() -> str:
+    """This machine's mark in names: on a shared disk another one's process numbers say nothing here."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
 def _clear_leftovers(target: Path) -> None:
-    """Remove what processes that were killed have left beside `target`; those that run keep theirs."""
+    """Remove what killed processes of this machine have left beside `target`; those that run keep theirs."""
     import psutil
 
-    name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\..*part")
+    name = re.compile(rf"\.{re.escape(target.name)}\.{_machine()}\.(\d+)\..*part")
     for path in target.parent.iterdir():
         if (one := name.fullmatch(path.name)) and not psutil.pid_exists(int(one[1])):
             shutil.rmtree(path, ignore_errors=True)

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from hf_mlnmt import files
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import (
+    _machine,
     atomic_folder,
     atomic_path,
     check_file,
@@ -322,11 +323,12 @@ def test_nothing_takes_the_place_of_an_input(tmp_path: Path):
 
 def test_what_a_killed_process_left_is_cleared_and_what_a_running_one_writes_is_not(tmp_path: Path):
     killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    gone, mine = (tmp_path / f".out.{number}.ab.part" for number in (int(killed.stdout), os.getppid()))
-    other = tmp_path / ".out.x"
-    for path in (gone, mine, other):
+    here, elsewhere = _machine(), "0" * 8  # a disk may be shared by several machines
+    owners = [(here, int(killed.stdout)), (here, os.getppid()), (elsewhere, int(killed.stdout))]
+    gone, *kept = (tmp_path / f".out.{machine}.{number}.ab.part" for machine, number in owners)
+    kept.append(tmp_path / ".out.x")
+    for path in (gone, *kept):
         path.mkdir()
     with atomic_folder(tmp_path / "out"):
         assert not gone.exists()
-    assert mine.exists()
-    assert other.exists()
+    assert all(path.exists() for path in kept)
