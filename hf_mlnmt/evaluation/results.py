@@ -93,7 +93,24 @@ def results_content(path: str | Path) -> dict[str, Any]:
         raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
     if problem := next(_problems(content), None):
         raise UserError(f"{path}: {problem} Was it written by `hf-mlnmt train` or `evaluate`?")
+    for key, depth in SECTIONS.items():
+        if problem := _not_an_object(key, content.get(key, {}), depth):
+            raise UserError(f"{path}: {problem} Copy or make the file again.")
     return content
+
+
+SECTIONS = {"versions": 1, "decoding": 1, "significance": 1, "outputs": 3}
+"""Keys whose values are JSON objects, and how many levels of them lie in one another."""
+
+
+def _not_an_object(place: str, value: Any, depth: int) -> str | None:
+    """What is wrong with a value that is to be so many levels of JSON objects; None if nothing is."""
+    if depth == 0:
+        return None
+    if not isinstance(value, dict):
+        return f"{place}: expected a JSON object, not {value!r}."
+    problems = (_not_an_object(f"{place}.{key}", inner, depth - 1) for key, inner in value.items())
+    return next(filter(None, problems), None)
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:

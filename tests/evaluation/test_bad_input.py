@@ -90,6 +90,27 @@ def test_a_run_of_a_comparison_without_a_seed(tmp_path, seed) -> None:
         read_comparison(tmp_path)
 
 
+@pytest.mark.parametrize("value", [[], None, "x", 3])
+@pytest.mark.parametrize("key", ["scores", "outputs", "decoding", "significance", "versions"])
+def test_lists_for_objects_in_a_results_file(tmp_path, key, value) -> None:
+    text, path = write(tmp_path / "a.de", "x"), tmp_path / "r.json"
+    path.write_text(before := json.dumps({"schema": "hf_mlnmt.results/1", "system": "a", key: value}))
+    with pytest.raises(UserError, match=rf"r\.json: {key}: expected a JSON object"):
+        run("evaluate", "-i", text, "-r", text, "--bootstrap", 0, "-o", path, "--name", "a")
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("scores", {"t": 3}), ("scores", {"t": {"cased": {"BLEU": 30.5}}}), ("outputs", {"t": {"cased": []}})],
+)
+def test_scores_that_lack_a_level(tmp_path, key, value) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"schema": "hf_mlnmt.results/1", "system": "a", key: value}))
+    with pytest.raises(UserError, match=rf"r\.json: {key}\.t.*: expected "):
+        run("compare", path, f"b={path}")
+
+
 @pytest.mark.parametrize("shape", [(3, 9), (3, 0)])
 def test_counts_of_another_metric_are_refused(shape) -> None:
     packed = pack_counts({"test": {"cased": {"BLEU": np.ones(shape)}}})
