@@ -95,6 +95,9 @@ def test_zst(tmp_path):
     frames = [zstandard.compress(line.encode() * 9999) for line in TEXT.splitlines(keepends=True)]
     (tmp_path / "a").write_bytes(b"".join(frames))
     assert list(read_lines(tmp_path / "a")) == [line for line in TEXT.splitlines() for _ in range(9999)]
+    (tmp_path / "a").write_bytes(b"".join(frames)[:-9])
+    with pytest.raises(UserError, match="a: broken zst file"):
+        list(read_lines(tmp_path / "a"))
 
 
 def pairs(tmp_path, name, content, **fields):
