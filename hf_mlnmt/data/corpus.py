@@ -198,7 +198,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if not width and spec.columns is None and len(cells) > 2:
             raise UserError(
                 f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
-                f"{{source: {len(cells) - 1}, target: {len(cells)}}}; {_OF_ROWS}"
+                f"{{source: {len(cells) - 1}, target: {len(cells)}}}. {_OF_ROWS}"
             )
         if not width and not problem:
             width = max(len(cells), *(column + 1 for column in numbers))
@@ -221,7 +221,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         yield pair
 
 
-_OF_ROWS = "a tab or separator inside a text needs quotes around it, and quoting: csv."
+_OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
 
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:

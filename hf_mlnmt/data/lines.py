@@ -84,7 +84,7 @@ def format_of(path: Path) -> str:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[IO[bytes]]:
+def open_text(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
