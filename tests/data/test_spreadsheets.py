@@ -76,6 +76,7 @@ def test_a_damaged_packed_file_is_named(tmp_path, suffix):
         (b"\xd0\xcf\x11\xe0" + b"\0" * 90, "Office"),
         ("größe\n".encode("utf-16"), "UTF-16"),
     ],
+    ids=["zip", "7z", "rar", "parquet", "pdf", "tar", "tar.gz", "office", "utf-16"],  # the bytes hold times
 )
 def test_what_is_no_text_is_called_by_its_name_and_never_dropped_line_by_line(tmp_path, content, message):
     (tmp_path / "a").write_bytes(content)
