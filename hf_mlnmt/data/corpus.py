@@ -1,20 +1,22 @@
-"""Parallel corpora as streams of text pairs: plain or gz text, tsv, jsonl, parquet, data sets (Hub or folder).
+"""Parallel corpora as streams of text pairs: text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder).
 
-The first line of a tsv file may be a header that names the sides, or a pair of sentences already.
+Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
+sentences already. Every row has as many cells as the first one; a blank line is none, and is counted.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hf_mlnmt.data.filters import FilterReport, Pair
-from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, note_in, problem_in, read_lines, reason_of
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open_text, problem_in, read_lines, reason_of
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
@@ -23,6 +25,9 @@ from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
+Quoting = Literal["none", "csv"]
+_NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
+_BLANK = "blank line"
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 
 
@@ -33,7 +38,11 @@ class CorpusSpec:
     files: dict[str, str] | None = key(
         None, "{source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other."
     )
-    path: str | None = key(None, "One file of pairs: .tsv, .jsonl (both also .gz) or .parquet.")
+    path: str | None = key(
+        None,
+        "One file of pairs: .tsv, .csv, .jsonl, .json (lines or an array, which is read as a whole) or .parquet; text "
+        "may be packed as gz, bz2, xz, zst or a zip of one file, also in files.",
+    )
     dataset: str | None = key(
         None, "A name on the Hub, or a folder that `save_to_disk` wrote or that `load_dataset` knows."
     )
@@ -48,8 +57,15 @@ class CorpusSpec:
     )
     languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
     weight: float = key(1.0, "How often an epoch shows each pair.")
+    quoting: Quoting | None = key(
+        None,
+        'csv: a field of .tsv or .csv may stand in double quotes, with tabs, commas and line breaks in it, and "" for '
+        "a quote; none: quotes are text. Unless told csv for .csv, none for .tsv, with a warning where they look so.",
+    )
     bad_lines: Literal["error", "drop"] = key(
-        "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the pair and count it."
+        "error",
+        "At invalid UTF-8, control characters, overlong lines, rows of another width, null and broken JSON: stop, or "
+        "drop the pair and count it.",
     )
     synthetic: str | None = key(None, "A folder that back-translation wrote; its files are compared with its manifest.")
     reverse: bool = key(
@@ -92,7 +108,9 @@ class CorpusSpec:
     def reading(self) -> tuple[Any, ...]:
         """What decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
-        return usual + tuple((name, value) for name in ("reverse", "limit", "tag") if (value := getattr(self, name)))
+        return usual + tuple(
+            (name, value) for name in ("reverse", "limit", "tag", "quoting") if (value := getattr(self, name))
+        )
 
     @property
     def is_two_files(self) -> bool:
@@ -135,12 +153,9 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
         return _records(_dataset(spec, Path(root)), spec, f"{spec}, record", report)
     assert spec.path
     path = Path(root) / spec.path
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix != ".gz"]
-    if not suffixes or suffixes[-1] not in FORMATS:
-        raise UserError(
-            f"{path}: expected .tsv, .jsonl (or these with .gz) or .parquet; for two text files use 'files'."
-        )
-    return FORMATS[suffixes[-1]](spec, path, report)
+    if format_of(path) not in FORMATS:
+        raise UserError(f"{path}: expected {', '.join(FORMATS)}, also packed; for two text files use 'files'.")
+    return FORMATS[format_of(path)](spec, path, report)
 
 
 def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
@@ -166,23 +181,88 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
     if numbers and min(numbers) < 0:
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
-    problems: list[str] = []
-    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None)
-    for number, line in enumerate(lines, start=1):
-        cells = line.split("\t")
+    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
+    is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
+    says_quoting = spec.quoting is not None or is_csv
+    for number, cells, problem in _rows(spec, path, is_csv):
+        where = f"{path}, line {number}"
         if numbers is None:
-            numbers = [_position(str(column), cells, path) for column in columns]
+            numbers, width = [_position(str(column), cells, path) for column in columns], len(cells)
             continue
         if number == 1 and spec.columns is None and (named := _header(cells, spec, path)):
-            numbers = named
+            numbers, width = named, len(cells)
             continue
-        if problems:
-            report.drop(problems.pop(), line)
+        if not any(cells) and not problem and len(cells) < 2:
+            report.drop(_BLANK)
             continue
-        if len(cells) <= max(numbers):
-            expected = f"at least {max(numbers) + 1} columns separated by tabs"
-            raise UserError(f"{path}, line {number}: {expected} expected, {len(cells)} found. Mend the line.")
-        yield cells[numbers[0]], cells[numbers[1]]
+        if not width and spec.columns is None and len(cells) > 2:
+            raise UserError(
+                f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
+                f"{{source: {len(cells) - 1}, target: {len(cells)}}}. {_OF_ROWS}"
+            )
+        if not width and not problem:
+            width = max(len(cells), *(column + 1 for column in numbers))
+        if not problem and len(cells) != width:
+            problem = f"another number of columns ({len(cells)} columns, {width} expected)"
+        pair = (cells[numbers[0]], cells[numbers[1]]) if not problem else ("", "")
+        if is_csv and not problem and not _NULL.isdisjoint(pair):
+            problem = f"no text (a field is {next(text for text in pair if text in _NULL)})"
+        if problem:
+            _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
+            continue
+        if not says_quoting and any(map(_looks_quoted, pair)):
+            says_quoting = True
+            log.warning(
+                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
+                "to read what is between the quotes, or quoting: none where they are text.",
+                where,
+                next(filter(_looks_quoted, pair)),
+            )
+        yield pair
+
+
+_OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
+
+
+def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
+    """Of every row the number of its first line, its cells, and what is wrong with its lines."""
+    problems: list[str] = []
+    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None)
+    separator = "\t"
+    if format_of(path) == ".csv":
+        first = next(lines)
+        separator = ";" if "," not in first and ";" in first else ","
+        lines = chain([first], lines)
+    if not is_csv:
+        for number, line in enumerate(lines, start=1):
+            yield number, line.split(separator), problems.pop() if problems else None
+        return
+    rows = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    while True:
+        number = rows.line_num + 1
+        try:
+            cells = [cell.replace("\n", " ") for cell in next(rows)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            cells = []
+            problems.append(f"broken quoting ({error})")
+        yield number, cells, problems[0] if problems else None
+        problems.clear()
+
+
+def _looks_quoted(text: str) -> bool:
+    """Whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
+    inside = text[1:].removesuffix('"').replace('""', "")
+    ends = len(text) > 1 and text.endswith('"')
+    return text.startswith('"') and '"' not in inside and (not ends or '""' in text[1:-1])
+
+
+def _refuse(problem: str, where: str, example: str, spec: CorpusSpec, report: FilterReport, more: str = "") -> None:
+    """A row that is no pair: UserError, or with `bad_lines: drop` it is counted."""
+    if spec.bad_lines == "error":
+        raise UserError(f"{where}: {problem}.{more} {REMEDY}")
+    report.drop(reason_of(problem), example)
 
 
 def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
@@ -224,19 +304,40 @@ def _position(column: str, header: list[str], path: Path) -> int:
     return header.index(column)
 
 
+class _Problem(str):
+    """Stands for a record that cannot be read: what is wrong with it."""
+
+
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    lines = read_lines(path, max_characters=20 * MAX_CHARACTERS)
-    return _records(_objects(lines, path), spec, f"{path}, line", report)
+    problems: list[str] = []
+    note = note_in(problems) if spec.bad_lines == "drop" else None
+    lines = read_lines(path, note, max_characters=20 * MAX_CHARACTERS)
+    return _records(_objects(lines, problems), spec, f"{path}, line", report)
 
 
-def _objects(lines: Iterator[str], path: Path) -> Iterator[Any]:
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            raise UserError(
-                f"{path}, line {number}: not valid JSON ({error}). One object a line is expected."
-            ) from error
+def _objects(lines: Iterator[str], problems: list[str]) -> Iterator[Any]:
+    for line in lines:
+        if problems:
+            yield _Problem(problems.pop())
+        elif not line.strip():
+            yield _Problem(_BLANK)
+        else:
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield _Problem(f"not valid JSON ({error}; one object a line is expected)")
+
+
+def _read_json(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
+    with open_text(path) as text:
+        content = text.read() if text.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[") else None
+    if content is None:
+        return _read_jsonl(spec, path, report)
+    try:
+        records = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}). An array of objects is expected, or one a line.") from error
+    return _records(records, spec, f"{path}, record", report)
 
 
 def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -274,40 +375,51 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
 def _records(records: Iterable[Any], spec: CorpusSpec, where: str, report: FilterReport) -> Iterator[Pair]:
     """The pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
     for number, record in enumerate(records, start=1):
-        pair = _pair(record, spec, f"{where} {number}")
-        problem = problem_in(pair[0]) or problem_in(pair[1])
-        if problem and spec.bad_lines == "error":
-            raise UserError(f"{where} {number}: {problem}. {REMEDY}")
+        if record == _BLANK and isinstance(record, _Problem):
+            report.drop(_BLANK)
+            continue
+        pair = _pair(record, spec)
+        problem = pair if isinstance(pair, _Problem) else problem_in(pair[0]) or problem_in(pair[1])
+        if problem and number == 1 and problem.startswith(_FIELDS):  # of all records: a slip in the recipe
+            raise UserError(f"{where} {number}: {problem}.")
         if problem:
-            report.drop(reason_of(problem), " ||| ".join(pair))
+            _refuse(problem, f"{where} {number}", str(record), spec, report)
         else:
-            yield pair
+            yield cast(Pair, pair)
 
 
-def _pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
-    """Source and target of a record, see CorpusSpec.columns."""
+_FIELDS = "fields missing"
+
+
+def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
+    """Source and target of a record, see CorpusSpec.columns; or what is wrong with it."""
+    if isinstance(record, _Problem):
+        return record
     if not isinstance(record, Mapping):
-        raise UserError(f"{where}: an object with fields is expected, not {type(record).__name__}.")
+        return _Problem(f"no object with fields (but {type(record).__name__})")
     inner = record.get("translation")
     places = [record] + ([inner] if isinstance(inner, Mapping) else [])
     names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]
     for place in places:
         for columns in filter(None, names):
             if all(columns[side] in place for side in _SIDES):
-                return _text(place, columns["source"], where), _text(place, columns["target"], where)
+                texts = [place[columns[side]] for side in _SIDES]
+                for side, value in zip(_SIDES, texts):
+                    if not isinstance(value, str):
+                        said = "null" if value is None else f"{type(value).__name__}, {value!r:.40}"
+                        return _Problem(f"no text (field '{columns[side]}' is {said})")
+                source, target = (text.replace("\r\n", " ").replace("\n", " ") for text in texts)
+                return source, target
     wanted = " or ".join(f"'{columns['source']}' and '{columns['target']}'" for columns in names if columns)
     has = ", ".join(map(str, places[-1]))
-    raise UserError(
-        f"{where}: fields {wanted} expected, found {has}. Name them: columns: {{source: ..., target: ...}}."
-    )
-
-
-def _text(record: Mapping[str, Any], name: str, where: str) -> str:
-    value = record[name]
-    if not isinstance(value, str):
-        raise UserError(f"{where}: field '{name}' must be text, not {type(value).__name__} ({value!r:.40}).")
-    return value.replace("\r\n", " ").replace("\n", " ")
+    return _Problem(f"{_FIELDS} ({wanted} expected, found {has}; name them: columns: {{source: ..., target: ...}})")
 
 
 # The formats of one file of pairs, by its suffix; text of one language is a column of one of them.
-FORMATS = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl, ".parquet": _read_parquet}
+FORMATS = {
+    ".tsv": _read_tsv,
+    ".csv": _read_tsv,
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+}

@@ -1,13 +1,17 @@
-"""Reading text line by line, plain or gz, never the whole file, and saying exactly what is wrong with it."""
+"""Reading text line by line, plain or packed, never the whole file, and saying exactly what is wrong with it."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import re
-import zlib
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from hf_mlnmt.errors import UserError, suggest
 
@@ -16,6 +20,27 @@ MAX_CHARACTERS = 20_000
 # of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop."
+
+# By their first bytes: how text is packed, and what is no text at all.
+_PACKED = {
+    rb"\x1f\x8b": "gz",
+    rb"BZh[1-9]1AY&SY": "bz2",
+    rb"\xfd7zXZ\x00": "xz",
+    rb"\x28\xb5\x2f\xfd": "zst",
+    rb"PK\x03\x04": "zip",
+}
+_NO_TEXT = {
+    rb"7z\xbc\xaf": "a 7z archive",
+    rb"Rar!\x1a": "a rar archive",
+    rb"\x04\x22\x4d\x18": "an lz4 file",
+    rb"PAR1[^ -~]": "a parquet file: name it .parquet, as path of a corpus",
+    rb"%PDF-": "a PDF",
+    rb"\xd0\xcf\x11\xe0": "a document of an Office program",
+    rb"\xff\xfe": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
+    rb"\xfe\xff": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
+}
+_TAR = slice(257, 262)
+SUFFIXES = tuple(f".{name}" for name in _PACKED.values())
 
 Report = Callable[[str, int, str], None]
 
@@ -28,10 +53,12 @@ def read_lines(
     keep_controls: bool = False,
     remedy: str = REMEDY,
 ) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file (plain or gz, told by its content) without their ends; empty lines included.
+    """Yield the lines of a UTF-8 file without their ends; empty lines included.
+
+    It is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name.
 
     A line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
-    removed. Raises UserError for a file that is missing, empty or not to be decompressed, and for a line with invalid
+    removed. Raises UserError for a file that is missing, empty, damaged or no text, and for a line with invalid
     UTF-8, NUL or another control character, or over `max_characters`: with the line's number. With `bad`, such a line
     is instead reported as bad(reason, line number, text) and yielded, so that its partner keeps its place. With
     `keep_controls`, control characters are allowed. `remedy` ends the message: what the user of this reader can do.
@@ -39,8 +66,8 @@ def read_lines(
     path = Path(path)
     number = 0
     limit = 4 * max_characters + 2
-    with _open(path) as handle:
-        for number, (data, whole) in enumerate(_raw_lines(handle, path, limit), start=1):
+    with open_text(path) as handle:
+        for number, (data, whole) in enumerate(_raw_lines(handle, limit), start=1):
             text, problem = _decode(data, whole, number, max_characters, keep_controls)
             if problem and bad is None:
                 raise UserError(f"{path}, line {number}: {problem}. {remedy}")
@@ -51,39 +78,102 @@ def read_lines(
         raise UserError(f"{path}: the file is empty. Give a file with one sentence a line.")
 
 
-def _open(path: Path) -> IO[bytes]:
+def format_of(path: Path) -> str:
+    """A file's suffix in small letters, behind which it may be packed: .tsv of a.tsv.xz."""
+    return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in SUFFIXES), "")
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[io.BufferedReader]:
+    """The bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
-        handle = path.open("rb")
-        is_gz = handle.read(2) == b"\x1f\x8b"
-        handle.seek(0)
+        file = path.open("rb")
+        packed = _kind(_PACKED, file.read(10))
+        file.seek(0)
     except FileNotFoundError:
         names = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         where = suggest(path.name, names) or ("" if path.parent.is_dir() else f" (there is no folder {path.parent})")
         raise UserError(f"{path}: no such file{where}. Check the path.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
-    return gzip.GzipFile(fileobj=handle, mode="rb") if is_gz else handle  # type: ignore[return-value]
+    with file:
+        try:
+            text = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
+            start = text.peek(_TAR.stop)
+            kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start)
+            if kind:
+                remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
+                raise UserError(f"{path}: this is {kind}.{remedy}")
+            yield text
+        except Exception as error:  # every packer has errors of its own
+            if packed is None or isinstance(error, UserError):
+                raise
+            raise UserError(f"{path}: broken {packed} file ({error}). Copy or download it again.") from error
 
 
-def _raw_lines(handle: IO[bytes], path: Path, limit: int) -> Iterator[tuple[bytes, bool]]:
+def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
+    return next((kind for magic, kind in kinds.items() if re.match(magic, start)), None)
+
+
+def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
+    """A stream of what is packed in a file."""
+    if packed == "zip":
+        archive = zipfile.ZipFile(file)
+        names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+        if len(names) != 1:
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise UserError(f"{path}: this zip holds {len(names)} files ({shown}), and one is read. Unpack it.")
+        return archive.open(names[0])
+    if packed == "zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(
+                f"{path}: this is a zst file, which the package zstandard reads: pip install zstandard."
+            ) from None
+        return _Zst(file, zstandard.ZstdDecompressor())
+    unpackers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+    return unpackers[packed](file)
+
+
+class _Zst(io.RawIOBase):
+    """The frames of a zst file; zstandard's own stream ends without a word where the file was cut off."""
+
+    def __init__(self, file: IO[bytes], unpacker: Any) -> None:
+        self.file, self.unpacker, self.frame, self.ready = file, unpacker, unpacker.decompressobj(), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.ready:
+            packed = self.frame.unused_data if self.frame.eof else b""
+            if not (packed := packed or self.file.read(1 << 16)):
+                if not self.frame.eof:
+                    raise EOFError("it was cut off")
+                return 0
+            if self.frame.eof:
+                self.frame = self.unpacker.decompressobj()
+            self.ready = self.frame.decompress(packed)
+        count = min(len(buffer), len(self.ready))
+        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
+        return count
+
+
+def _raw_lines(handle: IO[bytes], limit: int) -> Iterator[tuple[bytes, bool]]:
     """Each line's bytes, no more than `limit` of them, and whether that is all of it."""
-    try:
-        while data := handle.readline(limit):
-            whole = data.endswith(b"\n") or len(data) < limit
-            rest = data
-            while not whole and rest and not rest.endswith(b"\n"):
-                rest = handle.readline(1 << 20)
-            yield data, whole
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: broken gz file ({error}). Copy or download it again.") from error
+    while data := handle.readline(limit):
+        whole = data.endswith(b"\n") or len(data) < limit
+        rest = data
+        while not whole and rest and not rest.endswith(b"\n"):
+            rest = handle.readline(1 << 20)
+        yield data, whole
 
 
 def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_controls: bool) -> tuple[str, str | None]:
     """The line's text and what is wrong with it."""
-    if number == 1 and data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "", "this is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
     data = data.removesuffix(b"\n").removesuffix(b"\r")
     if number == 1:
         data = data.removeprefix(b"\xef\xbb\xbf")

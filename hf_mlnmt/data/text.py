@@ -1,4 +1,4 @@
-"""Text of one language as a stream of sentences: plain or gz text, one column of tsv, jsonl, parquet or a data set.
+"""Text of one language as a stream of sentences: plain or packed text, one column of a table or a data set.
 
 Also here: what a tokenizer puts around a text (</s> behind it; or <s> before it, where a causal language model goes on
 from it), and which words two texts share: evidence for a warning that they are of one language, not a classifier.
@@ -17,9 +17,9 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, Quoting, read_pairs
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.lines import note_in, read_lines
+from hf_mlnmt.data.lines import format_of, note_in, read_lines
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.errors import UserError
@@ -34,7 +34,8 @@ class TextSpec:
     """Where text of one language is; one of `path` and `dataset`. Paths are relative to the data folder."""
 
     path: str | None = key(
-        None, "One sentence a line, plain or gz; or .tsv, .jsonl (both also .gz) or .parquet with column."
+        None,
+        "One sentence a line; or .tsv, .csv, .jsonl, .json or .parquet with column; text may be packed as in a corpus.",
     )
     dataset: str | None = key(None, "A name on the Hub, or a folder, with column.")
     config: str | None = key(None, "The configuration of the data set.")
@@ -44,6 +45,7 @@ class TextSpec:
         None, "The field that holds the text; of tsv a name of its header line or a number from 1."
     )
     language: str | None = key(None, "The code of its language.")
+    quoting: Quoting | None = key(None, "As of a corpus of pairs.")
     side: TextSide | None = key(
         None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
     )
@@ -67,8 +69,7 @@ class TextSpec:
     @property
     def is_table(self) -> bool:
         """Whether the text is one column of several, and not a file of lines."""
-        suffixes = [suffix for suffix in Path(self.path or "").suffixes if suffix != ".gz"]
-        return self.dataset is not None or (suffixes[-1:] != [] and suffixes[-1].lower() in FORMATS)
+        return self.dataset is not None or format_of(Path(self.path or "")) in FORMATS
 
     def __str__(self) -> str:
         return self.path or " ".join(filter(None, [self.dataset, self.config, self.split]))
@@ -76,7 +77,7 @@ class TextSpec:
     def reading(self) -> tuple[Any, ...]:
         """What decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
-        return usual if self.limit is None else (*usual, self.limit)
+        return usual + tuple(value for value in (self.limit, self.quoting) if value is not None)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """The files that are read; none for a data set."""
@@ -97,6 +98,7 @@ def read_text(spec: TextSpec, root: str | Path = ".", report: FilterReport | Non
             split=spec.split,
             streaming=spec.streaming,
             columns={"source": spec.column, "target": spec.column},
+            quoting=spec.quoting,
             bad_lines=spec.bad_lines,
         )
         yield from (text for text, _ in read_pairs(both, root, report))

@@ -21,7 +21,6 @@ This file is in training/ and not in recipe/: a model is made, weights are read,
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.lines import open_text, read_lines
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
@@ -471,25 +470,14 @@ def _look_at_pairs(key: str, spec: CorpusSpec, root: Path, whole: bool) -> Seen:
 
 
 def _lines_of(path: Path) -> tuple[int, int, int]:
-    """Number of lines, a checksum and the number of bytes of the text, of a plain or gz file."""
+    """Number of lines, a checksum and the number of bytes of the text, of a file."""
     next(read_lines(path, bad=lambda *_: None), None)  # says what is wrong with a file that cannot be read
     count, checksum, size, last = 0, 0, 0, b"\n"
-    for block in _blocks(path):
-        count, checksum, size = count + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
-        last = block[-1:]
+    with open_text(path) as text:
+        while block := text.read(1 << 20):
+            count, checksum, size = count + block.count(b"\n"), zlib.crc32(block, checksum), size + len(block)
+            last = block[-1:]
     return count + (last != b"\n"), checksum, size
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as raw:
-        is_gz = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        handle = gzip.GzipFile(fileobj=raw) if is_gz else raw
-        try:
-            while block := handle.read(1 << 20):
-                yield block
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path}: broken gz file ({error}). Copy or download it again.") from error
 
 
 # The language of texts

@@ -86,7 +86,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.train.files.target=short.de", "data.train .*train.en has 120 lines and .*short.de has 110"),
         ("data.train.files.target=broken.gz", "broken.gz: broken gz file"),
         ("data.dev.files={source: blank, target: blank}", "data.dev: .*every source sentence is blank"),
-        ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: at least 3 columns"),
+        ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
         ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),

@@ -1,0 +1,205 @@
+"""Corpora as people have them: packed, quoted, of uneven widths, with nothing where a text should be."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.errors import UserError
+
+TEXT = "Ein Haus\nमेरा घर\n"
+
+
+def zipped(content: bytes, *names: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names or ("a.txt",):
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def tarred(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        entry = tarfile.TarInfo("a.txt")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+PACKERS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zip": zipped}
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_packed_text_is_told_by_its_first_bytes(tmp_path, pack):
+    (tmp_path / "text").write_bytes(pack(TEXT.encode()))
+    assert list(read_lines(tmp_path / "text")) == TEXT.splitlines()
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_packed_tables_are_tables(tmp_path, suffix):
+    (tmp_path / f"a.tsv{suffix}").write_bytes(PACKERS[suffix](b"a house\tein Haus\n"))
+    assert list(read_pairs(CorpusSpec(path=f"a.tsv{suffix}"), tmp_path)) == [("a house", "ein Haus")]
+    assert list(read_text(TextSpec(path=f"a.tsv{suffix}", column=2), tmp_path)) == ["ein Haus"]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_damaged_packed_file_is_named(tmp_path, suffix):
+    packed = PACKERS[suffix](TEXT.encode() * 1000)
+    (tmp_path / "a").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(UserError, match=rf"a: broken {suffix[1:]} file"):
+        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (zipped(b"x\n", "a.txt", "b.txt"), r"holds 2 files \(a\.txt, b\.txt\).*one"),
+        (b"7z\xbc\xaf\x27\x1c" + b"\0" * 90, "a 7z archive"),
+        (b"Rar!\x1a\x07" + b"\0" * 90, "a rar archive"),
+        (b"PAR1\x15" + b"\0" * 90, "parquet"),
+        (b"%PDF-1.7\n", "PDF"),
+        (tarred(b"x\n"), "a tar archive"),
+        (gzip.compress(tarred(b"x\n")), "a tar archive"),
+        (b"\xd0\xcf\x11\xe0" + b"\0" * 90, "Office"),
+        ("größe\n".encode("utf-16"), "UTF-16"),
+    ],
+    ids=["zip", "7z", "rar", "parquet", "pdf", "tar", "tar.gz", "office", "utf-16"],  # the bytes hold times
+)
+def test_what_is_no_text_is_called_by_its_name_and_never_dropped_line_by_line(tmp_path, content, message):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        list(read_lines(tmp_path / "a", bad=lambda *_: None))
+
+
+def test_zst_is_read_or_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"\x28\xb5\x2f\xfd\x04\x00\x01\x00\x00")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError, match=r"a: this is a zst file.*pip install zstandard"):
+        list(read_lines(tmp_path / "a"))
+
+
+def test_zst(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    frames = [zstandard.compress(line.encode() * 9999) for line in TEXT.splitlines(keepends=True)]
+    (tmp_path / "a").write_bytes(b"".join(frames))
+    assert list(read_lines(tmp_path / "a")) == [line for line in TEXT.splitlines() for _ in range(9999)]
+    (tmp_path / "a").write_bytes(b"".join(frames)[:-9])
+    with pytest.raises(UserError, match="a: broken zst file"):
+        list(read_lines(tmp_path / "a"))
+
+
+def pairs(tmp_path, name, content, **fields):
+    """The pairs of a file, and why others were dropped."""
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    report = FilterReport()
+    return list(read_pairs(CorpusSpec(path=name, **fields), tmp_path, report)), dict(report.dropped)
+
+
+QUOTED = '"He said ""no""\tto me."\t"Er sagte ""nein"" zu mir."\n"two\nlines"\t"zwei\nZeilen"\nplain\tschlicht\n'
+UNQUOTED = [('He said "no"\tto me.', 'Er sagte "nein" zu mir.'), ("two lines", "zwei Zeilen"), ("plain", "schlicht")]
+
+
+def test_quoting_is_read_where_it_is_said(tmp_path):
+    assert pairs(tmp_path, "a.tsv", QUOTED, quoting="csv") == (UNQUOTED, {})
+    (tmp_path / "a.csv").write_text(QUOTED.replace("\t", ","), encoding="utf-8")
+    csv_pairs = list(read_pairs(CorpusSpec(path="a.csv"), tmp_path))
+    assert csv_pairs == [(source.replace("\t", ","), target) for source, target in UNQUOTED]
+
+
+def test_fields_that_look_quoted_are_said(tmp_path, caplog):
+    line = '"He said ""no"" to me."\t"Er sagte ""nein"" zu mir."\n'
+    plain = '"Yes."\t"Ja."\n'
+    assert len(pairs(tmp_path, "a.tsv", plain + line)[0]) == 2
+    assert all(said in caplog.text for said in ("line 2", "quoting: csv", "quoting: none"))
+    caplog.clear()
+    pairs(tmp_path, "a.tsv", plain)
+    pairs(tmp_path, "a.tsv", line, quoting="none")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "message"),
+    [
+        ("a.tsv", "A house\tis red.\tEin Haus ist rot.\n", {}, r"line 1: .*3 columns.*columns: \{source: 2, target: 3"),
+        ("a.tsv", "http://a\thttp://b\tA dog.\tEin Hund.\n", {}, r"line 1: .*4 columns.*columns:"),
+        ("a.tsv", "a\tb\nA house\tis red.\tEin Haus ist rot.\n", {}, r"line 2: .*3 columns.*2 expected"),
+        ("a.tsv", "1\ta\tb\n2\tc\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*2 columns.*3 expected"),
+        ("a.tsv", "1\ta\tb\n2\tc\td\te\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*4 columns"),
+        ("a.tsv", 'a\tb\n"open\tc\n', {"quoting": "csv"}, r"line 2: .*quot"),
+        ("a.csv", "source,target\na,NA\n", {}, r"line 2: no text"),
+        ("a.csv", "source,target\na,b,c\n", {}, r"line 2: .*3 columns"),
+        ("a.json", '[{"source": "a", "target": "b"}, {"source": "a"}]', {}, r"record 2: "),
+        ("a.json", '[{"source": "a", "target": "b"}, ', {}, r"a\.json: not valid JSON"),
+    ],
+)
+def test_rows_of_other_widths_are_said(tmp_path, name, content, fields, message):
+    with pytest.raises(UserError, match=message):
+        pairs(tmp_path, name, content, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "dropped"),
+    [
+        ("a.tsv", "a\tb\nA house\tis red.\tEin Haus ist rot.\nalone\nc\td\n", {"another number of columns": 2}),
+        ("a.tsv", "a\tb\n\nc\td\n\n", {"blank line": 2}),
+        (
+            "a.csv",
+            "source,target\na,b\nx,NA\nNULL,y\n,,\nc,d\n\n",
+            {"no text": 2, "another number of columns": 1, "blank line": 1},
+        ),
+        ("a.csv", 'source;target\na;b\n"x" y;z\nc;d\n', {"broken quoting": 1}),
+        (
+            "a.jsonl",
+            '{"source": "a", "target": "b"}\n{"source": null, "target": "b"}\n{"source": 3, "target": "b"}\n'
+            '{"source": NaN, "target": "x"}\n{"sour\n[1]\n{"source": "x"}\n{"source": "c", "target": "d"}\n\n',
+            {"no text": 3, "not valid JSON": 1, "no object with fields": 1, "fields missing": 1, "blank line": 1},
+        ),
+        (
+            "a.json",
+            json.dumps([{"source": s, "target": t} for s, t in (("a", "b"), (None, "e"), ("c", "d"))], indent=1),
+            {"no text": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_rows_are_dropped_and_counted(tmp_path, name, content, dropped):
+    assert pairs(tmp_path, name, content, bad_lines="drop") == ([("a", "b"), ("c", "d")], dropped)
+
+
+def test_null_in_parquet_is_dropped_and_counted(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"source": "a", "target": "b"}, {"source": None, "target": "x"}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    report = FilterReport()
+    assert list(read_pairs(CorpusSpec(path="a.parquet", bad_lines="drop"), tmp_path, report)) == [("a", "b")]
+    assert report.dropped == {"no text": 1}
+
+
+def test_bad_bytes_in_jsonl_can_be_dropped(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"source": "a", "target": "b"}\n{"source": "a\xff", "target": "b"}\n')
+    report = FilterReport()
+    assert list(read_pairs(CorpusSpec(path="a.jsonl", bad_lines="drop"), tmp_path, report)) == [("a", "b")]
+    assert report.dropped == {"invalid UTF-8": 1}
+
+
+def test_blank_lines_of_tables_hold_no_pair(tmp_path):
+    for name, content in [
+        ("a.tsv", "a\tb\n\n"),
+        ("a.csv", "source,target\na,b\n\n"),
+        ("a.jsonl", '{"source": "a", "target": "b"}\n\n'),
+    ]:
+        assert pairs(tmp_path, name, content) == ([("a", "b")], {"blank line": 1})
