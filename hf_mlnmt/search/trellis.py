@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
-from transformers.generation.stopping_criteria import EosTokenCriteria
 
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Recombination, SearchBatch, continuations, is_possible
 from hf_mlnmt.search.rules import Rules
@@ -82,7 +81,7 @@ def build_trellis(
     Returns: a trellis for each sentence.
     """
     batch = SearchBatch(decoder, source, beams)
-    rules = Rules(LogitsProcessorList(), [EosTokenCriteria(eos_token_id=ends)])
+    rules = Rules(LogitsProcessorList(), [])
     running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)
     running[:, 0] = 0.0
     joined = Recombination(k, prompt, running, batch.scale)

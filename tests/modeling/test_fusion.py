@@ -62,6 +62,8 @@ def test_loss_and_gradients(normalization):
         assert (ours is None) == (reference is None)
         if ours is not None:
             torch.testing.assert_close(ours, reference, rtol=1e-8, atol=1e-10)
+    called = ensemble(normalization)(**INPUTS, labels=LABELS, alpha=alpha, beta=beta).loss
+    torch.testing.assert_close(called, expected, rtol=1e-10, atol=1e-10)
     halved = model(**INPUTS, labels=LABELS, num_items_in_batch=18).loss
     torch.testing.assert_close(halved, loss / 2)
     assert model(**INPUTS, labels=LABELS, loss_only=True).logits is None
@@ -178,6 +180,22 @@ def test_another_language_model_takes_its_place(tmp_path):
     torch.testing.assert_close(model(**INPUTS, decoder_input_ids=TARGETS).logits, alone.log_softmax(-1))
     with pytest.raises(ValueError, match="predicts 23 tokens, the translation model 29"):
         model.set_language_models(language_model(23))
+
+
+def test_start_tokens_and_weights_are_those_of_the_new_members():
+    members, lms = [translator(), marian()], [language_model(seed=9, start=5), language_model(seed=8, start=2)]
+    model = fused(*members, normalization="symbol", translation_weights=[0.3, 0.7])
+    model.set_language_models(*lms, weights=[0.5, 2.0])
+    assert model.config.start_token_ids == [3, 0, 5, 2]
+    expected = fused(
+        *members, lms=lms, normalization="symbol", translation_weights=[0.3, 0.7], language_weights=[0.5, 2.0]
+    )
+    found, wanted = (one(**INPUTS, decoder_input_ids=TARGETS).logits for one in (model, expected))
+    assert torch.equal(found, wanted)
+    without = fused(translator())
+    without.config.start_token_ids = None
+    without.set_language_models(lms[0])
+    assert without.config.start_token_ids == [3, 5]
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, "1", None, True])

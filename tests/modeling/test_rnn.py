@@ -75,6 +75,24 @@ def test_values_and_gradients_equal_the_reference(variant):
         assert_same(gradients(model), expected_gradients)
 
 
+class Doubling(torch.nn.Module):
+    """In the place of a dropout: where it stands can be seen."""
+
+    def forward(self, states):
+        return 2 * states
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_where_dropout_stands(variant):
+    """On what an upper layer reads and on the attentional state, also where it is fed back; h itself is not dropped."""
+    model, batch = build(**VARIANTS[variant]), Batch.draw(3, sources=(4, 2, 3), targets=(3, 4, 2))
+    for layer in [*model.get_encoder().layers[1:], model.get_decoder().recurrence]:
+        layer.dropout = Doubling()
+    inputs = batch.source.tolist(), batch.source_mask.tolist(), batch.target.tolist()
+    expected = reference.logits(parameters_of(model), *inputs, model.config.input_feeding, drop=lambda x: 2 * x)
+    assert_same(model(**batch.inputs).logits, expected)
+
+
 def test_padding_on_either_side_touches_no_state():
     """The encoder's states, and the ends of both directions, are those of the sentence alone."""
     encoder, batch = build().get_encoder(), Batch.draw(3, sources=(4, 4), targets=(2, 2))

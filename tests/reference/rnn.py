@@ -7,9 +7,16 @@ Parameters are plain dicts:
     {"source_embedding", "target_embedding", "projection": (vocabulary, d), "scale": what embeddings are multiplied by,
      "encoder": [(forward cell, backward cell), ...], "decoder": [cell, ...], "attention": W_a, "combine": W_c}
     cell: (W, U, b, b'), W (4 units, inputs) with the gates i, f, g, o from the top
+
+`drop` is what takes the place of dropout between layers and on the attentional state.
 """
 
 import torch
+
+
+def nothing(x):
+    """No dropout."""
+    return x
 
 
 def product(matrix, vector):
@@ -42,11 +49,12 @@ def run(parameters, inputs, real):
     return found, (hidden, memory)
 
 
-def encode(parameters, tokens, real):
+def encode(parameters, tokens, real, drop=nothing):
     """One sentence: h_1 .. h_n of the last layer (None at padding), and the last (h, c) of every layer."""
     states = [parameters["scale"] * parameters["source_embedding"][token] for token in tokens]
     ends = []
-    for forward, backward in parameters["encoder"]:
+    for index, (forward, backward) in enumerate(parameters["encoder"]):
+        states = [drop(x) if there else None for x, there in zip(states, real)] if index else states
         ahead, last = run(forward, states, real)
         back, first = run(backward, states[::-1], real[::-1])
         back = back[::-1]
@@ -65,7 +73,7 @@ def attend(parameters, state, memory):
     return torch.tanh(product(parameters["combine"], torch.cat([context, state])))
 
 
-def decode(parameters, memory, starts, tokens, feeding):
+def decode(parameters, memory, starts, tokens, feeding, drop=nothing):
     """The attentional states of one sentence, given all of its target's input."""
     states, found = list(starts), []
     attentional = torch.zeros_like(starts[0][0])
@@ -74,17 +82,17 @@ def decode(parameters, memory, starts, tokens, feeding):
         x = torch.cat([x, attentional]) if feeding else x
         for index, layer in enumerate(parameters["decoder"]):
             states[index] = cell(layer, x, *states[index])
-            x = states[index][0]
-        attentional = attend(parameters, x, memory)
+            x = drop(states[index][0])
+        attentional = drop(attend(parameters, states[-1][0], memory))
         found.append(attentional)
     return found
 
 
-def logits(parameters, source, source_mask, target, feeding):
+def logits(parameters, source, source_mask, target, feeding, drop=nothing):
     """Scores (batch, target, vocabulary) of a batch of lists of tokens."""
     rows = []
     for row in range(len(source)):
-        memory, ends = encode(parameters, source[row], [bool(m) for m in source_mask[row]])
-        states = decode(parameters, memory, ends, target[row], feeding)
+        memory, ends = encode(parameters, source[row], [bool(m) for m in source_mask[row]], drop)
+        states = decode(parameters, memory, ends, target[row], feeding, drop)
         rows.append(torch.stack([product(parameters["projection"], state) for state in states]))
     return torch.stack(rows)

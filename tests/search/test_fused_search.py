@@ -55,6 +55,9 @@ KINDS = {
     "two language models": lambda: fused(
         translator(vocabulary=200), lms=[our_language_model(200), language_model(200, seed=3)]
     ),
+    "weights, one of them 0": lambda: fused(
+        translator("m-10", 1, 200), marian(200), translator(vocabulary=200), translation_weights=[0.0, 0.9, 0.4]
+    ),
 }
 
 

@@ -72,6 +72,11 @@ def test_of_a_model_that_sees_k_tokens_sums_are_those_of_all_paths(k, normalizat
                 assert row == best
                 ended += 1
         assert ended == len(expected)
+    scales = {name: getattr(model.config, name) for name in ("alpha", "beta")}
+    model.config.alpha, model.config.beta = 1.3, 0.1
+    model.generation_config.alpha, model.generation_config.beta = 0.7, 2.0
+    called = decode(model, **inputs, **options, max_new_tokens=LONGEST, recombine=k, **scales)
+    assert torch.equal(called.sequences_scores, found.sequences_scores)
 
 
 def test_a_context_longer_than_any_translation_joins_nothing():
@@ -96,6 +101,31 @@ def test_who_stands_for_whom():
     joined.follow(torch.full((1, 5), -1.0), torch.tensor([[7, 8, 9, 4, 4]]), torch.tensor([[1, 1, 2, 2, 0]]))
     assert joined.recent[0].tolist() == [[6, 7], [6, 8], [6, 9], [6, 4], [6, 4]]
     assert joined.paths[0].tolist() == [-3.0, -3.0, -4.0, -4.0, -10.0]
+
+
+def test_a_search_goes_on_while_joined_beams_may_beat_what_is_finished():
+    """Every continuation is less likely than </s>, and all together are more: q of a node grows with its length."""
+    translation = bigram_translator(VOCABULARY, sees=0)
+    probabilities = torch.full((VOCABULARY,), 0.0416, dtype=torch.float64)
+    probabilities[1] = 1 - 5 * 0.0416
+    with torch.no_grad():
+        translation.of_source.weight.zero_()
+        translation.of_source.bias.copy_(probabilities.log())
+    model = fused(translation, lms=[], alpha=0.5)
+    options = {"num_beams": 5, "num_return_sequences": 5, "early_stopping": False, "length_penalty": 0.0}
+    searched = decode(model, **sources((3,), VOCABULARY), **options, max_new_tokens=12, recombine=0)
+    others, end = 5 * probabilities[0] ** 0.5, probabilities[1] ** 0.5
+    assert others > 1
+    expected = torch.tensor([float((others**n * end).log() / 0.5) for n in range(11, 6, -1)])
+    torch.testing.assert_close(searched.sequences_scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_kept_of_sentences_that_stay():
+    joined = Recombination(2, torch.tensor([[3], [4], [5]]), torch.zeros(3, 2))
+    joined.paths = torch.tensor([[-1.0, -2.0], [-3.0, -4.0], [-5.0, -6.0]])
+    joined.keep(torch.tensor([2, 0]))
+    assert joined.paths.tolist() == [[-5.0, -6.0], [-1.0, -2.0]]
+    assert joined.recent.tolist() == [[[-1, 5], [-1, 5]], [[-1, 3], [-1, 3]]]
 
 
 def test_sentences_leave(monkeypatch):

@@ -124,6 +124,76 @@ def test_a_trellis_leaves_out_less_than_its_tolerance():
         assert (left_out < math.log1p(tolerance)).all()
 
 
+@torch.no_grad()
+def bigram_sums(model, batch, sentence, longest, end=1):
+    """log Z of all translations of at most 1 to `longest` tokens, and log of what is open behind so many."""
+    source = {name: batch[name][sentence : sentence + 1].expand(VOCABULARY, -1) for name in batch if name != "labels"}
+    logits = model(**source, decoder_input_ids=torch.arange(VOCABULARY)[:, None]).logits[:, 0]
+    q = (model.config.alpha * logits).exp()  # of the column's token behind the row's
+    going_on = q.clone()
+    going_on[:, end] = 0
+    mass, total, sums = torch.eye(VOCABULARY, dtype=torch.float64)[3], 0.0, []
+    for _ in range(longest):
+        total, mass = total + mass @ q[:, end], mass @ going_on
+        sums.append((float(total.log()), float(mass.sum().log())))
+    return sums
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.2])
+def test_a_trellis_ends_where_its_open_beams_are_less_than_the_tolerance(alpha, monkeypatch):
+    """Each sentence where its own are, whatever is beside it."""
+    monkeypatch.setattr("hf_mlnmt.search.fusion.decoder_of", lambda model: None)  # the toy leaves its cache empty
+    model = model_of("bigram", alpha=alpha, beta=1.0)
+    batch = {**sources((3, 2, 1), VOCABULARY), "labels": torch.tensor([[4, 1], [2, 1], [1, IGNORED]])}
+    with torch.no_grad():
+        model.translation_0.of_source.bias[1] -= 2.0
+    ends = set()
+    for tolerance in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01):
+        objective = FusionTrellis(0, beams=VOCABULARY**2, k=1, max_length=40, tolerance=tolerance)
+        for sentence, (log_z, own) in enumerate(zip(*(sums.tolist() for sums in objective.sums(model, batch)))):
+            sums = bigram_sums(model, batch, sentence, 40)
+            last = next(i for i, (total, open_) in enumerate(sums) if open_ <= total + math.log(tolerance) or i == 39)
+            expected = sums[last][0] if last else math.log(math.exp(sums[0][0]) + math.exp(own))  # of two tokens
+            assert log_z == pytest.approx(expected, abs=1e-5)
+            ends.add((sentence, last))
+    assert len(ends) > 5, "sentences do not end together"
+
+
+@pytest.mark.parametrize("name", ["n-best", "trellis"])
+def test_two_end_tokens(name):
+    """Either ends a translation; none goes on behind it."""
+    model, batch = model_of(), batch_of(torch.tensor([[4, 2, 5], [2, 1, -100]]))
+    model.generation_config.eos_token_id = [1, 5]
+    bodies = [body for body in ALL if 5 not in body]
+    log_z = OBJECTIVES[name].sums(model, batch)[0]
+    torch.testing.assert_close(log_z, enumerated(model, batch, bodies + [[*body[:-1], 5] for body in bodies])[1])
+
+
+def test_beams_go_on_however_many_tokens_end_a_translation():
+    """Two ends are likelier than anything else: one beam goes on all the same."""
+    probabilities = torch.tensor([0.05, 0.4, 0.06, 0.05, 0.04, 0.4], dtype=torch.float64)
+    translation = bigram_translator(VOCABULARY, sees=0)
+    with torch.no_grad():
+        translation.of_source.weight.zero_()
+        translation.of_source.bias.copy_(probabilities.log())
+    model, batch = fused(translation, lms=[]), batch_of(torch.tensor([[1], [1]]))
+    model.generation_config.eos_token_id = [1, 5]
+    log_z = FusionTrellis(0, beams=1, k=0, max_length=3, tolerance=0.0).sums(model, batch)[0]
+    assert log_z.tolist() == pytest.approx([math.log(0.4 * (1 + 0.06 + 0.06**2))] * 2)
+
+
+def test_no_hypothesis_is_longer_than_the_limit():
+    """10 more than twice the longest reference, unless told."""
+    model, batch = model_of("bigram"), batch_of()
+    with torch.no_grad():
+        model.translation_0.of_source.bias[1] = -40.0  # hardly anything ends
+    for most, longest in ((None, 16), (7, 7)):
+        assert FusionNBest(0, n=2, max_length=most).search(model, batch).shape == (2, 2, longest)
+        trellis = FusionTrellis(0, beams=VOCABULARY**2, k=1, max_length=most, tolerance=0.0)
+        for sentence, log_z in enumerate(trellis.sums(model, batch)[0].tolist()):
+            assert log_z == pytest.approx(bigram_sums(model, batch, sentence, longest)[-1][0], abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["real", "bigram"])
 def test_what_is_left_out(kind):
     """An n-best list has a part of Z; a merged trellis of a model that sees more than k tokens may have any."""
