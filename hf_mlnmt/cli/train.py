@@ -71,7 +71,14 @@ def train(
         hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
     """
-    from hf_mlnmt.cli.processes import LOST, end_with_parent, lost_the_others, run_in_processes, without_processes
+    from hf_mlnmt.cli.processes import (
+        LOST,
+        end_at_once,
+        end_with_parent,
+        lost_the_others,
+        run_in_processes,
+        without_processes,
+    )
 
     started_by_us = end_with_parent()
     if processes > 1:
@@ -99,6 +106,8 @@ def train(
             typer.echo("error: the connection to another process was lost: see what that one says.", err=True)
         sys.stderr.flush()
         os._exit(LOST)  # closing the group would wait for the others, and ending without it may abort
+    if started_by_us:
+        end_at_once(code)
     # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
     # use. After an error it stays open, as closing could wait for a process that never comes.
     PartialState().destroy_process_group()
