@@ -129,8 +129,8 @@ Pooling = Annotated[
 
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
-    *("early_stopping", "max_new_tokens", "max_source_tokens", "split_long", "alpha", "beta", "recombine"),
-    "batch_tokens",
+    *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
+    *("recombine", "batch_tokens"),
 )
 SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 

@@ -19,7 +19,7 @@ PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", progress=True)
+@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", progress=True, split="sentences")
 def translate(
     model: options.Model,
     files: Annotated[
@@ -63,6 +63,8 @@ def translate(
     ] = False,
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
+
+    The sentences of a line are translated one by one; --split long gives the model whole lines.
 
     With --n-best the lines are 'line number from 0 ||| translation ||| score'.
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
+LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
+SMALLEST_TEMPERATURE = 1e-30  # float32 holds logits divided by it
+LARGEST_SEED = 2**64 - 1
 
 
 def check_normalization(name: str) -> None:
@@ -58,8 +61,11 @@ class LengthPenalty(float):
     def __new__(cls, exponent: float, normalization: str = "generate", uncounted: int = 0) -> LengthPenalty:
         """`uncounted`: how many generated positions Z leaves out (1 when the language code is forced)."""
         check_normalization(normalization)
-        if not math.isfinite(exponent):
-            raise UserError(f"length_penalty: {exponent!r} is not a number.")
+        if not abs(exponent) <= LARGEST_EXPONENT:
+            raise UserError(
+                f"length_penalty: {exponent!r} is not a number from {-LARGEST_EXPONENT:g} to {LARGEST_EXPONENT:g}; "
+                "0.6 to 1.1 are usual."
+            )
         penalty = super().__new__(cls, exponent)
         penalty.normalization = normalization
         penalty.uncounted = 0 if normalization == "generate" else uncounted
@@ -104,7 +110,7 @@ def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **m
         help: its sentence there.
         names: its names there, such as "--beams", "-b"; default: the field's own, with dashes.
         panel: the heading that it stands under.
-        more: min (of a whole number; checked everywhere), metavar, parser, choices (for the shell's completion).
+        more: min and max (of a whole number; checked everywhere), metavar, parser, choices (for completion).
     """
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
@@ -141,6 +147,11 @@ class DecodingOptions:
     )
     max_new_tokens: int | None = option("Longest translation in tokens.", min=1)
     max_source_tokens: int | None = option("Split longer lines into sentences. Default: what the model takes.", min=1)
+    split: Literal["long", "sentences"] = option(
+        "What is cut into sentences, each translated alone: long (lines that the model does not take) or sentences "
+        "(every line).",
+        default="long",
+    )
     split_long: bool = option("Split lines that are too long; otherwise cut them off.", default=True)
     alpha: float | None = option("Of a fused model: scale of the translation models.")
     beta: float | None = option("Of a fused model: scale of the language models.")
@@ -156,7 +167,7 @@ class DecodingOptions:
     top_p: float | None = option(
         "Sample from the likeliest tokens that together have this probability.", panel=SAMPLING
     )
-    seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0)
+    seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
     draws: Literal["batch", "text"] = "batch"  # text: from (seed, text) alone, whatever the batches are (pipeline.py)
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
@@ -177,6 +188,8 @@ class DecodingOptions:
                 continue
             if not isinstance(value, Integral) or value < least:
                 raise UserError(f"{one.name}: {value!r} is not a whole number of at least {least}.")
+            if value > one.metadata.get("max", math.inf):
+                raise UserError(f"{one.name}: {value} is too large: at most {one.metadata['max']}.")
             object.__setattr__(self, one.name, int(value))  # which may be one of numpy's
         for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
@@ -184,13 +197,20 @@ class DecodingOptions:
                 raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
         if self.early_stopping not in (None, True, False, "never"):
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
+        if self.length_penalty is not None:
+            LengthPenalty(self.length_penalty)
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
+        if self.split not in ("long", "sentences"):
+            raise UserError(f"split: {self.split!r} is neither 'long' nor 'sentences'.")
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if sampling and not self.do_sample:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
-        if self.temperature is not None and self.temperature <= 0:
-            raise UserError(f"temperature: {self.temperature!r} must be above 0.")
+        if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:
+            raise UserError(
+                f"temperature: {self.temperature!r} must be above 0, at least {SMALLEST_TEMPERATURE:g}. For the "
+                "likeliest tokens leave sampling out."
+            )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
         if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:

@@ -41,7 +41,7 @@ from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
-from hf_mlnmt.generation.segments import Piece, TextEncoder, is_visible, join, source_limit
+from hf_mlnmt.generation.segments import Piece, TextEncoder, is_visible, join, sentences_of, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 
 logger = logging.getLogger(__name__)
@@ -311,6 +311,7 @@ class _Run:
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
+        self.of_several: list[int] = []  # numbers of lines
         if parts.model.generation_config.do_sample and not options.do_sample:
             logger.warning(
                 "the model's generation_config.json says do_sample, which is not done unless a call says so too: "
@@ -321,7 +322,11 @@ class _Run:
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """n hypotheses for each text, best first; `update` is called with the number of texts done."""
-        pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line)
+        sentences = self.options.split == "sentences"
+        pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
+        if not sentences:
+            whole = [any(len(sentences_of(piece)) > 1 for piece in of_text) for of_text in pieces]
+            self.of_several += [i for i, several in enumerate(whole, first_line) if several]
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
         # A piece without any token of its own (stray control characters), or that shows nothing, has no translation.
         results = [[EMPTY] * self.count for _ in ids]
@@ -342,13 +347,19 @@ class _Run:
         return [self._together([next(iterator) for _ in of_text], of_text) for of_text in pieces]
 
     def report(self) -> None:
-        """Warn once about translations that ended at the length limit, and about language codes in the text."""
+        """Warn once about language codes in the text, lines of several sentences, and the length limit."""
         if self.typed_codes:
             message = (
                 "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
                 "choose the language, target_language does"
             )
             logger.warning(message, len(self.typed_codes), self.typed_codes[0])
+        if self.of_several:
+            message = (
+                "lines that hold several sentences: %d, the first is line %d; a model of single sentences may "
+                "leave all but one out; split='sentences' (--split sentences) translates each"
+            )
+            logger.warning(message, len(self.of_several), self.of_several[0])
         if self.unfinished:
             logger.warning(
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished

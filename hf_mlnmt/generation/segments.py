@@ -53,6 +53,12 @@ def split_sentences(text: str) -> list[Piece]:
     return _pieces(text, _sentence_ends(text))
 
 
+def sentences_of(piece: Piece) -> list[Piece]:
+    """The sentences of a piece; the white space behind it is behind the last one."""
+    *others, last = split_sentences(piece.text)
+    return [*others, Piece(last.text, piece.space)]
+
+
 def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[Piece]:
     """Pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, as large as fit.
 
@@ -155,15 +161,18 @@ class TextEncoder:
         return [len(ids) for ids in self(texts)]
 
     def segments(
-        self, texts: Sequence[str], split_long: bool, first_line: int = 1
+        self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
     ) -> tuple[list[list[Piece]], list[list[int]]]:
         """Cut and encode texts: the pieces of each, and the tokens of all pieces in that order.
 
-        Lines are always separate; a line longer than the limit is split, or cut off.
+        Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
+        off.
         """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
         pieces = [split_lines(text) for text in texts]
+        if sentences:
+            pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
         ids = self([piece.text for of_text in pieces for piece in of_text])
         if self.limit is not None and any(len(sequence) > self.limit for sequence in ids):
             if split_long:

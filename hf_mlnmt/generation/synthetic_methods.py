@@ -29,6 +29,7 @@ from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.options import LARGEST_SEED
 from hf_mlnmt.keys import key
 
 METHODS = ("beam", "greedy", "sampling", "top-k", "noised", "copied")
@@ -83,6 +84,8 @@ class Method:
         for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
             if (value := getattr(self, option)) is not None and value < least:
                 raise UserError(f"{option} must be at least {least}, not {value}.")
+        if (self.seed or 0) > LARGEST_SEED:
+            raise UserError(f"seed must be at most {LARGEST_SEED}, not {self.seed}.")
         for option in ("drop", "replace"):
             if (value := getattr(self, option)) is not None and not 0 <= value < 1:
                 raise UserError(f"{option} is a probability of at least 0 and below 1, not {value}.")

@@ -159,7 +159,7 @@ class FinishedHypotheses:
     def __init__(self, prompt: Tensor, config: Any):
         self.prompt, self.config, self.beams = prompt, config, config.num_beams
         shape = (len(prompt), config.num_beams)
-        self.scores = prompt.new_full(shape, IMPOSSIBLE, dtype=torch.float32)
+        self.scores = prompt.new_full(shape, -torch.inf, dtype=torch.float32)
         self.filled = torch.zeros(shape, dtype=torch.bool, device=prompt.device)
         self.open = torch.ones(len(prompt), dtype=torch.bool, device=prompt.device)
         # Of each hypothesis: its last step, the token there, and the beam it came from.
@@ -176,7 +176,7 @@ class FinishedHypotheses:
         if self.config.early_stopping is True:
             shut |= self.filled[ids].all(dim=1)
         allowed = over & ~shut.unsqueeze(-1)
-        new = torch.where(allowed, scores[:, : self.beams] / divisor, IMPOSSIBLE)
+        new = torch.where(allowed, scores[:, : self.beams] / divisor, -torch.inf)
         self.scores[ids], best = torch.cat([self.scores[ids], new], dim=1).topk(self.beams)
         self.filled[ids] = torch.cat([self.filled[ids], allowed], dim=1).gather(1, best)
         step = torch.full_like(tokens, len(self.steps))
@@ -194,7 +194,7 @@ class FinishedHypotheses:
         longest = config.max_length - prompt if hopeful else length - prompt
         possible = running[:, :1] / longest**config.length_penalty
         scores, filled = self.scores[ids], self.filled[ids]
-        worst = torch.where(filled, scores.amin(dim=1, keepdim=True), IMPOSSIBLE)
+        worst = torch.where(filled, scores.amin(dim=1, keepdim=True), -torch.inf)
         self.open[ids] &= (possible > worst).any(dim=1)
         ended = ~self.open[ids]
         return ended | filled.all(dim=1) if config.early_stopping is True else ended

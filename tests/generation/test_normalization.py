@@ -31,6 +31,25 @@ def test_power_of_a_length_is_the_formula(name, length, exponent):
     assert penalty.divisor(torch.tensor([length])).item() == pytest.approx(FORMULAS[name](length, exponent), 1e-5)
 
 
+@pytest.mark.parametrize("exponent", [-1e300, -20.0, 10.5, 1000.0, float("inf")])
+def test_an_exponent_beyond_what_float32_holds_is_refused(exponent):
+    with pytest.raises(UserError, match="is not a number from -10 to 10"):
+        LengthPenalty(exponent)
+
+
+@pytest.mark.parametrize("exponent", [-10.0, -7.0, 10.0])
+def test_the_search_goes_as_far_as_exponents_may(exponent):
+    """Scores far below those of beams that never began."""
+    model, source = our_model(40, seed=3), torch.arange(5, 12)[None]
+    asked = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 30, "min_new_tokens": 25}
+    output = model.generate(
+        source, **asked, length_penalty=LengthPenalty(exponent), return_dict_in_generate=True, early_stopping="never"
+    )
+    assert output.sequences.shape[1] > 25
+    assert output.sequences_scores.isfinite().all()
+    assert (output.sequences_scores.diff() <= 0).all()
+
+
 @pytest.mark.parametrize("name", ["length", "length+1", "gnmt"])
 def test_a_forced_language_code_is_not_counted(name):
     assert 7 ** LengthPenalty(0.6, name, uncounted=1) == pytest.approx(FORMULAS[name](6, 0.6))

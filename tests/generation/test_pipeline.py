@@ -160,6 +160,24 @@ def test_short_text_with_several_sentences_is_not_split(pipeline, monkeypatch):
     assert calls[1:] == [2]
 
 
+def test_every_sentence_of_a_line_is_translated_where_that_is_asked(pipeline, caplog):
+    sentences = [text.split(".")[0] + "." for text in SENTENCES[:4]]
+    alone = pipeline(sentences)
+    texts = [" ".join(sentences[:2]), "", f"{sentences[2]}\n{sentences[3]}  {sentences[0]}", sentences[1]]
+    together = pipeline(texts, split="sentences")
+    assert together == [" ".join(alone[:2]), "", f"{alone[2]}\n{alone[3]}  {alone[0]}", alone[1]]
+    ranked = pipeline(texts, split="sentences", num_return_sequences=2, num_beams=2)
+    assert [[type(one.text) for one in of_text] for of_text in ranked] == [[str, str]] * 4
+    assert "several sentences" not in caplog.text
+    with pytest.raises(UserError, match="split: 'words' is neither 'long' nor 'sentences'"):
+        pipeline(texts, split="words")
+
+
+def test_lines_of_several_sentences_that_stay_whole_are_said_once(pipeline, caplog):
+    list(pipeline.stream(["A man.", "A man. A dog. A cat.", "Dr. Smith.", "A dog! A cat."], window=1))
+    assert caplog.text.count("lines that hold several sentences: 2, the first is line 2; a model of single") == 1
+
+
 def test_an_overlong_sentence_is_divided_and_reported(pipeline, caplog):
     words = [sentence(seed, words=20)[:-1] for seed in range(10)]
     with caplog.at_level(logging.WARNING):
@@ -201,7 +219,8 @@ def test_sampling_repeats_with_its_seed(pipeline):
     assert pipeline(SENTENCES[:5], do_sample=True, top_k=20, temperature=1.5, seed=1) == first
     assert pipeline(SENTENCES[:5], do_sample=True, top_k=20, temperature=1.5, seed=2) != first
     assert pipeline(SENTENCES[:5], do_sample=True, top_k=1, seed=2) == pipeline(SENTENCES[:5], num_beams=1)
-    lists = pipeline(SENTENCES[:3], do_sample=True, num_return_sequences=4, seed=1)
+    assert pipeline(SENTENCES[:5], do_sample=True, draws="text", seed=2**64 - 1)
+    lists = pipeline(SENTENCES[:3], do_sample=True, num_return_sequences=4, seed=2**64 - 1)
     assert [len(hypotheses) for hypotheses in lists] == [4, 4, 4]
 
 
@@ -251,6 +270,7 @@ def test_a_recorded_normalization_is_the_default(ours, tmp_path):
         ({"length_penalty": float("nan"), "num_beams": 2}, "length_penalty: nan is not a number"),
         ({"length_normalization": "gnm"}, "did you mean 'gnmt'"),
         ({"do_sample": True, "temperature": float("inf")}, "temperature: inf is not a number"),
+        ({"do_sample": True, "seed": 2**64}, "seed: 18446744073709551616 is too large: at most 18446744073709551615"),
         ({"do_sample": True, "top_k": -1}, "top_k: -1 is not a whole number"),
         ({"do_sample": True, "top_p": 3}, "top_p: 3 is no probability"),
         ({"do_sample": True, "top_p": 0.0}, "top_p: 0.0 is no probability"),

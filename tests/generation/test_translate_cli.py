@@ -85,6 +85,13 @@ def test_n_best_lines(ours):
     assert all(float(score) < 0 for _, _, score in fields)
 
 
+def test_every_sentence_of_a_line_is_translated(ours):
+    first, second = "The cat sees a bird.", "The dog sleeps."
+    alone = TranslationPipeline.from_pretrained(ours, device="cpu")([first, second])
+    assert run(ours, input=f"{first} {second}\n").stdout == " ".join(alone) + "\n"
+    assert run(ours, "--split", "long", input=f"{first} {second}\n").stdout != " ".join(alone) + "\n"
+
+
 def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
     seen = {}
 
@@ -112,6 +119,9 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
         (["MODEL", "--to", "de"], "no language codes"),
         (["MODEL", "--temperature", "2"], "--sample"),
         (["MODEL", "--length-penalty", "nan"], "length_penalty: nan"),
+        (["nowhere", "--length-penalty", "-20"], "length_penalty: -20.0 is not a number from -10 to 10"),
+        (["nowhere", "--length-penalty", "1000"], "length_penalty: 1000.0 is not a number from -10 to 10"),
+        (["nowhere", "--sample", "--temperature", "1e-40"], "temperature: 1e-40 must be above 0, at least 1e-30"),
         (["nowhere", "--length-normalization", "gnm"], "did you mean 'gnmt'"),
         (["nowhere", "--sample", "--top-p", "0"], "top_p"),
         (["nowhere", "-o", "/"], "/: is a folder"),

@@ -34,6 +34,7 @@ def test_defaults_are_the_methods_own():
         ({"name": "noised", "swap": -1}, "swap is by how many places"),
         ({"name": "noised", "filler": "two words"}, "filler must be one word"),
         ({"name": "beam", "beams": 0}, "beams must be at least 1"),
+        ({"name": "noised", "seed": 2**64}, "seed must be at most 18446744073709551615"),
     ],
 )
 def test_options_that_cannot_be(options, message):
