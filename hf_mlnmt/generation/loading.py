@@ -16,7 +16,16 @@ from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabular
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.model_folder import ADAPTER, CONFIG, LANGUAGE_TOKENIZERS, fetch_small_files, first_line, load_model
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.model_folder import (
+    ADAPTER,
+    CONFIG,
+    GENERATION_CONFIG,
+    LANGUAGE_TOKENIZERS,
+    fetch_small_files,
+    first_line,
+    load_model,
+)
 from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
@@ -61,6 +70,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     number = "float32" if rounded else dtype
     if device is not None and options.get("device_map") is not None:
         raise UserError(f"device {device!r} and device_map: both say where the model is to be; leave one of them out.")
+    check_search(f"{name}: {GENERATION_CONFIG}", read_json(fetch_small_files(name, **options) / GENERATION_CONFIG))
     parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
     if options.get("device_map") is None:
         try:
@@ -72,8 +82,40 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
             f"{name}: device_map={options['device_map']!r} leaves weights on the disk or in slower memory, because the "
             "model does not fit: use a smaller dtype, a larger device, or device='cpu' without device_map."
         )
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", parts.model)
     parts.model.eval()
     return in_int8(parts) if rounded else parts
+
+
+def check_search(where: str, settings: Mapping[str, Any]) -> None:
+    """Raises: UserError for a generation config that says of the search what DecodingOptions refuses."""
+    names = ("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine")
+    said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
+    longest = settings.get("max_length")
+    try:
+        DecodingOptions(**said)
+        if longest is not None and not (isinstance(longest, int) and longest > 1):
+            raise UserError(f"max_length: {longest!r} is not a whole number of at least 2.")
+    except UserError as error:
+        raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
+
+
+def check_tokens(where: str, model: Any) -> None:
+    """Raises: UserError for a generation config that names a token that the model does not have."""
+    config, settings = model.config, model.generation_config
+    sizes = getattr(config, "vocab_sizes", None) or {}
+    size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+    for name in ("eos", "pad", "decoder_start", "forced_bos", "forced_eos"):
+        value = getattr(settings, f"{name}_token_id")
+        for token in value if isinstance(value, list) else [value]:
+            if token is not None and not (isinstance(token, int) and 0 <= token < size):
+                raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
+    words = settings.bad_words_ids or []
+    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+        raise UserError(f"{where}: bad_words_ids: {words} is no list of lists of tokens.")
+    for word in words:
+        if not all(isinstance(token, int) and 0 <= token < size for token in word):
+            raise UserError(f"{where}: bad_words_ids: {word} are no numbers of tokens, from 0 to {size - 1}.")
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:

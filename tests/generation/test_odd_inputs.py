@@ -1,5 +1,6 @@
 """What people also give a pipeline: no text, numbers of numpy, invisible characters, adapters, a model that samples."""
 
+import json
 import logging
 import shutil
 
@@ -98,3 +99,40 @@ def test_a_device_map(ours, tmp_path):
         TranslationPipeline.from_pretrained(ours, **small)
     with pytest.raises(UserError, match="device 'cpu' and device_map: both say where"):
         TranslationPipeline.from_pretrained(ours, device="cpu", device_map="auto")
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", "4", '"beams"', "{", ""])
+def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, content):
+    shutil.copytree(ours, tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text(content)
+    with pytest.raises(UserError, match=r"generation_config.json: (expected a JSON object|not valid JSON)"):
+        TranslationPipeline.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("family", ["ours", "marian"])
+@pytest.mark.parametrize(
+    ("key", "odd", "message"),
+    [
+        ("num_beams", -2, "num_beams: -2 is not a whole number of at least 1"),
+        ("num_beams", "4", "num_beams: '4' is not a whole number of at least 1"),
+        ("length_penalty", "one", "length_penalty: 'one' is not a number"),
+        ("length_penalty", -1000, "length_penalty: -1000 is not a number from -10 to 10"),
+        ("length_normalization", "gnm", "length_normalization: unknown value 'gnm'"),
+        ("early_stopping", "soon", "early_stopping: 'soon'"),
+        ("max_new_tokens", "many", "max_new_tokens: 'many' is not a whole number"),
+        ("max_length", 0, "max_length: 0 is not a whole number of at least 2"),
+        ("eos_token_id", 4444, "eos_token_id: 4444 is no number of a token, from 0 to"),
+        ("eos_token_id", [1, 4444], "eos_token_id: 4444 is no number of a token"),
+        ("eos_token_id", "</s>", "eos_token_id: '</s>' is no number of a token"),
+        ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),
+        ("forced_eos_token_id", 4444, "forced_eos_token_id: 4444 is no number of a token"),
+        ("bad_words_ids", [[1], [4444]], r"bad_words_ids: \[4444\] are no numbers of tokens"),
+        ("bad_words_ids", 3, "bad_words_ids: 3 is no list of lists"),
+    ],
+)
+def test_a_generation_config_that_no_search_can_follow_is_refused(ours, foreign, tmp_path, family, key, odd, message):
+    shutil.copytree(ours if family == "ours" else foreign[family], tmp_path / "model")
+    file = tmp_path / "model" / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: odd}))
+    with pytest.raises(UserError, match=rf"generation_config.json.*: {message}"):
+        TranslationPipeline.from_pretrained(tmp_path / "model")
