@@ -64,12 +64,12 @@ def back_translate(
     ] = None,
     limit: Annotated[int | None, _of_pairs(min=1, help="Take so many lines of the text.")] = None,
     drop: Annotated[
-        str,
+        str | None,
         _of_pairs(
-            help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. All are counted, but "
-            "duplicates only if they go.",
+            help="What goes, by commas: empty, long, repeated, copied, duplicate; or none. Default: the first four, of "
+            "-m copied three. All are counted, but duplicates only if they go.",
         ),
-    ] = "empty,long,repeated,copied",
+    ] = None,
     max_ratio: Annotated[
         float, _of_pairs(help="An output with more than so many times the text's words is long.")
     ] = 3.0,
@@ -117,9 +117,10 @@ def back_translate(
     beams = of_method.pop("num_beams", None)
     noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
     chosen = Method(method, beams=beams, **of_method, **noise)
+    reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
     settings = back_translation.Settings(
         limit=limit,
-        drop=() if drop == "none" else tuple(reason.strip() for reason in drop.split(",")),
+        drop=reasons,
         max_ratio=max_ratio,
         bad_lines=bad_lines,
         window=window,

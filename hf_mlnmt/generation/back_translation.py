@@ -8,19 +8,21 @@ the thesis on monolingual data section 4.3, where the text is the target and a b
 methods are in synthetic_methods.py, from the literature named there. Forward translation turns the roles: the text is
 the source, and the model's output the target (with a larger model: sequence-level distillation).
 
-While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them and
-how many lines of the text are done. What was written beyond that when a process ended is cut off at the next start.
+While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them, with
+which hash, and how many lines of the text are done. What was written beyond that when a process ended is cut off at the
+next start.
 What a corpus is made from is known by its content: the model's files and the text's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -91,6 +93,7 @@ def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
 
 
 STATE = "state.json"
+_BLOCK = 1 << 22
 
 
 class Journal:
@@ -104,6 +107,7 @@ class Journal:
         self.folder, self.about = folder, about
         self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(FILES, 0)}
         self._files: dict[str, BinaryIO] = {}
+        self._hashes = {side: hashlib.sha256() for side in FILES}  # of what is written
 
     @staticmethod
     def kept(folder: Path) -> dict[str, Any] | None:
@@ -136,19 +140,29 @@ class Journal:
             if os.fstat(file.fileno()).st_size < size:
                 file.close()
                 raise UserError(f"{part}: shorter than it was. Delete the folder {self.folder} and begin again.")
+            self._files[side], digest = file, self._hashes[side]
+            for _ in range(0, size, _BLOCK):
+                digest.update(file.read(min(_BLOCK, size - file.tell())))
+            # A state of an earlier version has no hashes.
+            if self.progress.get("sha256", {}).get(side, digest.hexdigest()) != digest.hexdigest():
+                raise UserError(
+                    f"{part}: changed since it was written. Put back what was there, or delete the folder "
+                    f"{self.folder} and begin again."
+                )
             file.truncate(size)
-            file.seek(size)
-            self._files[side] = file
 
     def append(self, pairs: Sequence[tuple[str, str]], lines: int, **progress: Any) -> None:
         """Add pairs; `lines` of the text are done now. The state is written when the pairs are on the disk."""
         for side, texts in zip(FILES, zip(*pairs)):
-            self._files[side].write("".join(text + "\n" for text in texts).encode())
+            written = "".join(text + "\n" for text in texts).encode()
+            self._files[side].write(written)
+            self._hashes[side].update(written)
         for side, file in self._files.items():
             file.flush()
             os.fsync(file.fileno())
             self.progress["bytes"][side] = file.tell()
-        self.progress |= {"lines": lines, **progress}
+        hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
+        self.progress |= {"lines": lines, "sha256": hashes, **progress}
         self._save()
 
     def finish(self, manifest: dict[str, Any], pairs: int) -> None:
@@ -157,8 +171,8 @@ class Journal:
         files: dict[str, Any] = {"lines": pairs}
         for side, name in FILES.items():
             os.replace(self.part(side), self.folder / name)
-            path = self.folder / name
-            files[side] = {"file": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+            digest = self._hashes[side].hexdigest()
+            files[side] = {"file": name, "bytes": (self.folder / name).stat().st_size, "sha256": digest}
         write_json(self.folder / MANIFEST, {**manifest, "pairs": files})
         (self.folder / STATE).unlink()
 
@@ -181,7 +195,8 @@ class Settings:
     """What decides the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.
-    drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; max_ratio: what "long" means there.
+    drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; None: the usual ones of the method.
+    max_ratio: what "long" means there.
     bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
     source_language, target_language: codes, where the model needs them.
     max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
@@ -190,7 +205,7 @@ class Settings:
     """
 
     limit: int | None = None
-    drop: tuple[str, ...] = USUAL
+    drop: tuple[str, ...] | None = None
     max_ratio: float = 3.0
     bad_lines: str = "error"
     source_language: str | None = None
@@ -201,7 +216,7 @@ class Settings:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        check_reasons(self.drop)
+        check_reasons(self.drop or ())
         for name in ("limit", "window", "batch_tokens", "max_new_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"{name} must be at least 1, not {value}.")
@@ -212,7 +227,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "drop": list(self.drop)}
+        return {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
 
 
 @dataclass
@@ -252,7 +267,10 @@ def back_translate(
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
     method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
-    folder = Path(output)
+    drop = tuple(name for name in USUAL if name != method.name) if settings.drop is None else settings.drop
+    settings, folder = replace(settings, drop=drop), Path(output)
+    if method.name in drop:
+        raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
     _check(model, texts, folder, method, forward, tag)
     with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
@@ -347,8 +365,9 @@ class _Job:
             progress = self.journal.progress
             self.warnings = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
-            self.judge = Judge(self.settings.drop, self.settings.max_ratio, counts)
-            if "duplicate" in self.settings.drop:
+            drop = self.settings.drop or ()
+            self.judge = Judge(drop, self.settings.max_ratio, counts)
+            if "duplicate" in drop:
                 self._remember_pairs()
             if progress["lines"]:
                 self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")

@@ -139,7 +139,8 @@ _LOOP = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){3,}(?!\S)")  # one to four
 
 @dataclass
 class Counts:
-    """Lines read, pairs kept, and why the others were dropped; `found` counts every reason, dropped or not."""
+    """Lines read, pairs kept, and why the others were dropped; `found` counts every reason, dropped or not, but
+    duplicates only where they are dropped."""
 
     read: int = 0
     kept: int = 0

@@ -28,7 +28,12 @@ def test_it_writes_pairs_and_says_what_was_dropped(folder, texts, tmp_path):
 
 
 def test_copied_takes_texts_alone_and_mistakes_come_before_the_model(texts, tmp_path):
-    assert invoke(*texts, "-o", tmp_path / "out", "--method", "copied", "--drop", "none").exit_code == 0
+    assert invoke(*texts, "-o", tmp_path / "out", "--method", "copied").exit_code == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["pairs"]["lines"] == manifest["counts"]["read"] - 1  # one line is empty
+    assert manifest["settings"]["drop"] == ["empty", "long", "repeated"]
+    refused = invoke(*texts, "-o", tmp_path / "b", "-m", "copied", "--drop", "empty,copied")
+    assert "the method copied makes copies alone" in str(refused.exception)
     assert "no option of the method beam" in str(invoke("nowhere", *texts, "-o", tmp_path / "a", "--seed", 1).exception)
     assert "--output DIR is missing" in str(invoke("nowhere", *texts).exception)
     assert "drop: no reason 'copy'" in str(invoke("x", *texts, "-o", tmp_path / "a", "--drop", "copy").exception)

@@ -141,6 +141,28 @@ def test_interrupted_between_any_two_writes(folder, texts, tmp_path, monkeypatch
     assert bytes_of(tmp_path / "out") == bytes_of(whole)
 
 
+@pytest.mark.parametrize("side", ["source.txt.part", "target.txt.part"])
+def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monkeypatch, side):
+    append, out = Journal.append, tmp_path / "out"
+    settings = Settings(window=13)
+
+    def stopping(self, pairs, lines, **progress):
+        append(self, pairs, lines, **progress)
+        if lines >= 39:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Journal, "append", stopping)
+        back_translate(None, texts, out, Method("copied"), settings)
+    written = (out / side).read_bytes()
+    (out / side).write_bytes(written.replace(b"a", b"e", 1))
+    with pytest.raises(UserError, match=f"{side}: changed since it was written"):
+        back_translate(None, texts, out, Method("copied"), settings)
+    (out / side).write_bytes(written + b"half a line")
+    assert back_translate(None, texts, out, Method("copied"), settings).pairs > 100
+    assert lines_of(out / side.removesuffix(".part")) == lines_of(out / "source.txt")
+
+
 def test_finished_it_does_nothing(folder, texts, tmp_path, monkeypatch):
     back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE))
     monkeypatch.setattr(TranslationPipeline, "translate_lines", None)
