@@ -83,14 +83,18 @@ def _gemm(number: str) -> int | None:
 
 
 def _compiled(compiler: str, number: str) -> Path:
-    """The library in the cache; compiled now if it is not there for this source, compiler and processor."""
+    """The library in the cache; compiled now if it is not there for this source, compiler and processor.
+
+    Its name ends with the hash of its content: a file that was cut off or damaged would end the process that loads it.
+    """
     made_from = Digest("sha256").file(SOURCE)
     for part in (compiler, str(Path(compiler).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
         made_from.text(f"{part}\0")
-    folder = cache_folder()
-    target = folder / f"search_{number}_{made_from.hex()[:16]}.so"
-    if target.is_file():
-        return target
+    folder, stem = cache_folder(), f"search_{number}_{made_from.hex()[:16]}_"
+    for there in folder.glob(f"{stem}*.so"):
+        if there.name == stem + _hash(there):
+            return there
+        there.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "made.so"
@@ -98,9 +102,12 @@ def _compiled(compiler: str, number: str) -> Path:
             command = [compiler, *FLAGS, *choice, f"-DREAL={number}", "-o", str(made), str(SOURCE), "-lm"]
             outcome = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if outcome.returncode == 0:
-                made.replace(target)
-                return target
+                return made.replace(folder / (stem + _hash(made)))
     raise OSError(outcome.stderr.strip()[-500:])
+
+
+def _hash(path: Path) -> str:
+    return f"{Digest('sha256').file(path).hex()[:16]}.so"
 
 
 def pointer(tensor: torch.Tensor | None) -> int | None:

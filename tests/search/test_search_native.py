@@ -232,6 +232,23 @@ def test_it_is_compiled_once(no_library, monkeypatch):
     assert len(list((no_library / "cache").iterdir())) == 1
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "damage", [lambda code: code[: len(code) // 2], lambda code: b"", lambda code: code[:-1] + b"x"]
+)
+def test_a_damaged_library_is_compiled_again(no_library, damage):
+    """The first of them would end the process with SIGBUS."""
+    assert library(torch.float32) is not None
+    (made,) = (no_library / "cache").iterdir()
+    code = made.read_bytes()
+    made.unlink()
+    made.write_bytes(damage(code))
+    native_library._library.cache_clear()
+    assert library(torch.float32) is not None
+    (again,) = (no_library / "cache").iterdir()
+    assert again.read_bytes() == code
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a shell script plays the compiler")
 def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
     compiler = no_library / "cc"
