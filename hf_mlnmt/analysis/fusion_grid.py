@@ -60,7 +60,9 @@ class Grid:
         sequence = self.normalization == "sequence"
         self.alphas = sorted(self.alphas or ((1.0,) if sequence else ALPHAS))
         self.betas = sorted(self.betas or (GAMMAS if sequence else BETAS))
-        for alpha, beta in product(self.alphas, self.betas):
+        if not self.points:
+            raise UserError("grid: every alpha and beta is 0, which leaves nothing of the model. Give one above 0.")
+        for alpha, beta in self.points:
             try:
                 model.factors(alpha, beta)
             except ValueError as error:

@@ -86,7 +86,12 @@ def fuse(
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
     for name, weights in (("translation_weights", translation_weights), ("language_weights", language_weights)):
         settings[name] = None if weights is None else list(weights)
-    return _assemble(_config(members, languages, settings), members, languages)
+    fused = _assemble(_config(members, languages, settings), members, languages)
+    try:
+        fused.factors()
+    except ValueError as error:
+        raise UserError(f"fuse: {error}. Give one above 0.") from error
+    return fused
 
 
 def fuse_folders(

@@ -25,7 +25,6 @@ member and for an ensemble.
 
 import copy
 import inspect
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,17 +50,27 @@ from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, CACHE_NAMES, takes_cache
 
 Normalization = Literal["symbol", "sequence"]
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities stay above a search's -1e9
 
 
 def check_scales(alpha: Any, beta: Any, normalization: str = "symbol") -> tuple[float, float]:
-    """Both as floats. Raises: ValueError for what is no scale: not a number, not finite, negative."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name}={value!r}: must be a number of at least 0")
-    if normalization == "sequence" and alpha == 0:
-        raise ValueError("alpha=0: sequence-level normalization divides beta by alpha; give alpha above 0")
+    """Both as floats. Raises: ValueError for what is no scale: not a number, negative, or what no search can add up."""
+    check_scale("alpha", alpha)
+    check_scale("beta", beta)
+    if normalization == "sequence":
+        if alpha == 0:
+            raise ValueError("alpha=0: sequence-level normalization divides beta by alpha; give alpha above 0")
+        check_scale(f"beta={beta!r} / alpha={alpha!r}, gamma", beta / alpha)
     return float(alpha), float(beta)
+
+
+def check_scale(name: str, value: Any) -> None:
+    """Raises: ValueError for what is no scale or weight."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= LARGEST_SCALE:
+        raise ValueError(f"{name}={value!r}: must be a number of at least 0 and at most {LARGEST_SCALE:,.0f}")
+    if 0 < value < SMALLEST_SCALE:
+        raise ValueError(f"{name}={value!r}: float32 does not hold it; give 0, or at least {SMALLEST_SCALE:g}")
 
 
 @strict
@@ -146,7 +155,7 @@ class FusionConfig(PreTrainedConfig):
             if len(weights) != len(members or []):
                 raise ValueError(f"{field}={weights}: must have one number for each of {len(members or [])} members")
             for weight in weights:
-                check_scales(weight, 0.0)
+                check_scale(field, weight)
         if self.start_token_ids is not None and len(self.start_token_ids) != len(self.members()):
             raise ValueError(f"start_token_ids={self.start_token_ids}: must have one for each member")
 
@@ -412,7 +421,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
         """What every member's logits (4.2) or log probabilities (4.4) are multiplied by, translation models first.
 
-        Raises: ValueError for what is no scale.
+        Raises: ValueError for what is no scale, and where all are 0.
         """
         config = self.config
         alpha = config.alpha if alpha is None else alpha
@@ -421,7 +430,10 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         if self.logits_are_scores:
             alpha, beta = 1.0, beta / alpha  # gamma
         translation, language = config.translation_weights or [], config.language_weights or []
-        return [alpha * weight for weight in translation] + [beta * weight for weight in language]
+        factors = [alpha * weight for weight in translation] + [beta * weight for weight in language]
+        if not any(factors):
+            raise ValueError("all scales and weights are 0: nothing is left of the model")
+        return factors
 
     def combine(self, logits: Sequence[Tensor | None], factors: Sequence[float]) -> Tensor:
         """The members' logits (..., vocabulary) as one: (4.2) without its log-softmax, or (4.4).
@@ -434,8 +446,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
                 one = one.to(torch.promote_types(one.dtype, torch.float32))
                 one = factor * (one.log_softmax(-1) if self.logits_are_scores else one)
                 total = one if total is None else total + one
-        if total is None:
-            raise ValueError("all scales and weights are 0: nothing is left of the model")
+        assert total is not None
         return total
 
     # Computation

@@ -113,8 +113,6 @@ class FusedDecoder:
             for number, (factor, member) in enumerate(zip(factors, members_of(model)))
             if factor
         ]
-        if not self.members:
-            raise ValueError("all scales and weights are 0: nothing is left of the model")
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:

@@ -101,6 +101,11 @@ def test_bad_scales(folder, tmp_path):
     for scales in ({"alphas": [-1.0]}, {"betas": [float("nan")]}):
         with pytest.raises(UserError, match="must be a number of at least 0"):
             grid(folder, tmp_path, **scales)
+    for normalization in ("symbol", "sequence"):
+        with pytest.raises(UserError, match="every alpha and beta is 0"):
+            grid(folder, tmp_path, normalization, alphas=[0.0], betas=[0.0])
+        with pytest.raises(UserError, match="alpha=1e-300: float32 does not hold it"):
+            grid(folder, tmp_path, normalization, alphas=[1e-300], betas=[1e-300])
     with pytest.raises(UserError, match="is no fused model"):
         Grid(TranslationPipeline.from_pretrained(folder.parent / "model-tm"), SOURCES, REFERENCES, tmp_path)
 

@@ -120,7 +120,13 @@ def test_another_tokenizer_is_refused_naming_entries(folders):
         (["tm", "lm"], {"beta": float("nan")}, "beta=nan: must be a number"),
         (["tm", "lm"], {"alpha": 0.0}, "alpha=0: sequence-level"),
         (["tm", "lm"], {"normalization": "word"}, "choose symbol or sequence"),
-        (["tm", "lm"], {"weights": [1.0, -2.0]}, "must be a number of at least 0"),
+        (["tm", "lm"], {"beta": 1e300}, r"beta=1e\+300: must be a number of at least 0 and at most 10,000"),
+        (["tm", "lm"], {"alpha": 1e-5, "beta": 1.0}, "beta=1.0 / alpha=1e-05, gamma=.*: must be a number"),
+        (["tm", "lm"], {"beta": 1e-40}, "beta=1e-40: float32 does not hold it; give 0"),
+        (["tm", "lm"], {"weights": [1.0, -2.0]}, "language_weights=-2.0: must be a number of at least 0"),
+        (["tm", "lm"], {"weights": [0.0, 0.0]}, "all scales and weights are 0.*Give one above 0"),
+        (["tm", "lm"], {"weights": [0.0, 1.0], "beta": 0.0}, "all scales and weights are 0"),
+        (["tm", "lm"], {"alpha": 0.0, "beta": 0.0, "normalization": "symbol"}, "all scales and weights are 0"),
         (["lm"], {}, "no translation model"),
         (["tm", "masked"], {}, "masked: a masked language model"),
         (["tm", "ml"], {}, "no such folder"),
@@ -157,6 +163,9 @@ def test_options_of_the_pipeline(folders):
             fused(TEXTS, **option)
     with pytest.raises(UserError, match="alpha=0: sequence-level"):
         fused(TEXTS, alpha=0)
+    for option in ({"beta": 1e300}, {"beta": 1e10, "num_beams": 2}, {"alpha": 1e-20}):
+        with pytest.raises(UserError, match="must be a number of at least 0 and at most 10,000"):
+            fused(TEXTS, **option)
     with pytest.raises(UserError, match="is no fused model; make one with hf-mlnmt model fuse"):
         alone(TEXTS, beta=0.1)
 
