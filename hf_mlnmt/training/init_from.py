@@ -33,6 +33,7 @@ NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
 # Fields of a config that say nothing about what the weights mean, or whose difference shows in the tensors.
 FREE_FIELDS = NO_ARCHITECTURE | {"model_type", "is_encoder_decoder", "encoder_layers", "decoder_layers"}
 FREE_FIELDS |= {"vocab_size", "decoder_vocab_size", "max_position_embeddings", "init_std"}
+SHARED = "share_encoder_decoder_embeddings"
 SHOWN = 8  # tensors of a kind that are printed; the file has all
 
 Shapes = dict[str, list[int]]
@@ -137,10 +138,11 @@ def initialise(
             where = f"{file}: init_from{'' if list(sources) == ['all'] else f'.{part}'}: {name}"
             folder = local_folder(name, root, f"{file}: init_from")
             _check_tokenizers(folder, tokenizers, part, where)
-            _check_config(folder, model, part, where)
+            theirs = _read_config(folder, where)
             stored[name] = stored.get(name) or open_weights(folder, stack)
+            shared = _check_config(theirs, model, part, where, list(stored[name]))
             keys = [key for key, of in wanted.items() if of == part]
-            used.setdefault(name, set()).update(_copy(state, keys, stored[name], model, where, account))
+            used.setdefault(name, set()).update(_copy(state, keys, stored[name], model, where, account, shared))
         for name, tensors in stored.items():
             prefix = f"{name}: " if len(stored) > 1 else ""
             for key in sorted(tensors.keys() - used[name]):
@@ -176,11 +178,16 @@ def _copy(
     model: PreTrainedModel,
     where: str,
     account: Account,
+    shared: bool,
 ) -> set[str]:
-    """Copy the wanted tensors that are stored; the stored names that were used."""
+    """Copy the wanted tensors that are stored; the stored names that were used. `shared`: there one table is both
+    sides', stored as the decoder's."""
     used = set()
     for key in wanted:
-        name = next((name for name in _names_of(model, key) if name in stored), None)
+        names = list(_names_of(model, key))
+        if shared:
+            names += [name.replace("encoder.embed_tokens.", "decoder.embed_tokens.") for name in names]
+        name = next((name for name in names if name in stored), None)
         if name is None:
             continue
         tensor, place = stored[name].get_tensor(name), state[key]
@@ -287,15 +294,24 @@ def _vocabulary_of(tokenizer: Any) -> str:
     return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)
 
 
-def _check_config(folder: Path, model: PreTrainedModel, part: str, where: str) -> None:
+def _read_config(folder: Path, where: str) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{where}: {path} cannot be read ({error}). Give the folder of a model.") from error
+
+
+def _check_config(
+    theirs: Mapping[str, Any], model: PreTrainedModel, part: str, where: str, stored: Sequence[str]
+) -> bool:
+    """Refuse a config that gives the weights another meaning; whether one table is both sides' there."""
     ours = json.loads(model.config.to_json_string(use_diff=False))
     other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
-    for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS):
+    both_sides = any("decoder." in name for name in stored)
+    # Two tables here can begin as one; two there are not one here, unless neither is asked for.
+    same = bool(theirs.get(SHARED)) or not both_sides or other is not None
+    for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS - ({SHARED} if same else set())):
         if name.endswith("token_id") or (other and name.startswith(other)):
             continue
         if ours[name] != theirs[name]:
@@ -303,6 +319,7 @@ def _check_config(folder: Path, model: PreTrainedModel, part: str, where: str) -
                 f"{where}: {name} is {theirs[name]!r} there and {ours[name]!r} here: the weights would compute "
                 f"something else. Set model.settings.{name} to {theirs[name]!r}, or take another model."
             )
+    return bool(theirs.get(SHARED)) and both_sides
 
 
 def _size(shape: Sequence[int]) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from helpers.tiny_run import run, same_weights, write_recipe
-from helpers.training_helpers import tiny_model
+from helpers.training_helpers import tiny_config, tiny_model
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.data.tokenizer import Tokenizers, save_tokenizers, train_tokenizer
@@ -123,6 +123,44 @@ def test_a_note_says_which_side_reads_embeddings_of_others(folders, tokenizers, 
     assert len(account.notes) == len(expected)
     assert all(note.startswith(start) for note, start in zip(account.notes, expected))
     assert all(f"note: {note}" in account.table() for note in account.notes)
+
+
+@pytest.mark.parametrize("part", ["all", "encoder", "decoder", "embeddings"])
+def test_one_table_there_fills_two_here(folders, tokenizers, part):
+    """Two tables that begin alike compute what the one does."""
+    model = tiny_model(0, **SEPARATE)
+    account = initialise(model, {part: "a"}, folders, tokenizers)
+    theirs = tiny_model(1).state_dict()
+    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"):
+        taken = part in ("all", "embeddings") or part in name
+        assert torch.equal(model.state_dict()[name], theirs[name]) == taken
+        assert (name in account.loaded) == taken
+
+
+def test_two_tables_there_are_not_one_here(folders, tokenizers):
+    with pytest.raises(UserError, match="init_from: c: share_encoder_decoder_embeddings is False there and True here"):
+        initialise(tiny_model(0), {"all": "c"}, folders, tokenizers)
+    for part in ("encoder", "decoder"):  # a table of both sides is of neither
+        account = initialise(tiny_model(0), {part: "c"}, folders, tokenizers)
+        assert not any("embed_tokens" in name for name in account.loaded)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("fields", [{}, SEPARATE])
+def test_a_folder_of_an_encoder_alone(folders, tokenizers, shared, fields):
+    """It has one table, whatever its config says of a decoder's."""
+    torch.manual_seed(5)
+    config = tiny_config(share_encoder_decoder_embeddings=shared, decoder_vocab_size=40)
+    encoder = AutoModelForMaskedLM.from_config(config)
+    encoder.save_pretrained(folders / "e")
+    tokenizers.save(folders / "e")
+    for part in ("encoder", "all"):
+        model = tiny_model(0, **fields)
+        initialise(model, {part: "e"}, folders, tokenizers)
+        theirs = encoder.model.encoder.state_dict()
+        for name, tensor in model.model.encoder.state_dict().items():
+            taken = "embed_tokens" not in name or fields or part == "all"
+            assert torch.equal(tensor, theirs[name]) == bool(taken) or tensor.dim() == 1, name
 
 
 def test_what_is_refused(folders, tokenizers, tmp_path):
