@@ -46,6 +46,12 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
+def runs_ahead(tensor: Tensor) -> bool:
+    """Whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as an index)
+    is to wait for all that it was told before, and to leave it idle after."""
+    return tensor.device.type != "cpu"
+
+
 def is_plain(module: nn.Module) -> bool:
     """Whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
     return (
