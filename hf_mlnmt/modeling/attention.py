@@ -18,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .linear import runs_ahead
 
 
 def eager_attention(
@@ -42,6 +45,24 @@ def eager_attention(
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     weights = nn.functional.dropout(weights.to(value.dtype), p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
+    """The mask of an attention over positions up to one's own. None, where nothing is padding, tells the attention to
+    be causal by itself; a device that Python runs ahead of is not asked whether that is so.
+
+    Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
+    """
+    known = attention_mask is None or not runs_ahead(states)
+    return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
+
+
+def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
+    """The mask of an attention over all positions of `memory`, or of `states` themselves; None as in `causal_mask`."""
+    known = attention_mask is None or not runs_ahead(states)
+    return create_bidirectional_mask(
+        config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
+    )
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:

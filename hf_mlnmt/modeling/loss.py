@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .linear import matrix_of, runs_ahead
+from .linear import matrix_of, product_dtype, runs_ahead
 
 ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
 LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
@@ -43,10 +43,8 @@ def projected_cross_entropy(
     else:
         real, rows = labels != -100, ROWS
         states, labels = states[real], labels[real]
-    if torch.is_autocast_enabled(states.device.type):
-        dtype = torch.get_autocast_dtype(states.device.type)
-        states, weight = states.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    dtype = product_dtype(states)
+    states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
 
 
