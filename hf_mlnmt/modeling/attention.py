@@ -12,11 +12,12 @@ Departs: no bias in the four projections unless `attention_bias` (the parameter 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -76,6 +77,14 @@ def trains_mixed_on_cpu(states: Tensor) -> bool:
     return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
+def kernels_without_plans(device: torch.device) -> AbstractContextManager:
+    """Inside, attention on an NVIDIA GPU is by kernels that take any shape. Where there is a mask PyTorch prefers
+    cuDNN's on newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
 def widened(states: Tensor) -> Tensor:
     """float32 instead of half precision where `trains_mixed_on_cpu`; cheapest for all that a projection gives."""
     return states.float() if states.dtype.itemsize == 2 and trains_mixed_on_cpu(states) else states
@@ -112,7 +121,8 @@ class Attention(nn.Module):
         dropout = self.config.attention_dropout if self.training else 0.0
         query, key, value = widened(query), widened(key), widened(value)
         # Autocast would make them narrow again.
-        with torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext():
+        own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()
+        with own, kernels_without_plans(query.device):
             output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights
 
