@@ -206,13 +206,15 @@ class LSTM(nn.LSTM):
             states = states.to(self.weight_ih_l0.dtype)
             begin: Any = None if start is None else tuple(x.to(states.dtype).unsqueeze(0) for x in start)
             if packing is not None and runs_ahead(states):
-                outputs, *behind = self.closed(packing.align(states), packing.aligned, begin)
-                return packing.back(outputs), *behind
+                outputs, hidden, cell = self.closed(packing.align(states), packing.aligned, begin)
+                return packing.back(outputs), hidden, cell
             if packing is not None and self.can_close(states, packing, begin):
                 return self.closed(states, packing, begin)
+            ends: Any
             if packing is not None:
-                outputs, ends = super().forward(packing.pack(states), begin)
-                outputs = packing.unpack(outputs.data)
+                packed: Any = packing.pack(states)
+                packed, ends = super().forward(packed, begin)
+                outputs = packing.unpack(packed.data)
             else:
                 outputs, *ends = self.whole(states, begin, self._flat_weights)
         hidden, cell = (end.transpose(0, 1).flatten(1) for end in ends)
