@@ -48,7 +48,8 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
-KEPT = 8  # sizes of a model whose tensors and graphs are kept
+KEPT = 8  # sizes of a model whose tensors and graphs are kept, the latest ones
+KEPT_BYTES = 2**31  # of their tensors; what takes more is not kept
 
 
 class Size(NamedTuple):
@@ -78,6 +79,8 @@ def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
     """What these steps do not know, or None."""
     if type(decoder) not in (TransformerDecoder, LSTMDecoder):
         return f"the decoder {type(decoder).__name__}"
+    if decoder.model.training:
+        return "dropout"
     if not rules.lengths_alone:
         return "logits processors other than least lengths"
     if rules.max_length is None:
@@ -266,6 +269,12 @@ class FixedTransformer:
         put(tuple(self.source.outputs.values()), list(outputs.values()))
         put((self.source.real, self.source_mask.tensor), [real, mask])
 
+    def tensors(self) -> list[Tensor]:
+        """The large ones."""
+        source: list[Any] = self.cache.cross_attention_cache.layers
+        of_source = [tensor for layer in source for tensor in (layer.keys, layer.values)]
+        return [tensor for layer in self.layers for tensor in layer.tensors()] + of_source + [self.steps_mask]
+
     def reorder(self, parents: Tensor) -> None:
         """Beam i of sentence b goes on from its beam parents[b, i]."""
         self.steps_mask.copy_(gather_beams(self.steps_mask.squeeze(1), parents).unsqueeze(1))
@@ -324,6 +333,10 @@ class FixedLSTM:
         mask = state.keys.new_zeros(len(state.keys), 1, 1, state.keys.shape[2]) if state.mask is None else state.mask
         self.state = type(state)(*put(self.state, [state.rows, state.keys, state.values, mask]))
 
+    def tensors(self) -> list[Tensor]:
+        """As `FixedTransformer.tensors`."""
+        return list(self.state)
+
     def reorder(self, parents: Tensor) -> None:
         """As `FixedTransformer.reorder`."""
         self.state.rows.copy_(gather_beams(self.state.rows, parents))
@@ -344,8 +357,8 @@ class FixedLSTM:
 class Stage:
     """A search while it has one size: its tensors, and the step that is repeated."""
 
-    def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any):
-        self.size, self.normalized = size, decoder.normalized
+    def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any, key: Any):
+        self.size, self.key, self.normalized = size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
         self.beams = config.num_beams if config.num_beams > 1 else 0
         self.early = config.early_stopping
@@ -372,6 +385,11 @@ class Stage:
         self.forbids = [self.is_end.clone() for _ in self.least]
         self.graph: Any = None
         self.decoder, self.runs = decoder, 0
+
+    def bytes(self) -> int:
+        """Of the large tensors."""
+        tensors = self.state.tensors() + ([] if self.scores is None else [self.scores])
+        return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
     def limit(self, rules: Rules, config: Any) -> None:
         """What depends on the length, for each step: tables on the device."""
@@ -476,9 +494,10 @@ class Stage:
         """One step: the first one as it is, later ones by the graph, which is captured at the second."""
         body = self.beam_step if self.beams else self.greedy_step
         if self.graph is None and self.runs and self.running.is_cuda:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 body()
+            self.graph = graph
         if self.graph is not None:
             self.graph.replay()
         else:
@@ -511,20 +530,24 @@ _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
 
 
 def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
-    """A stage of this size, one that is kept with the model if there is one."""
-    kept = _STAGES.setdefault(decoder.model, OrderedDict())
+    """A stage of this size, for this search alone: one that was kept with the model, or a new one."""
     ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
     least = [tokens.flatten().tolist() for _, tokens in rules.least]
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
-    asked = config.num_beams, str(config.early_stopping), ends, least, pad, decoder.model.training, more
+    asked = config.num_beams, str(config.early_stopping), ends, least, pad, more
     key = size, repr(asked), _state_of_weights(decoder.model)
-    stage = kept.pop(key, None) or Stage(decoder, size, rules, config)
-    kept[key] = stage
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
+    stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None) or Stage(decoder, size, rules, config, key)
     stage.limit(rules, config)
     return stage
+
+
+def keep_stage(stage: Stage) -> None:
+    """Keep it for the next search of its size; the oldest ones go where there are too many."""
+    kept = _STAGES.setdefault(stage.decoder.model, OrderedDict())
+    kept[stage.key] = stage
+    while len(kept) > KEPT or sum(one.bytes() for one in list(kept.values())) > KEPT_BYTES:
+        kept.popitem(last=False)
 
 
 def _state_of_weights(model: Any) -> int:
@@ -597,17 +620,18 @@ def _run(
             arriving.clear()
             rows = (~stage.ended).nonzero()[:, 0]
             if not len(rows):
+                keep_stage(stage)
                 return lefts
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real), steps=steps)
             rows = torch.cat([rows, rows[:1].expand(size.sentences - real)])
             following = stage_of(decoder, size, rules, config)
-            if following is stage:
-                continue
             stage.move_to(following, rows, real)
+            keep_stage(stage)
             stage = following
     _keep(kept, stage, ids, first, done)
+    keep_stage(stage)
     return lefts + [wait() for wait in arriving]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._dynamo
 from helpers.contract import members_once
 from helpers.searching import assert_equal_loops, decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -112,6 +114,59 @@ def test_few_are_kept(monkeypatch, ahead):
     for length in range(1, 2 * fixed.KEPT):
         decode(model, **sources((1,) * length), max_new_tokens=2)
     assert len(fixed._STAGES[model]) == fixed.KEPT
+
+
+def test_what_is_large_is_not_kept(monkeypatch, ahead):
+    model = toy()
+    decode(model, **sources((3, 2)), max_new_tokens=2)
+    (stage,) = fixed._STAGES[model].values()
+    heads = [*stage.state.tensors(), stage.scores]
+    assert stage.bytes() == sum(tensor.nbytes for tensor in heads)
+    monkeypatch.setattr(fixed, "KEPT_BYTES", stage.bytes() - 1)
+    decode(model, **sources((3, 2)), max_new_tokens=2)
+    assert not fixed._STAGES[model]
+
+
+def test_threads(ahead):
+    """A stage serves one search at a time."""
+    model, ends = ending(), {"eos_token_id": ENDS, "num_beams": 2, "max_new_tokens": 30}
+    batches = [sources((5, 3, 8), seed=seed) for seed in range(12)]
+    expected = [model.generate(**batch, **ends).tolist() for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda batch: model.generate(**batch, **ends).tolist(), batches)) == expected
+    assert len(set(map(id, ahead[-12:]))) > 1
+
+
+TRACED = (
+    "transformer-post",
+    "full-dc-post",
+    "m-10-post",
+    "previous-context-full-pre",
+    "key-value-full-pre",
+    "rnn-post",
+)
+
+
+@pytest.mark.parametrize("one", [one for one in members_once() if str(one) in TRACED], ids=str)
+def test_a_step_is_one_graph(one, monkeypatch, ahead):
+    """Nothing in it depends on values: torch.compile traces it whole."""
+    model, options = one.model(), {**sources((5, 3), 22), "num_beams": 3, "max_new_tokens": 5}
+    expected = decode(model, **options).sequences.tolist()
+    run, traced = fixed.Stage.run, []
+
+    def by_graph(stage):
+        if not stage.runs:  # what is made at the first step is there later
+            return run(stage)
+        traced.append(stage)
+        stage.runs += 1
+        return torch.compile(stage.beam_step, fullgraph=True, backend="eager")()
+
+    monkeypatch.setattr(fixed.Stage, "run", by_graph)
+    fixed._STAGES.clear()
+    with torch._dynamo.config.patch(allow_rnn=True):  # it is called cell by cell here
+        assert decode(model, **options).sequences.tolist() == expected
+    assert len(traced) == 4
+    torch._dynamo.reset()
 
 
 class Calls(TorchDispatchMode):
