@@ -12,13 +12,17 @@ Departs: no bias in the four projections unless `attention_bias` (the parameter 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .linear import runs_ahead
 
 
 def eager_attention(
@@ -44,6 +48,24 @@ def eager_attention(
     return torch.matmul(weights, value).transpose(1, 2), weights
 
 
+def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
+    """The mask of an attention over positions up to one's own. None, where nothing is padding, tells the attention to
+    be causal by itself; a device that Python runs ahead of is not asked whether that is so.
+
+    Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
+    """
+    known = attention_mask is None or not runs_ahead(states)
+    return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
+
+
+def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
+    """The mask of an attention over all positions of `memory`, or of `states` themselves; None as in `causal_mask`."""
+    known = attention_mask is None or not runs_ahead(states)
+    return create_bidirectional_mask(
+        config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
+    )
+
+
 def split_heads(states: Tensor, heads: int) -> Tensor:
     """(batch, time, heads * d_h) -> (batch, heads, time, d_h), a view."""
     return states.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -53,6 +75,14 @@ def trains_mixed_on_cpu(states: Tensor) -> bool:
     """Whether gradients will flow under autocast on a CPU: PyTorch's attention there is ten times as slow backwards in
     bfloat16 as in float32."""
     return torch.is_grad_enabled() and states.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+def kernels_without_plans(device: torch.device) -> AbstractContextManager:
+    """Inside, attention on an NVIDIA GPU is by kernels that take any shape. Where there is a mask PyTorch prefers
+    cuDNN's on newer GPUs, and those plan every new shape of a batch for a third of a second and more."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def widened(states: Tensor) -> Tensor:
@@ -91,7 +121,8 @@ class Attention(nn.Module):
         dropout = self.config.attention_dropout if self.training else 0.0
         query, key, value = widened(query), widened(key), widened(value)
         # Autocast would make them narrow again.
-        with torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext():
+        own = torch.autocast("cpu", enabled=False) if trains_mixed_on_cpu(query) else nullcontext()
+        with own, kernels_without_plans(query.device):
             output, weights = interface(self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return output.reshape(*output.shape[:2], -1), weights
 

@@ -43,7 +43,14 @@ def in_own_precision(tensor: Tensor) -> AbstractContextManager:
 def product_dtype(tensor: Tensor) -> torch.dtype:
     """What products of the tensor are computed in: autocast's type on its device, or its own."""
     device = tensor.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else tensor.dtype
+
+
+def runs_ahead(tensor: Tensor) -> bool:
+    """Whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as an index)
+    is to wait for all that it was told before, and to leave it idle after."""
+    return tensor.device.type != "cpu"
 
 
 def is_plain(module: nn.Module) -> bool:

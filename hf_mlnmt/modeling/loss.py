@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .linear import matrix_of
+from .linear import matrix_of, product_dtype, runs_ahead
 
-ROWS = 256  # target positions projected at once: their logits stay in the processor's cache, whatever the batch
+ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
+LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
 
 
 def projected_cross_entropy(
@@ -37,13 +38,14 @@ def projected_cross_entropy(
     states, labels = states.flatten(0, -2), labels.flatten()
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
-    real = labels != -100
-    states, labels = states[real], labels[real]
-    if torch.is_autocast_enabled(states.device.type):
-        dtype = torch.get_autocast_dtype(states.device.type)
-        states, weight = states.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
+    if runs_ahead(states):  # to leave positions out it would wait: they count 0 instead
+        rows = max(1, LOGITS // (weight.shape[0] * torch.promote_types(states.dtype, torch.float32).itemsize))
+    else:
+        real, rows = labels != -100, ROWS
+        states, labels = states[real], labels[real]
+    dtype = product_dtype(states)
+    states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
 
 
 def head_cross_entropy(
@@ -85,21 +87,24 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Equation 1 with its gradients computed on the way forward, `ROWS` positions at a time."""
+    """Equation 1 with its gradients computed on the way forward, so many `rows` (positions) at a time."""
 
     @staticmethod
     def forward(
-        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
+        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, rows: int
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
         exact = torch.promote_types(states.dtype, torch.float32)
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        buffer = states.new_empty(min(ROWS, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
-        for start in range(0, states.shape[0], ROWS):
-            rows, target = states[start : start + ROWS], labels[start : start + ROWS].unsqueeze(1)
-            logits = torch.mm(rows, weight.t(), out=buffer[: rows.shape[0]]).to(exact)
+        every = not runs_ahead(states)  # no label is -100
+        counts = (labels != -100).unsqueeze(1)
+        buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
+        for start in range(0, states.shape[0], rows):
+            inside = slice(start, start + rows)
+            chunk, target, real = states[inside], labels[inside].clamp(min=0).unsqueeze(1), counts[inside]
+            logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)
@@ -107,25 +112,31 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             probabilities = torch.softmax(logits, 1, out=logits)
             # The largest probability is at least 1 / V, so its logarithm is safe where that of the target's is not.
             lse = largest - probabilities.amax(1, keepdim=True).log()
-            total += (lse - (1.0 - label_smoothing) * chosen).sum()
+            losses = lse - (1.0 - label_smoothing) * chosen
+            total += (losses if every else torch.where(real, losses, 0.0)).sum()
             if needs_gradient:
                 probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
+                if not every:
+                    probabilities.masked_fill_(~real, 0.0)
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
-                torch.mm(by_logits, weight, out=gradient[0][start : start + ROWS])
+                torch.mm(by_logits, weight, out=gradient[0][inside])
                 if weight.dtype == exact:
-                    gradient[1].addmm_(by_logits.t(), rows)
+                    gradient[1].addmm_(by_logits.t(), chunk)
                 else:  # products in half precision, their sum over the chunks not
-                    gradient[1].add_(by_logits.t() @ rows)
+                    gradient[1].add_(by_logits.t() @ chunk)
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
-            mean_weight, sum_states = weight.to(exact).mean(0), states.to(exact).sum(0)
+            mean_weight, read = weight.to(exact).mean(0), states.to(exact)
+            sum_states = (read if every else torch.where(counts, read, 0.0)).sum(0)
+            by_state = (label_smoothing * mean_weight).to(states.dtype)
             total -= label_smoothing * (mean_weight @ sum_states)
-            gradient[0].sub_((label_smoothing * mean_weight).to(states.dtype))
+            gradient[0].sub_(by_state if every else by_state * counts)
             gradient[1].sub_(label_smoothing / weight.shape[0] * sum_states)
             if bias is not None and by_bias is not None:
-                total -= label_smoothing * states.shape[0] * bias.to(exact).mean()
-                by_bias.sub_(label_smoothing * states.shape[0] / weight.shape[0])
+                items = states.shape[0] if every else counts.sum().to(exact)
+                total -= label_smoothing * items * bias.to(exact).mean()
+                by_bias.sub_(label_smoothing * items / weight.shape[0])
         if needs_gradient:
             ctx.save_for_backward(*gradient, by_bias)
         return total
@@ -135,4 +146,4 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         by_states, by_weight, by_bias = ctx.saved_tensors
         by_bias = None if by_bias is None else by_bias * gradient
-        return by_states * gradient.to(by_states.dtype), by_weight * gradient, by_bias, None, None
+        return by_states * gradient.to(by_states.dtype), by_weight * gradient, by_bias, None, None, None

@@ -7,7 +7,9 @@ Reference: Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005 for both
 
 A position that is not real (padding on either side, or a hole) does not exist for the recurrence, in either direction,
 and its output is 0. Real positions are packed, which PyTorch takes one by one; on a CPU, where oneDNN has a whole layer
-in one call, the gates are closed instead at padding (equation 4), if no sentence has a hole.
+in one call, the gates are closed instead at padding (equation 4), if no sentence has a hole. On other devices, which
+would have to be waited for to know how many positions are real, the real positions are moved to the front, and the
+gates are closed behind them.
 
 (4) W x_t - C (i), W x_t + C (f) at padding, C so large that sigmoid(i) = 0 and sigmoid(f) = 1: then c_t = c_{t-1}
 
@@ -31,7 +33,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 from transformers import initialization as init
 
-from .linear import in_own_precision
+from .linear import in_own_precision, runs_ahead
 
 Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
 
@@ -106,8 +108,9 @@ class Packing:
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """None where nothing is padding: there is nothing to pack. A graph (torch.export) is for any padding."""
-        if real is None or (not torch.compiler.is_exporting() and bool(real.all())):
+        """None where nothing is padding: there is nothing to pack. A graph (torch.export) is for any padding, and a
+        device that Python runs ahead of is not asked."""
+        if real is None or not (torch.compiler.is_exporting() or runs_ahead(real) or not bool(real.all())):
             return None
         return cls(real)
 
@@ -125,15 +128,32 @@ class Packing:
         return not bool((last - first + 1 == self.real.sum(1)).all())
 
     @cached_property
+    def places(self) -> Tensor:
+        """The positions of each sentence, (batch, time): the real ones first, each kind in its order."""
+        return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+
+    @cached_property
+    def aligned(self) -> Packing:
+        """The packing of sentences whose real positions were moved to the front."""
+        return Packing(self.real.gather(1, self.places))
+
+    def align(self, states: Tensor) -> Tensor:
+        """(batch, time, width) -> the same with the real positions in front."""
+        return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
+
+    def back(self, states: Tensor) -> Tensor:
+        """The inverse of `align`."""
+        return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
+
+    @cached_property
     def order(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The places of the real positions among all, how many sentences go on at each step of the recurrence, the
         sentences from the longest to the shortest, and the inverse of that."""
         lengths = self.real.sum(1)
         order = lengths.argsort(descending=True, stable=True)
-        places = self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)  # of the i-th real position
         longest = int(lengths.max())
         there = torch.arange(longest, device=self.real.device).unsqueeze(1) < lengths[order]  # (longest, batch)
-        index = (order * self.real.shape[1] + places[order, :longest].t())[there]
+        index = (order * self.real.shape[1] + self.places[order, :longest].t())[there]
         return index, there.sum(1).cpu(), order, order.argsort()
 
     def pack(self, states: Tensor) -> PackedSequence:
@@ -185,12 +205,30 @@ class LSTM(nn.LSTM):
         with in_own_precision(states):
             states = states.to(self.weight_ih_l0.dtype)
             begin: Any = None if start is None else tuple(x.to(states.dtype).unsqueeze(0) for x in start)
+            if packing is not None and runs_ahead(states):
+                outputs, hidden, cell = self.closed(packing.align(states), packing.aligned, begin)
+                return packing.back(outputs), hidden, cell
             if packing is not None and self.can_close(states, packing, begin):
                 return self.closed(states, packing, begin)
-            packed: Any = states if packing is None else packing.pack(states)
-            outputs, ends = super().forward(packed, begin)
+            ends: Any
+            if packing is not None:
+                packed: Any = packing.pack(states)
+                packed, ends = super().forward(packed, begin)
+                outputs = packing.unpack(packed.data)
+            else:
+                outputs, *ends = self.whole(states, begin, self._flat_weights)
         hidden, cell = (end.transpose(0, 1).flatten(1) for end in ends)
-        return outputs if packing is None else packing.unpack(outputs.data), hidden, cell
+        return outputs, hidden, cell
+
+    def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
+        width = self.hidden_size
+        nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
+        # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
+        training = self.training or (runs_ahead(states) and torch.is_grad_enabled())
+        return torch.lstm(
+            states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
+        )
 
     def can_close(self, states: Tensor, packing: Packing, begin: Any) -> bool:
         """Whether equation 4 will do: padding before the first word would hide a first state."""
@@ -211,12 +249,9 @@ class LSTM(nn.LSTM):
                 getattr(self, f"{kind}_{end}") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             weights += [torch.cat([matrix, switch], dim=1), *others]
-        nothing = states.new_zeros(len(ends), states.shape[0], self.hidden_size)
-        outputs, _, cells = torch.lstm(
-            inputs, begin or (nothing, nothing), weights, True, 1, 0.0, self.training, self.bidirectional, True
-        )
+        outputs, _, cells = self.whole(inputs, begin, weights)
         outputs = torch.where(packing.real.unsqueeze(-1), outputs, 0.0)
-        rows, (first, last) = torch.arange(states.shape[0]), packing.sides
+        rows, (first, last) = torch.arange(states.shape[0], device=states.device), packing.sides
         ahead, back = outputs[rows, last, : self.hidden_size], outputs[rows, first, self.hidden_size :]
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 

@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -41,7 +40,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention import CrossAttention, SelfAttention
+from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
@@ -82,10 +81,10 @@ class Encoder(Stack):
         """
         hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), position_ids=position_ids)
         if is_causal:
-            mask = create_causal_mask(self.config, hidden_states, attention_mask, None)
+            mask = causal_mask(self.config, hidden_states, attention_mask)
             kwargs["is_causal"] = True  # to the attentions, which have no mask where nothing is padding
         else:
-            mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+            mask = source_mask(self.config, hidden_states, attention_mask)
         states = [hidden_states]
         for layer in self.layers:
             states.append(layer(states[-1], mask, **kwargs))
@@ -158,16 +157,14 @@ class Decoder(Stack):
         extras = {**(extras or {}), **self.extend(embeds, past, decoder_position_ids, attention_mask, encoder_features)}
         hidden_states = self.embed(embeds, past, decoder_position_ids)
         self_cache = getattr(cache, "self_attention_cache", cache)
-        mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
-        source_mask = None
+        mask = causal_mask(self.config, hidden_states, attention_mask, self_cache)
+        over_source = None
         if encoder_hidden_states is not None:
-            source_mask = create_bidirectional_mask(
-                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
-            )
+            over_source = source_mask(self.config, hidden_states, encoder_attention_mask, encoder_hidden_states)
         kwargs |= {"names": tuple(extras), "cache": cache}
         for layer in self.layers:
             # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
-            hidden_states = layer(hidden_states, encoder_hidden_states, mask, source_mask, *extras.values(), **kwargs)
+            hidden_states = layer(hidden_states, encoder_hidden_states, mask, over_source, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states),
             **{CACHE: cache},  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ What makes it fast:
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding;
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
-- tokens and parents are kept, not sequences; the sequences are read off at the end.
+- tokens and parents are kept, not sequences; the sequences are read off at the end;
+- on a GPU a step has one of a few sizes, reads nothing, and is captured as a graph (fixed.py).
 """
 
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.utils import ModelOutput, logging
 
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
+from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
+from hf_mlnmt.search import fixed
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
@@ -53,7 +56,10 @@ def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, con
     width = max(config.num_beams, config.num_return_sequences)
     decoder = find_decoder(model)(model, arguments)
     source = Source.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
-    batch, rules = SearchBatch(decoder, source, width), Rules(logits_processor, criteria)
+    rules = Rules(logits_processor, criteria)
+    if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
+        return fixed.search(decoder, source, input_ids, rules, config)
+    batch = SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too
     return (beam_search if config.num_beams > 1 else sample)(batch, input_ids, rules, config)
 

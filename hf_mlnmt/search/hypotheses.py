@@ -168,20 +168,13 @@ class FinishedHypotheses:
 
     def add(self, ids: Tensor, scores: Tensor, tokens: Tensor, parents: Tensor, over: Tensor, length: int) -> None:
         """Take those of the best `beams` candidates that are over; call it before `step`."""
-        over = over[:, : self.beams]
-        if not over.any():
+        if not over[:, : self.beams].any():
             return
         divisor = (length - self.prompt.shape[1]) ** self.config.length_penalty
-        shut = ~self.open[ids]
-        if self.config.early_stopping is True:
-            shut |= self.filled[ids].all(dim=1)
-        allowed = over & ~shut.unsqueeze(-1)
-        new = torch.where(allowed, scores[:, : self.beams] / divisor, -torch.inf)
-        self.scores[ids], best = torch.cat([self.scores[ids], new], dim=1).topk(self.beams)
-        self.filled[ids] = torch.cat([self.filled[ids], allowed], dim=1).gather(1, best)
-        step = torch.full_like(tokens, len(self.steps))
-        last = torch.stack([step, tokens, parents], dim=-1)[:, : self.beams]
-        self.last[ids] = torch.take_along_dim(torch.cat([self.last[ids], last], dim=1), best.unsqueeze(-1), dim=1)
+        kept = self.scores[ids], self.filled[ids], self.last[ids]
+        step, early = torch.full_like(tokens[:1, :1], len(self.steps)), self.config.early_stopping
+        new = take_finished(kept, self.open[ids], early, scores, tokens, parents, over, divisor, step)
+        self.scores[ids], self.filled[ids], self.last[ids] = new
 
     def step(self, ids: Tensor, tokens: Tensor, parents: Tensor) -> None:
         """Remember the beams that go on: (sentences, beams) each."""
@@ -192,12 +185,9 @@ class FinishedHypotheses:
         config, prompt = self.config, self.prompt.shape[1]
         hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
         longest = config.max_length - prompt if hopeful else length - prompt
-        possible = running[:, :1] / longest**config.length_penalty
-        scores, filled = self.scores[ids], self.filled[ids]
-        worst = torch.where(filled, scores.amin(dim=1, keepdim=True), -torch.inf)
-        self.open[ids] &= (possible > worst).any(dim=1)
-        ended = ~self.open[ids]
-        return ended | filled.all(dim=1) if config.early_stopping is True else ended
+        kept = self.scores[ids], self.filled[ids], self.open[ids]
+        self.open[ids], ended = end_of_sentences(*kept, config.early_stopping, running, longest**config.length_penalty)
+        return ended
 
     def result(self) -> Any:
         """The best num_return_sequences of each sentence, as generate() returns them."""
@@ -228,6 +218,52 @@ class FinishedHypotheses:
             sequences_scores=self.scores[:, :wanted].flatten(),  # type: ignore[arg-type]
             beam_indices=origins.flatten(0, 1).int(),  # type: ignore[arg-type]
         )
+
+
+def take_finished(
+    kept: tuple[Tensor, Tensor, Tensor],
+    open_: Tensor,
+    early: Any,
+    scores: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    over: Tensor,
+    divisor: float | Tensor,
+    step: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The finished hypotheses with those of the best candidates that are over: `kept`, as it is then.
+
+    Args:
+        kept: scores and whether there is one (sentences, beams); step, token and beam (sentences, beams, 3).
+        open_: sentences to which something can be added (sentences,). early: early_stopping.
+        scores, tokens, parents, over: of the candidates (sentences, candidates), the best first.
+        divisor: length^penalty. step: the number of this one (1, 1).
+    """
+    before, filled, last = kept
+    beams = before.shape[1]
+    shut = ~open_
+    if early is True:
+        shut = shut | filled.all(dim=1)
+    allowed = over[:, :beams] & ~shut.unsqueeze(-1)
+    new = torch.where(allowed, scores[:, :beams] / divisor, -torch.inf)
+    best_scores, best = torch.cat([before, new], dim=1).topk(beams)
+    filled = torch.cat([filled, allowed], dim=1).gather(1, best)
+    newest = torch.stack([step.expand_as(tokens), tokens, parents], dim=-1)[:, :beams]
+    last = torch.take_along_dim(torch.cat([last, newest], dim=1), best.unsqueeze(-1), dim=1)
+    return best_scores, filled, last
+
+
+def end_of_sentences(
+    scores: Tensor, filled: Tensor, open_: Tensor, early: Any, running: Tensor, divisor: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Which sentences something can be added to, and which have ended as early_stopping (`early`) says: (sentences,).
+
+    `running` (sentences, beams) are the sums of the open beams; by `divisor` the best of them could still be divided.
+    """
+    possible = running[:, :1] / divisor
+    worst = torch.where(filled, scores.amin(dim=1, keepdim=True), -torch.inf)
+    open_ = open_ & (possible > worst).any(dim=1)
+    return open_, ~open_ | filled.all(dim=1) if early is True else ~open_
 
 
 def is_possible(sums: Tensor) -> Tensor:

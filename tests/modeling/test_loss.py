@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.contract import assert_same
 from reference.transformer import loss as reference_loss
+from torch import nn
 
 from hf_mlnmt.modeling import loss as module
 from hf_mlnmt.modeling.loss import cross_entropy, projected_cross_entropy
@@ -38,6 +39,30 @@ def test_all_three_agree(monkeypatch, chunk, smoothing):
     loops = results(lambda: reference_loss(states @ weight.t(), labels.tolist(), smoothing), states, weight, 3.0)
     assert_same(fused, plain)
     assert_same(plain, loops)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("positions", [1, 3, 100])
+@pytest.mark.parametrize("biased", [False, True])
+def test_of_a_device_that_is_not_waited_for(monkeypatch, biased, positions, smoothing):
+    """All positions are projected, as many at a time as their logits may take bytes; those without a label count 0."""
+    states, weight, labels = example()
+    bias = torch.linspace(-1, 1, 11, dtype=torch.float64).requires_grad_() if biased else None
+    monkeypatch.setattr(module, "runs_ahead", lambda states: True)
+    monkeypatch.setattr(module, "LOGITS", positions * 11 * 8)
+    sizes, product = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *given, out: sizes.append(len(out)) or product(*given, out=out))
+    fused = results(lambda: projected_cross_entropy(states, weight, labels, smoothing, bias), states, weight, 3.0)
+    by_bias = bias.grad.clone() if biased else None
+    monkeypatch.undo()
+    assert max(sizes) == min(positions, 14)
+    if biased:
+        bias.grad = None
+    logits = lambda: nn.functional.linear(states, weight, bias)  # noqa: E731
+    plain = results(lambda: cross_entropy(logits(), labels, smoothing), states, weight, 3.0)
+    assert_same(fused, plain)
+    if biased:
+        assert_same(by_bias, bias.grad)
 
 
 @pytest.mark.parametrize("rows", [383, 384, 385, 1])

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from helpers.ahead import run_ahead
 from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
 from huggingface_hub.errors import StrictDataclassError
 from reference import rnn as reference
@@ -202,6 +203,26 @@ def test_closed_gates_equal_packing(start, monkeypatch):
         given = torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()])
         found.append((outputs, given))
     assert_same(found[0], found[1])
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_on_a_device_that_is_not_asked_real_positions_move_to_the_front(start, monkeypatch):
+    """Padding on the sides and holes: as PyTorch finds it in packed sentences, gradients too."""
+    torch.manual_seed(0)
+    lstm = LSTM(6, 8, bidirectional=not start).double().eval()
+    rows = [[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]]
+    packing = Packing(torch.tensor(rows).bool())
+    states = torch.randn(5, 5, 6, dtype=torch.float64, requires_grad=True)
+    before = (torch.randn(2, 5, 8, dtype=torch.float64).unbind()) if start else None
+    both = []
+    for ahead in (False, True):
+        if ahead:
+            run_ahead(monkeypatch)
+            monkeypatch.setattr(Packing, "order", None)  # to know it is to wait
+        outputs = lstm(states, packing, before)
+        given = torch.autograd.grad(sum((x * x).sum() for x in outputs), [states, *lstm.parameters()])
+        both.append((outputs, given))
+    assert_same(both[1], both[0])
 
 
 def test_where_gates_are_not_closed():

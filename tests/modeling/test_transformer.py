@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from reference import transformer as reference
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
+from hf_mlnmt.modeling.attention import kernels_without_plans
 
 VARIANTS = {
     "post": {},
@@ -231,3 +232,15 @@ def test_first_weights():
     for name, parameter in small.named_parameters():
         if parameter.dim() > 1:
             assert float(parameter.detach().std()) == pytest.approx(0.02, rel=0.05), name
+
+
+def test_attention_on_a_gpu_is_by_kernels_that_plan_no_shape():
+    """Which are asked for is known without a GPU; a CPU is left alone."""
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    with kernels_without_plans(torch.device("cuda")):
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
+    with kernels_without_plans(torch.device("cpu")):
+        assert torch.backends.cuda.cudnn_sdp_enabled() == allowed

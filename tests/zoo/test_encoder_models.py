@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.ahead import run_ahead, step_without_values
 from helpers.causal_contract import TextBatch
 from helpers.contract import Batch, Member, assert_same, gradients, members, redraw
 from safetensors.torch import load_file
@@ -80,6 +81,17 @@ def test_loss_and_gradients(one, head):
     assert_same(gradients(model), full)
     without = {name for name, parameter in model.named_parameters() if name not in full}
     assert not [name for name in without if "layers" in name or "projection" in name or "embed" in name]
+
+
+@ONES
+@pytest.mark.parametrize("head", HEADS)
+def test_nothing_of_a_step_is_read_from_the_device(one, head, monkeypatch):
+    model, inputs = model_of(one, head), BATCH.encoder_inputs
+    expected = model(**inputs).logits
+    with monkeypatch.context() as patched:
+        run_ahead(patched)
+        assert_same(model(**inputs).logits, expected)
+    step_without_values(model, **inputs, labels=BATCH.source)
 
 
 @ONES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.ahead import run_ahead, step_without_values
 from helpers.contract import IDLE, RECURRENT, Member, assert_same, gradients, members, redraw
 from torch._dynamo import reset as forget_compiled
 
@@ -54,6 +55,26 @@ def test_loss_only_equals_full(model, batch):
     assert lean.logits is None
     assert_same(lean.loss, full.loss)
     assert_same(gradients(model), expected)
+
+
+def test_nothing_of_a_step_is_read_from_the_device(model, batch):
+    step_without_values(model, **batch.training)
+
+
+def test_on_a_device_that_is_not_asked_loss_and_gradients_are_the_same(model, batch, monkeypatch):
+    """Whether anything is padding, and where: in training and in evaluation mode, to which nothing differs here."""
+    for mask in (batch.source_mask, batch.source_mask.flip(1), torch.ones_like(batch.source_mask), None):
+        training = {**batch.training, "attention_mask": mask, "smoothing": 0.1, "loss_only": True}
+        losses, found = [], []
+        for ahead in (False, True):
+            if ahead:
+                run_ahead(monkeypatch)
+            losses.append(model(**training).loss)
+            losses[-1].backward()
+            found.append(gradients(model))
+        monkeypatch.undo()
+        assert_same(losses[1], losses[0])
+        assert_same(found[1], found[0])
 
 
 @pytest.mark.parametrize("loss_only", [True, False])
