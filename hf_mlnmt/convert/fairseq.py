@@ -55,9 +55,9 @@ def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """Each line is a token and its count; four special tokens come first."""
+    """Each line, which ends at \\n and nowhere else, is a token and its count; four special tokens come first."""
     tokens = list(SPECIAL)
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_bytes().decode().removesuffix("\n").split("\n"), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.lstrip("-").isdigit():
             raise UserError(f"{file}, line {number}: a token and its count are expected, not {line!r}.")

@@ -6,10 +6,14 @@ subwords by somebody else before.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from hf_mlnmt.convert.checkpoint import read_yaml
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -100,11 +104,52 @@ def _pieces(path: Path) -> dict[str, int]:
     return {model.id_to_piece(index): index for index in range(len(model))}
 
 
+# A line of a vocabulary as Marian writes it, YAML whose scalars are text: on, 010 and ~ are tokens like others.
+_ENTRY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^ \t"'].*?) *: *(\d+) *\r?""", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_SHORT = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b"}
+_SHORT |= {"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
+
+
 def _listed(path: Path) -> dict[str, int]:
-    content = read_yaml(path)  # a .json file is YAML too
-    if not isinstance(content, dict) or sorted(content.values(), key=str) != sorted(range(len(content)), key=str):
+    """The tokens of a .yml or .json file, whose lines end at \\n and nowhere else."""
+    try:
+        entries = _entries(path.read_bytes().decode("utf-8-sig"))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if repeated := [token for token, count in Counter(token for token, _ in entries).items() if count > 1]:
+        raise UserError(f"{path}: the token {repeated[0]!r} stands there twice.")
+    if sorted((number for _, number in entries), key=str) != sorted(range(len(entries)), key=str):
         raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
-    return {str(token): index for token, index in content.items()}
+    return dict(entries)
+
+
+def _entries(text: str) -> list[tuple[str, Any]]:
+    """Tokens and numbers, line by line; a file of another form as JSON, or as YAML without types."""
+    lines = [line for line in text.split("\n") if line.strip(" \t\r") not in ("", "---")]
+    matches = [_ENTRY.fullmatch(line) for line in lines]
+    if all(matches):
+        return [(_scalar(entry[1]), int(entry[2])) for entry in matches if entry]
+    try:
+        return list(json.loads(text, object_pairs_hook=list))
+    except ValueError:
+        content = yaml.load(text, yaml.BaseLoader)  # every scalar is text
+    pairs = content.items() if isinstance(content, dict) else ()
+    return [(token, int(number) if str(number).isdecimal() else number) for token, number in pairs]
+
+
+def _scalar(text: str) -> str:
+    """A scalar of YAML in one line as text."""
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    if text[0] != '"':
+        return text
+
+    def meant(match: re.Match) -> str:
+        number = match[1] or match[2] or match[3]
+        return chr(int(number, 16)) if number else _SHORT.get(match[4], match[4])
+
+    return _ESCAPE.sub(meant, text[1:-1])
 
 
 def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:

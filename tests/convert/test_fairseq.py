@@ -11,6 +11,7 @@ from helpers.originals import SIZES, varied
 from transformers import BartConfig, BartForConditionalGeneration, M2M100Config, M2M100ForConditionalGeneration
 
 from hf_mlnmt import UserError, import_model
+from hf_mlnmt.convert.fairseq import _read
 from hf_mlnmt.generation import TranslationPipeline
 
 TOKENS = [f"w{n}" for n in range(40)]
@@ -153,6 +154,12 @@ def test_what_is_not_whole_is_refused(checkpoint, change, message, tmp_path, cap
 def test_settings_that_the_baseline_lacks(checkpoint, changes, message):
     with pytest.raises(UserError, match=message):
         import_model(checkpoint(**changes))
+
+
+def test_a_dictionary_ends_lines_at_line_feeds(tmp_path):
+    tokens = ["a\x85b", "\u2028", "\x0b", "\x1c", "a\rb", "\x0c", "\u2029"]
+    (tmp_path / "dict.txt").write_bytes("".join(f"{token} {n}\n" for n, token in enumerate(tokens)).encode())
+    assert list(_read(tmp_path / "dict.txt"))[4:] == tokens
 
 
 def test_dictionaries(checkpoint):

@@ -13,6 +13,7 @@ from helpers.marian_files import SETTINGS, arrays_of, write
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError, import_model
+from hf_mlnmt.convert.vocabularies import _listed
 from hf_mlnmt.generation import TranslationPipeline
 
 PRE = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
@@ -159,6 +160,70 @@ def test_vocab_yml_with_source_and_target_spm(folder, tmp_path):
     expected = [len(model) - 1 - index for index in [*model.encode(SENTENCES[0]), 2]]
     assert imported.tokenizers.encode_source(SENTENCES[:1])[0].tolist() == expected
     assert imported.model.config.eos_token_id == len(model) - 3
+
+
+TOKENS = ["on", "no", "null", "~", "010", "true", "<<", "1e3", "0x1f", "2020-01-01", "1:30", "a:b", "ab#c", "=", "!"]
+TOKENS += [
+    "a\x85b",
+    "a\u2028b",
+    "a\x0bb",
+    "a\x1cb",
+    "\u2029",
+    "\xa0",
+    "\ufeffa",
+    "'",
+    '"',
+    "\\",
+    "''",
+    "-",
+    "? ",
+    "[",
+    "&a",
+    "%",
+]
+SPECIALS = ["</s>", "<unk>"]
+
+
+def written_by_marian(token: str) -> str:
+    """As yaml-cpp writes a key: quoted where a sign of YAML or a control character demands it, and never for a type."""
+    if all(ord(sign) >= 32 for sign in token) and token[0] not in "'\"\\-?[&%!=":
+        return token
+    signs = {'"': '\\"', "\\": "\\\\"}
+    return '"' + "".join(signs.get(x, x if ord(x) >= 32 else f"\\x{ord(x):02x}") for x in token) + '"'
+
+
+@pytest.mark.parametrize("form", ["marian", "single", "json", "flow"])
+def test_every_token_of_a_vocabulary_is_text(tmp_path, form):
+    ids = {token: number for number, token in enumerate([*SPECIALS, *TOKENS])}
+    file = tmp_path / "v.yml"
+    if form == "marian":
+        text = "".join(f"{written_by_marian(token)}: {number}\n" for token, number in ids.items())
+    elif form == "single":
+        text = "---\n" + "".join(
+            "'{}': {}\r\n".format(token.replace("'", "''"), number) for token, number in ids.items()
+        )
+    elif form == "json":
+        text = json.dumps(ids)
+    else:
+        text = "{" + ", ".join(f"{json.dumps(token)}: {number}" for token, number in ids.items()) + ", }"
+    file.write_bytes(text.encode())
+    assert _listed(file) == ids
+
+
+def test_vocabularies_that_are_none(tmp_path):
+    file = tmp_path / "v.yml"
+    for text, message in [
+        (b"a: 0\na: 1\n", "the token 'a' stands there twice"),
+        (b"a: 0\nb: 2\n", "a mapping of tokens to the numbers"),
+        (b"- a\n- b\n", "a mapping of tokens to the numbers"),
+        (b"a: !!python/object:os.system x\n", "a mapping of tokens to the numbers"),
+        (b"a: [b\n", "cannot be read"),
+        (b"\xff: 0\n", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+    ]:
+        file.write_bytes(text)
+        with pytest.raises(UserError, match=message):
+            _listed(file)
 
 
 def resaved(folder, change):
