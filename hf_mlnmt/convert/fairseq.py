@@ -93,8 +93,16 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     """From a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
     settings = _settings(path, content)
     tensors = {name: value.float() for name, value in content["model"].items() if isinstance(value, Tensor)}
-    dictionaries = read_dictionaries(path, settings)
-    config = _config(path, settings, [len(each.ids) for each in dictionaries])
+    dictionaries, more = read_dictionaries(path, settings), []
+    sizes = [len(each.ids) for each in dictionaries]
+    if settings.get("share_all_embeddings") and dictionaries[0].ids != dictionaries[1].ids:
+        raise UserError(f"{path}: its sides share their embeddings, but their dictionaries beside it differ.")
+    for place, side in enumerate(("encoder", "decoder")):
+        table = tensors.get(f"{side}.embed_tokens.weight")
+        if table is not None and len(table) > sizes[place]:
+            more.append(f"{side}.embed_tokens.weight has {len(table)} rows, its dictionary {sizes[place]} tokens")
+            sizes[place] = len(table)
+    config = _config(path, settings, sizes)
     account = Account(str(path), tensors)
     account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER))
     for side in ("encoder", "decoder"):
@@ -106,7 +114,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
             account.state[ours] = account.state[ours][PAD + 1 :]  # without the rows of padding and before it
     _embeddings(account, config)
     tokenizers, notes = tokenizers_of(path, dictionaries)
-    return Source("fairseq", config, account, tokenizers, generation_config(config, num_beams=5), notes=notes)
+    return Source("fairseq", config, account, tokenizers, generation_config(config, num_beams=5), notes=notes + more)
 
 
 def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:

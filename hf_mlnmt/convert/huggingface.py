@@ -13,6 +13,7 @@ positions without its padding: with padding on the right, as their tokenizers pu
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ _LACKS = {
     "pegasus": "positions of its own",
     "seamless_m4t": "speech",
 }
+# What earlier versions of Transformers saved too: a layout's version, and sines that are computed anew.
+_LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(weights|_float_tensor))$")
 _SAME = (
     "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
@@ -58,7 +61,8 @@ _SAME = (
 
 def read(name: str, options: dict[str, Any]) -> Source:
     """A folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
-    model = load(name, **options)
+    left_over: list[str] = []
+    model = load(name, left_over, **options)
     config = config_of(name, model)
     stored = getattr(model.config, "dtype", None)  # what the checkpoint says that it is kept in
     return Source(
@@ -69,13 +73,15 @@ def read(name: str, options: dict[str, Any]) -> Source:
         model.generation_config,
         original=model,
         dtype=str(stored or torch.float32).removeprefix("torch."),
+        notes=[f"left out, as nothing reads it: {listed(left_over)}"] if left_over else [],
     )
 
 
-def load(name: str, **options: Any) -> Any:
+def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
     """The model as Transformers loads it, every weight from the checkpoint.
 
     Args:
+        left_over: gets the names of tensors that earlier versions of Transformers saved, and nothing reads.
         options: of from_pretrained (revision, token, cache_dir).
 
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
@@ -104,6 +110,11 @@ def load(name: str, **options: Any) -> Any:
         raise UserError(
             f"{name}: its weights cannot be loaded (a pickle that holds anything but weights is refused): {error}"
         ) from error
+    unexpected = set(map(str, info.get("unexpected_keys") or ()))
+    known = {name for name in unexpected if _LEFT_OVER.search(name)}
+    info["unexpected_keys"] = unexpected - known
+    if left_over is not None:
+        left_over += sorted(known)
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
         if names := sorted(map(str, info.get(key) or ())):
             raise UserError(

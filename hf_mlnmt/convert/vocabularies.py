@@ -119,7 +119,7 @@ def _listed(path: Path) -> dict[str, int]:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if repeated := [token for token, count in Counter(token for token, _ in entries).items() if count > 1]:
         raise UserError(f"{path}: the token {repeated[0]!r} stands there twice.")
-    if sorted((number for _, number in entries), key=str) != sorted(range(len(entries)), key=str):
+    if not entries or sorted((number for _, number in entries), key=str) != sorted(range(len(entries)), key=str):
         raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
     return dict(entries)
 

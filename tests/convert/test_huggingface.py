@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -124,6 +125,26 @@ def test_the_record_accounts_for_every_tensor(original, imported):
     assert record["format"] == "marian"
     assert record["largest_difference_of_logits"] < 1e-5
     assert str(original("marian")) not in json.dumps(record)
+
+
+def test_what_earlier_versions_saved_too_is_left_out_and_said(original, tmp_path):
+    """The layout's version, and tables of sines."""
+    folder = tmp_path / "old"
+    shutil.copytree(original("nllb"), folder)
+    weights = load_file(folder / "model.safetensors")
+    for side in ("encoder", "decoder"):
+        weights |= {
+            f"model.{side}.version": torch.tensor([3.0]),
+            f"model.{side}.embed_positions.weights": torch.ones(9, 8),
+        }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    old, new = (import_model(name) for name in (folder, original("nllb")))
+    assert all(torch.equal(x, y) for x, y in zip(old.model.parameters(), new.model.parameters(), strict=True))
+    assert "left out, as nothing reads it: model.decoder.embed_positions.weights" in str(old.record)
+    weights["model.decoder.other"] = torch.ones(1)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="has tensors: model.decoder.other"):
+        import_model(folder)
 
 
 def test_in_memory_and_again_into_the_same_folder(original, tmp_path):
