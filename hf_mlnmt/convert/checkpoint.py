@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import pickletools
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,6 +282,20 @@ class Account:
         return self.tensors[name]
 
 
+def weights_of(source: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors in float32. Raises: UserError for one of whole numbers (a rounded model), NaN or infinity."""
+    weights = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            raise UserError(
+                f"{source}: {name} is {str(tensor.dtype).removeprefix('torch.')}: import the model in float32, not a "
+                "rounded one."
+            )
+        if not tensor.isfinite().all():
+            raise UserError(f"{source}: {name} holds numbers that are none (NaN or infinity). Was its training whole?")
+    return {name: tensor.float() for name, tensor in weights.items()}
+
+
 def listed(names: list[str], most: int = 5) -> str:
     """The first names, and how many more there are, for a message."""
     rest = len(names) - most
@@ -298,22 +314,43 @@ def load(path: Path) -> dict[str, Any]:
     Raises: UserError for a file that is none, and for a pickle that asks for anything else.
     """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the message below says more
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path}: {_reason(error)}") from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, pickle.UnpicklingError) as error:
+        raise UserError(f"{path}: {_reason(path, error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
     return content
 
 
-def _reason(error: Exception) -> str:
+def _reason(path: Path, error: Exception) -> str:
     """What is wrong with a file that cannot be loaded, without torch's advice, which would be to trust the file."""
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if asked is None:
+    code = asked[1] if asked else _code_in(path, error)
+    if code is None:
         return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0]})."
-    more = f" {_OLD_VOCABULARY}" if asked[1].startswith(("torchtext", "onmt")) else ""
+    more = f" {_OLD_VOCABULARY}" if code.startswith(("torchtext", "onmt")) else ""
     return (
-        "holds more than weights and plain settings, and what else a pickle holds is never run: it asks for "
-        f"{asked[1]}.{more}"
+        f"holds more than weights and plain settings: it asks for {code}. Code in a checkpoint is never run. If you "
+        f"trust whoever made it, save its weights alone where its toolkit is installed, and import those.{more}"
     )
+
+
+def _code_in(path: Path, error: Exception) -> str | None:
+    """What a file would run that PyTorch did not name, or None."""
+    if "TorchScript" in str(error):
+        return "a program of TorchScript"
+    texts: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for operation, argument, _ in pickletools.genops(file):
+                if operation.name in ("GLOBAL", "INST"):
+                    return str(argument).replace(" ", ".")
+                if operation.name == "STACK_GLOBAL":
+                    return ".".join(texts[-2:])
+                if isinstance(argument, str):
+                    texts.append(argument)
+    except Exception:  # no pickle: pickletools raises whatever comes
+        pass
+    return None

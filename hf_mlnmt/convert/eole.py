@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines, refuse_others
+from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines, refuse_others, weights_of
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -84,9 +83,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
             tensors |= load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    if odd := [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
-        raise UserError(f"{folder}: {odd[0]} is {tensors[odd[0]].dtype}: import the model before it is rounded.")
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    return weights_of(str(folder), tensors)
 
 
 def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:

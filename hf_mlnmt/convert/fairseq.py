@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
@@ -24,6 +22,7 @@ from hf_mlnmt.convert.checkpoint import (
     generation_config,
     refuse_others,
     stacks,
+    weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Side, Special, words_tokenizer
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
@@ -92,7 +91,9 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 def read(path: Path, content: Mapping[str, Any]) -> Source:
     """From a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
     settings = _settings(path, content)
-    tensors = {name: value.float() for name, value in content["model"].items() if isinstance(value, Tensor)}
+    if not isinstance(content["model"], Mapping):
+        raise UserError(f"{path}: model: a mapping of names to tensors is expected, not {content['model']!r:.60}.")
+    tensors = weights_of(str(path), content["model"])
     dictionaries, more = read_dictionaries(path, settings), []
     sizes = [len(each.ids) for each in dictionaries]
     if settings.get("share_all_embeddings") and dictionaries[0].ids != dictionaries[1].ids:

@@ -121,6 +121,8 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
                 f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
                 "nothing was imported."
             )
+    if odd := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None):
+        raise UserError(f"{name}: {odd} holds numbers that are none (NaN or infinity). Was its training whole?")
     return model.eval()
 
 

@@ -33,6 +33,7 @@ from hf_mlnmt.convert.checkpoint import (
     read_yaml,
     refuse_others,
     stacks,
+    weights_of,
 )
 from hf_mlnmt.convert.vocabularies import EOS, PAD, UNK, Side, Special, words_tokenizer
 from hf_mlnmt.convert.vocabularies import tokenizers_of as with_sentencepiece
@@ -149,7 +150,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
     """
     settings = _settings(path)
-    tensors = {name: value.float() for name, value in content["model_state"].items() if isinstance(value, Tensor)}
+    tensors = weights_of(str(path), content["model_state"])
     special = special_tokens(path, settings)
     vocabularies = read_vocabularies(path, settings, special)
     config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)

@@ -21,7 +21,15 @@ import torch
 import yaml
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import Account, Move, Source, baseline_config, generation_config, refuse_others
+from hf_mlnmt.convert.checkpoint import (
+    Account,
+    Move,
+    Source,
+    baseline_config,
+    generation_config,
+    refuse_others,
+    weights_of,
+)
 from hf_mlnmt.convert.vocabularies import EOS, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.modeling import TransformerConfig
@@ -102,7 +110,7 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"{file}: {SETTINGS} is no mapping of settings.")
     if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
         raise UserError(f"{file}: {odd[0]} is {arrays[odd[0]].dtype}: import the model in float32, not a rounded one.")
-    return {name: torch.from_numpy(array).float() for name, array in arrays.items()}, settings
+    return weights_of(str(file), {name: torch.from_numpy(array) for name, array in arrays.items()}), settings
 
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:

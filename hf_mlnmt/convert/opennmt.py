@@ -28,6 +28,7 @@ from hf_mlnmt.convert.checkpoint import (
     leave_out_sines,
     modules,
     refuse_others,
+    weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, words_tokenizer
 from hf_mlnmt.data.tokenizer import Tokenizers
@@ -98,7 +99,7 @@ def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
             tensors = load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
-    return {name: value.float() for name, value in tensors.items() if isinstance(value, Tensor)}
+    return weights_of(str(path), tensors)
 
 
 def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
@@ -193,7 +194,7 @@ def place(source: Source, embeddings: Sequence[str], parts: Sequence[Parts], sta
     if encoder not in account.tensors or decoder not in account.tensors:  # shared ones are saved once by some
         shared = encoder if encoder in account.tensors else decoder
         encoder = decoder = shared
-    output = "generator.weight" if "generator.weight" in account.tensors and not config.tie_word_embeddings else decoder
+    output = decoder if config.tie_word_embeddings else "generator.weight"
     account.move([Move("model.encoder.embed_tokens.weight", (encoder,)), Move("lm_head.weight", (output,))])
     account.move([Move("model.decoder.embed_tokens.weight", (decoder,))])
     if config.share_encoder_decoder_embeddings and decoder != encoder:

@@ -127,7 +127,11 @@ def without(name):
         (model_with(adapter=torch.ones(2)), "no place for: adapter"),
         (model_with(**{"decoder.output_projection.weight": torch.ones(44, 16)}), "should be the same tensor"),
         (model_with(**{"encoder.layers.0.fc1.weight": torch.ones(3, 16)}), "settings in the checkpoint ask"),
-        (lambda content: {**content, "extra_state": Evil()}, r"never run: it asks for (builtins\.)?print"),
+        (lambda content: {**content, "model": [1]}, "model: a mapping of names to tensors is expected"),
+        (
+            lambda content: {**content, "extra_state": Evil()},
+            r"it asks for (builtins\.)?print\. Code in a checkpoint is never run",
+        ),
         (lambda content: {"model": content["model"]}, "unknown layout"),
         (lambda content: [1], "this is a list"),
     ],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
 
 import pytest
+import torch
 
 from hf_mlnmt.cli import main
 
@@ -52,6 +55,38 @@ def test_files_that_are_no_checkpoints(name, content, message, tmp_path, monkeyp
     assert (code, stdout) == (1, "")
     assert message in stderr
     assert not (tmp_path / "out").exists()
+
+
+class Program:
+    """In a pickle it would run a command."""
+
+    def __reduce__(self):
+        return os.system, ("echo run > it_ran",)
+
+
+PROGRAMS = {
+    "protocol 0": lambda path: path.write_bytes(pickle.dumps({"model": Program()}, protocol=0)),
+    "protocol 2": lambda path: path.write_bytes(pickle.dumps({"model": Program()}, protocol=2)),
+    "protocol 4": lambda path: path.write_bytes(pickle.dumps({"model": Program()}, protocol=4)),
+    "an instruction": lambda path: path.write_bytes(b"(S'echo run > it_ran'\nios\nsystem\n."),
+    "saved by torch": lambda path: torch.save({"model": Program()}, path),
+    "a module": lambda path: torch.save(torch.nn.Linear(2, 2), path),
+    "TorchScript": lambda path: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(path)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", PROGRAMS)
+def test_code_in_a_checkpoint_is_named_and_never_run(how, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    PROGRAMS[how](tmp_path / "model.pt")
+    code, stdout, stderr = run(monkeypatch, capsys, tmp_path / "model.pt", "-o", tmp_path / "out")
+    assert (code, stdout) == (1, "")
+    assert "Code in a checkpoint is never run" in stderr
+    named = {"a module": "torch.nn.modules.linear.Linear", "TorchScript": "a program of TorchScript"}
+    assert f"it asks for {named.get(how, f'{os.name}.system' if how != 'an instruction' else 'os.system')}" in stderr
+    assert "weights_only" not in stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path, monkeypatch, capsys):

@@ -230,3 +230,40 @@ def test_what_is_not_beside_a_checkpoint(tmp_path):
     (eole(tmp_path / "y") / "vocab.json").unlink()
     with pytest.raises(UserError, match=r"its vocab\.json is not there"):
         import_model(tmp_path / "y")
+
+
+def rounded_or_broken(how):
+    """A change of one weight in a checkpoint's content."""
+
+    def change(content):
+        weights = content.get("model_state", content.get("model", content))
+        name = next(name for name in weights if name.endswith("0.weight") or "layers.0" in name)
+        tensor = weights[name]
+        weights[name] = tensor.int() if how == "int32" else tensor.clone().fill_(float(how))
+        return content
+
+    return change
+
+
+@pytest.mark.parametrize("how", ["int32", "nan", "inf"])
+@pytest.mark.parametrize("make", [joeynmt, opennmt, eole], ids=lambda make: make.__name__)
+def test_weights_that_are_none(make, how, tmp_path):
+    folder = make(tmp_path / "x", change=rounded_or_broken(how))
+    message = "is int32: import the model in float32" if how == "int32" else r"holds numbers that are none \(NaN or inf"
+    with pytest.raises(UserError, match=message):
+        import_model(folder)
+
+
+def without_output(content):
+    """No output projection, though the settings say that it is not the embeddings."""
+    parts = [content, *(value for value in content.values() if isinstance(value, dict))]
+    for part in parts:
+        for name in [name for name in part if "generator" in name]:
+            del part[name]
+    return content
+
+
+@pytest.mark.parametrize("make", [opennmt, eole], ids=lambda make: make.__name__)
+def test_a_missing_output_projection_is_not_the_embeddings(make, tmp_path):
+    with pytest.raises(UserError, match=r"the tensor generator\.weight is missing"):
+        import_model(make(tmp_path / "x", change=without_output))
