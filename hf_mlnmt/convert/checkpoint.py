@@ -74,6 +74,16 @@ def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, t
             raise UserError(f"{where}{name}: {value!r} is nothing that the baseline can compute.")
 
 
+def need_whole_numbers(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raises: UserError for a setting that is not there, or is no whole number; `where`: what stands before it."""
+    names = list(names)
+    if missing := [name for name in names if settings.get(name) is None]:
+        raise UserError(f"{where}: nothing is said of {', '.join(missing)}.")
+    for name in names:
+        if not isinstance(settings[name], int) or isinstance(settings[name], bool):
+            raise UserError(f"{where}: {name}: a whole number is expected, not {settings[name]!r:.60}.")
+
+
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file. Raises: UserError when it cannot be read."""
     try:

@@ -20,6 +20,7 @@ from hf_mlnmt.convert.checkpoint import (
     Source,
     baseline_config,
     generation_config,
+    need_whole_numbers,
     refuse_others,
     stacks,
     weights_of,
@@ -137,22 +138,19 @@ def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> TransformerConfig:
-    def number(name: str) -> int:
-        if not isinstance(settings.get(name), int):
-            raise UserError(f"{path}: its settings say nothing of {name}.")
-        return settings[name]
-
     learned = bool(settings.get("encoder_learned_pos"))
     shared = bool(settings.get("share_all_embeddings"))
     sides = ("encoder", "decoder")
+    sizes_of_sides = [f"{side}_{name}" for side in sides for name in ("layers", "attention_heads", "ffn_embed_dim")]
+    need_whole_numbers(f"{path}: its settings", settings, ["encoder_embed_dim", *sizes_of_sides])
     return baseline_config(
         str(path),
         vocab_size=sizes[0],
         decoder_vocab_size=sizes[1],
-        d_model=number("encoder_embed_dim"),
-        **{f"{side}_layers": number(f"{side}_layers") for side in sides},
-        **{f"{side}_attention_heads": number(f"{side}_attention_heads") for side in sides},
-        **{f"{side}_ffn_dim": number(f"{side}_ffn_embed_dim") for side in sides},
+        d_model=settings["encoder_embed_dim"],
+        **{f"{side}_layers": settings[f"{side}_layers"] for side in sides},
+        **{f"{side}_attention_heads": settings[f"{side}_attention_heads"] for side in sides},
+        **{f"{side}_ffn_dim": settings[f"{side}_ffn_embed_dim"] for side in sides},
         norm_position="pre" if settings.get("encoder_normalize_before") else "post",
         dropout=settings.get("dropout", 0.1),
         attention_dropout=settings.get("attention_dropout", 0.0),

@@ -30,6 +30,7 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     generation_config,
     leave_out_sines,
+    need_whole_numbers,
     read_yaml,
     refuse_others,
     stacks,
@@ -193,9 +194,7 @@ def _check(file: Path, where: str, side: Mapping[str, Any]) -> None:
     """One side's settings. Raises: UserError for what the baseline lacks."""
     plain = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
     refuse_others(f"{file}: {where}.", {"type": "recurrent", **side}, plain)  # what is meant where no type is named
-    for name in ("hidden_size", "ff_size", "num_layers", "num_heads"):
-        if not isinstance(side.get(name), int):
-            raise UserError(f"{file}: {where} says nothing of {name}.")
+    need_whole_numbers(f"{file}: {where}", side, ("hidden_size", "ff_size", "num_layers", "num_heads"))
     if not isinstance(side.get("embeddings"), dict):
         raise UserError(f"{file}: {where} says nothing of embeddings.")
 

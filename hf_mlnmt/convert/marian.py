@@ -27,6 +27,7 @@ from hf_mlnmt.convert.checkpoint import (
     Source,
     baseline_config,
     generation_config,
+    need_whole_numbers,
     refuse_others,
     weights_of,
 )
@@ -130,8 +131,7 @@ def _check(file: Path, settings: Mapping[str, Any]) -> None:
 
 def _config(file: Path, settings: Mapping[str, Any], pad: int, end: int) -> TransformerConfig:
     needed = ("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn")
-    if missing := [name for name in needed if not isinstance(settings.get(name), int)]:
-        raise UserError(f"{file}: {SETTINGS} says nothing of {', '.join(missing)}.")
+    need_whole_numbers(f"{file}: {SETTINGS}", settings, needed)
     everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
     return baseline_config(
         str(file),

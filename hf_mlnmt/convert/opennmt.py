@@ -27,6 +27,7 @@ from hf_mlnmt.convert.checkpoint import (
     layers,
     leave_out_sines,
     modules,
+    need_whole_numbers,
     refuse_others,
     weights_of,
 )
@@ -137,8 +138,7 @@ def build(
 
 def _config(path: str, settings: Mapping[str, Any], sides: Sequence[dict[str, int]], start: str) -> TransformerConfig:
     needed = ("enc_layers", "dec_layers", "heads", "transformer_ff", "enc_hid_size", "dec_hid_size")
-    if missing := [option for option in needed if not isinstance(settings.get(option), int)]:
-        raise UserError(f"{path}: its options say nothing of {', '.join(missing)}.")
+    need_whole_numbers(f"{path}: its options", settings, needed)
     if settings["enc_hid_size"] != settings["dec_hid_size"]:
         raise UserError(f"{path}: enc_hid_size and dec_hid_size differ, which the baseline cannot do.")
     if start not in sides[1]:

@@ -151,7 +151,7 @@ def test_what_is_not_whole_is_refused(checkpoint, change, message, tmp_path, cap
         ({"arch": "transformer_lm_big"}, "arch transformer_lm_big"),
         ({"adaptive_softmax_cutoff": "1,2"}, "adaptive_softmax_cutoff"),
         ({"decoder_embed_dim": 32}, "encoder_embed_dim and decoder_embed_dim"),
-        ({"encoder_layers": None}, "nothing of encoder_layers"),
+        ({"encoder_layers": None}, "nothing is said of encoder_layers"),
         ({"activation_fn": "linear3"}, "activation linear3"),
     ],
 )

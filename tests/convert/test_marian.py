@@ -285,7 +285,7 @@ def test_what_is_not_whole_is_refused(folder, damage, tmp_path):
         ({"transformer-preprocess": "n"}, "must be"),
         ({"transformer-train-position-embeddings": True}, "position-embeddings: True"),
         ({"right-left": True}, "right-left"),
-        ({"dim-emb": None}, "says nothing of dim-emb"),
+        ({"dim-emb": None}, "nothing is said of dim-emb"),
     ],
 )
 def test_settings_that_the_baseline_lacks(folder, settings, message, spm):

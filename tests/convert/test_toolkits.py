@@ -192,7 +192,7 @@ REFUSED = {
         ),
         "holds other numbers",
     ),
-    "options": (lambda f: opennmt(f, heads=None), "nothing of heads"),
+    "options": (lambda f: opennmt(f, heads=None), "nothing is said of heads"),
     "specials": (
         lambda f: opennmt(f, change=lambda c: {**c, "vocab": {"src": ["a"], "tgt": ["b"]}}),
         "vocab: has no <blank>, <s>",
@@ -267,3 +267,21 @@ def without_output(content):
 def test_a_missing_output_projection_is_not_the_embeddings(make, tmp_path):
     with pytest.raises(UserError, match=r"the tensor generator\.weight is missing"):
         import_model(make(tmp_path / "x", change=without_output))
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (
+            joeynmt,
+            {"model__encoder__num_heads": "two"},
+            r"model\.encoder: num_heads: a whole number is expected, not 'two'",
+        ),
+        (opennmt, {"heads": [4]}, r"its options: heads: a whole number is expected, not \[4\]"),
+        (opennmt, {"enc_layers": None}, "its options: nothing is said of enc_layers"),
+        (opennmt, {"transformer_ff": True}, "transformer_ff: a whole number is expected, not True"),
+    ],
+)
+def test_settings_that_are_no_numbers(make, settings, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        import_model(make(tmp_path / "x", **settings))
