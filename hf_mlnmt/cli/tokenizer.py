@@ -17,7 +17,7 @@ PANEL = "Train"
 def tokenizer(
     output: Annotated[Path, options.output("Folder to write; AutoTokenizer loads it.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files (plain or .gz), one sentence a line, of any languages.")
+        list[Path] | None, typer.Argument(help="Text files (plain or packed), one sentence a line, of any languages.")
     ] = None,
     source: Annotated[
         list[Path] | None,

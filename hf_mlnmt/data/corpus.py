@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
@@ -237,18 +238,30 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         for number, line in enumerate(lines, start=1):
             yield number, line.split(separator), problems.pop() if problems else None
         return
-    rows = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    told = ((line, problems.pop() if problems else None) for line in lines)
+    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
+    taken: list[tuple[str, str | None]] = []
+
+    def take() -> Iterator[str]:
+        while each := ahead.popleft() if ahead else next(told, None):
+            taken.append(each)
+            yield f"{each[0]}\n"
+
     while True:
-        number = rows.line_num + 1
+        taken.clear()
         try:
-            cells = [cell.replace("\n", " ") for cell in next(rows)]
+            cells, broken = (
+                [cell.replace("\n", " ") for cell in next(csv.reader(take(), delimiter=separator, strict=True))],
+                None,
+            )
         except StopIteration:
             return
-        except csv.Error as error:
-            cells = []
-            problems.append(f"broken quoting ({error})")
-        yield number, cells, problems[0] if problems else None
-        problems.clear()
+        except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
+            cells, broken = [taken[0][0]], f"broken quoting ({error})"
+            ahead.extendleft(reversed(taken[1:]))
+            del taken[1:]
+        yield number, cells, next((problem for _, problem in taken if problem), broken)
+        number += len(taken)
 
 
 def _looks_quoted(text: str) -> bool:
