@@ -57,18 +57,18 @@ def evaluate(
         typer.Option(
             "--reference",
             "-r",
-            help="Raw references (text, plain or packed); give it again for more. Of a perplexity: the text, several of them.",
+            help="References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
         ),
     ] = None,
     hypothesis: Annotated[
-        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (text, plain or packed).")
+        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (plain or packed).")
     ] = None,
     source: Annotated[
         list[Path] | None,
         typer.Option(
             "--source",
             "-s",
-            help="Sentences to translate (text, plain or packed). Of a perplexity: one for each reference.",
+            help="Sentences to translate (plain or packed). Of a perplexity: one for each reference.",
         ),
     ] = None,
     perplexity: Annotated[

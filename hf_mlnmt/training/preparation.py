@@ -302,19 +302,22 @@ class Preparation:
                 each[language] = self._train_tokenizer(self.corpora.texts_of(language), [])
         return Tokenizers.of_languages(each)
 
-    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
-        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
-        settings, languages = self.recipe.tokenizer, dataclasses.asdict(self.recipe.languages)
-        self._tell_of_training("both sides" if settings.joint else "each side")
-        processing = {
+    def processing(self) -> dict[str, TextProcessing]:
+        """What is done to the text of each side before the tokenizers that are trained here."""
+        return {
             side: build(
                 TextProcessing,
-                {"language": language, **settings.processing.get(side, {})},  # type: ignore[call-overload]
+                {"language": language, **self.recipe.tokenizer.processing.get(side, {})},  # type: ignore[call-overload]
                 str(self.recipe.path),
                 ("tokenizer", "processing", side),
             )
-            for side, language in languages.items()
+            for side, language in dataclasses.asdict(self.recipe.languages).items()
         }
+
+    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
+        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
+        settings, processing = self.recipe.tokenizer, self.processing()
+        self._tell_of_training("both sides" if settings.joint else "each side")
 
         def texts(side: TextSide) -> Iterator[str]:
             return map(processing[side].apply, self.corpora.texts(side))
@@ -450,6 +453,12 @@ class Preparation:
     def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
         """A test set, encoded."""
         return self.encode(f"test.{name}", self.corpora.test[name], tokenizers)
+
+    def read_whole(self, tokenizers: Tokenizers, dev_sets: Sequence[dev.DevSet]) -> dict[str, Any]:
+        """Key of the recipe -> each encoded set whose sentences are read as they are; a pipeline splits others'."""
+        sets = {"data.dev" if one.name == MAIN_DEV else f"tasks.{one.name}.dev": one.dataset for one in dev_sets}
+        texts = [name for name, spec in self.corpora.test.items() if isinstance(spec, TextSpec)]
+        return sets | {f"data.test.{name}": self.encoded_test(name, tokenizers) for name in texts}
 
     # Model
 
