@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -283,10 +284,17 @@ class Preparation:
                     save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _train_tokenizer(self, lines: Iterator[str], codes: Sequence[str]) -> Any:
+    def _train_tokenizer(self, lines: Callable[[], Iterator[str]], codes: Sequence[str]) -> Any:
         settings = self.recipe.tokenizer
         return train_tokenizer(
-            lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback, tags=settings.tags
+            lines,
+            settings.kind,
+            settings.vocab_size,
+            codes,
+            settings.byte_fallback,
+            alphabet_limit=settings.alphabet_limit,
+            tags=settings.tags,
+            keep=settings.keep,
         )
 
     def _tell_of_training(self, what: str) -> None:
@@ -299,7 +307,7 @@ class Preparation:
         for language in self.corpora.languages():
             if language not in each:
                 self._tell_of_training(language)
-                each[language] = self._train_tokenizer(self.corpora.texts_of(language), [])
+                each[language] = self._train_tokenizer(partial(self.corpora.texts_of, language), [])
         return Tokenizers.of_languages(each)
 
     def processing(self) -> dict[str, TextProcessing]:
@@ -323,9 +331,14 @@ class Preparation:
             return map(processing[side].apply, self.corpora.texts(side))
 
         if settings.joint:
-            both = itertools.chain(texts("source"), texts("target"))
+
+            def both() -> Iterator[str]:
+                return itertools.chain(texts("source"), texts("target"))
+
             return self._train_tokenizer(both, settings.languages), None, processing
-        source, target = (self._train_tokenizer(texts(side), settings.languages) for side in ("source", "target"))
+        source, target = (
+            self._train_tokenizer(partial(texts, side), settings.languages) for side in ("source", "target")
+        )
         return source, target, processing
 
     # Data
