@@ -48,7 +48,7 @@ def words_tokenizer(ids: Mapping[str, int], special: Special, end: bool = True) 
     )
 
 
-PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
+PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 
 
 class Side(NamedTuple):
@@ -105,6 +105,19 @@ def _listed(path: Path) -> dict[str, int]:
     if not isinstance(content, dict) or sorted(content.values(), key=str) != sorted(range(len(content)), key=str):
         raise UserError(f"{path}: a mapping of tokens to the numbers 0, 1, 2 ... is expected.")
     return {str(token): index for token, index in content.items()}
+
+
+def read_sentencepiece(path: Path) -> Tokenizers:
+    """A SentencePiece model alone, for both sides: its pieces keep their numbers, and <pad> follows where it has none.
+
+    Raises: UserError for a file that is none, or has no <s>, </s> or <unk>.
+    """
+    ids = _pieces(path)
+    if missing := [token for token in (BOS, EOS, UNK) if token not in ids]:
+        raise UserError(f"{path}: has no {' and no '.join(missing)}. Train it again with these.")
+    made = tokenizers_of([Side(ids, path)] * 2, ids.get(PAD, len(ids)))
+    made.source.bos_token = BOS
+    return made
 
 
 def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:

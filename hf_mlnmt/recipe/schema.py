@@ -296,7 +296,7 @@ class Round:
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
-    path: str | None = key(None, "Use the tokenizer of this folder instead of training one.")
+    path: str | None = key(None, "Use this folder's tokenizer, or a SentencePiece .model, instead of training one.")
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: int = key(8000, "The number of subwords.", MILLION)
     joint: bool = key(

@@ -17,6 +17,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
+from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
 from hf_mlnmt.data.filters import FilterReport, PairFilter
@@ -270,8 +271,10 @@ class Preparation:
         given = None
         if settings.path is not None:
             local = self.root / settings.path
-            name = local if local.is_dir() else settings.path
-            given = with_end(ending(load_tokenizers(name)), str(name), self.tell)
+            name = local if local.exists() else settings.path
+            is_model = local.is_file() and local.suffix in (".model", ".spm")
+            loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
+            given = with_end(ending(loaded), str(name), self.tell)
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
