@@ -220,3 +220,11 @@ def test_a_quote_that_is_not_closed_costs_its_own_row_alone(tmp_path, bad):
 def test_many_quotes_that_are_not_closed(tmp_path):
     kept, dropped = pairs(tmp_path, "a.csv", '"x,y\n' * 3000 + "a,b\n", bad_lines="drop")
     assert (kept, dropped) == ([("a", "b")], {"broken quoting": 3000})
+
+
+@pytest.mark.parametrize(
+    "content", ["sep=;\r\nsource;target\r\na, b;c\r\n", "source\ttarget\na, b\tc\n", "en-US;de_AT\na, b;c\n"]
+)
+def test_what_spreadsheets_put_into_a_csv_file(tmp_path, content):
+    languages = {"source": "en", "target": "de"}
+    assert pairs(tmp_path, "a.csv", content, languages=languages) == ([("a, b", "c")], {})
