@@ -158,9 +158,9 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write UTF-8 text atomically; returns the path."""
+    """Write UTF-8 text atomically; returns the path. What of a file's name is not UTF-8 becomes \\udc.., as in JSON."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(path)
 
 
@@ -210,6 +210,8 @@ def check_folder_name(path: str | Path) -> Path:
         if mode is not None and not stat.S_ISDIR(mode):
             raise UserError(f"{path}: is a file. Choose the name of a folder.")
         target = Path(os.path.realpath(path))
+        if re.search("[\ud800-\udfff]", str(target)):
+            raise UserError(f"{target}: its name is not UTF-8, and libraries that read models need that. Rename it.")
         _check_parent(target)
     return target
 

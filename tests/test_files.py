@@ -26,6 +26,7 @@ from hf_mlnmt.files import (
     file_name,
     is_full_disk,
     keeping,
+    read_json,
     size_and_crc,
     write_json,
     write_text,
@@ -332,3 +333,15 @@ def test_what_a_killed_process_left_is_cleared_and_what_a_running_one_writes_is_
     with atomic_folder(tmp_path / "out"):
         assert not gone.exists()
     assert all(path.exists() for path in kept)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other systems are text")
+def test_names_that_are_not_utf_8_are_written_as_json_has_them(tmp_path):
+    name = os.fsdecode(b"lat\xe4")
+    folder = tmp_path / name
+    folder.mkdir()
+    path = write_json(folder / "a.json", {"name": name})
+    assert path.read_bytes() == b'{\n  "name": "lat\\udce4"\n}\n'
+    assert read_json(path) == {"name": name}
+    with pytest.raises(UserError, match=r"not UTF-8.*Rename it"):
+        check_folder_name(folder / "model")

@@ -1,7 +1,7 @@
 """Translations of one test set by several systems, looked at beyond one score; and scores of several test sets.
 
-Faults of translations that no score names. Words are runs of letters (and digits) without case; a translation may be
-counted under several headings:
+Faults of translations that no score names. Words are runs of letters (and digits) without case
+(data/words.py); a translation may be counted under several headings:
 
 empty         no character but white space
 copied        the words of the source, in its order, unlike the reference's
@@ -26,7 +26,6 @@ thesis on monolingual data, table 4.37, whose columns are test sets of two domai
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.data.words import is_unspaced, spoken, terms, words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import ProtocolName
 from hf_mlnmt.evaluation.comparison import Comparison
@@ -44,25 +44,24 @@ from hf_mlnmt.evaluation.scores import Lines, References, check_counts, referenc
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.perplexity import Perplexity
 
-_WORD = re.compile(r"\w+")
-
-
-def words(text: str) -> list[str]:
-    """Runs of letters and digits, without case."""
-    return _WORD.findall(text.casefold())
-
 
 def is_copied(source: str, output: str, reference: str) -> bool:
     """The same words as the source, where the reference's are others."""
-    return bool(words(output)) and words(output) == words(source) != words(reference)
+    read, written, given = (spoken(text.casefold()) for text in (source, output, reference))
+    return bool(written) and written == read != given
 
 
 def has_run(text: str) -> bool:
-    """Whether a phrase of 2 to 4 words stands twice in a row, or one word three times."""
-    spoken = words(text)
-    for length, times in ((1, 3), (2, 2), (3, 2), (4, 2)):
-        for start in range(len(spoken) - times * length + 1):
-            if spoken[start : start + times * length] == spoken[start : start + length] * times:
+    """Whether a phrase of 2 to 4 words stands twice in a row, or one word three times.
+
+    Of text without spaces, where two or three letters twice are a word: 4 to 16 letters twice, or one to three four
+    times.
+    """
+    said = spoken(text.casefold())
+    runs = ((1, 4), (2, 4), (3, 4), *((length, 2) for length in range(4, 17)))
+    for length, times in runs if is_unspaced(text) else ((1, 3), (2, 2), (3, 2), (4, 2)):
+        for start in range(len(said) - times * length + 1):
+            if said[start : start + times * length] == said[start : start + length] * times:
                 return True
     return False
 
@@ -74,7 +73,8 @@ def is_repeated(source: str, output: str, reference: str) -> bool:
 
 def is_untranslated(source: str, output: str, reference: str) -> bool:
     """At least half of the words are the source's and not the reference's."""
-    written, kept = words(output), set(words(source)) - set(words(reference))
+    read, written, given = (terms(text.casefold()) for text in (source, output, reference))
+    kept = set(read) - set(given)
     return bool(written) and 2 * sum(word in kept for word in written) >= len(written)
 
 
@@ -209,9 +209,9 @@ SHOWN = 20
 
 
 def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
-    """Length of each source: in subwords of a model's tokenizer without </s>, or in words between white space."""
+    """Length of each source: in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
     if model is None:
-        return [len(line.split()) for line in sources]
+        return [len(words(line)) for line in sources]
     from hf_mlnmt.data.tokenizer import encode, load_tokenizers
 
     loaded = load_tokenizers(model)

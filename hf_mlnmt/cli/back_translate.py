@@ -29,7 +29,7 @@ def back_translate(
         typer.Argument(help="Model folder or Hub name. With --method copied there is none: this is a text file too."),
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files, one sentence a line, plain or .gz, one after the other.")
+        list[Path] | None, typer.Argument(help="Text files, one sentence a line, plain or packed, one after the other.")
     ] = None,
     output: Annotated[
         Path | None, options.output("Folder for source.txt, target.txt and manifest.json.", show_default=False)

@@ -35,7 +35,7 @@ def compare(
             "--reference",
             "-r",
             metavar="[NAME=]FILE",
-            help="Raw references of files and models (text or .gz); give it again for more. NAME=FILE names the test "
+            help="References of files and models (plain or packed); give it again for more. NAME=FILE names the test "
             "set, of several test sets each.",
         ),
     ] = None,

@@ -57,16 +57,18 @@ def evaluate(
         typer.Option(
             "--reference",
             "-r",
-            help="Raw references (text or .gz); give it again for more. Of a perplexity: the text, several of them.",
+            help="References (plain or packed); give it again for more. Of a perplexity: the text, several of them.",
         ),
     ] = None,
     hypothesis: Annotated[
-        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (text or .gz).")
+        Path | None, typer.Option("--hypothesis", "-i", help="Translations to score (plain or packed).")
     ] = None,
     source: Annotated[
         list[Path] | None,
         typer.Option(
-            "--source", "-s", help="Sentences to translate (text or .gz). Of a perplexity: one for each reference."
+            "--source",
+            "-s",
+            help="Sentences to translate (plain or packed). Of a perplexity: one for each reference.",
         ),
     ] = None,
     perplexity: Annotated[

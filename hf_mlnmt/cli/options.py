@@ -68,9 +68,10 @@ Model = Annotated[str, typer.Argument(help="Model folder (a run's best/ or avera
 Models = Annotated[
     list[NamedPath], named_argument(help="Model folders or Hub names; NAME=PATH gives a name for the figures.")
 ]
-Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (text or .gz).")]
+Source = Annotated[Path, typer.Option("--source", "-s", help="Sentences, one a line (plain or packed).")]
 Reference = Annotated[
-    list[Path], typer.Option("--reference", "-r", help="Raw references (text or .gz); give it again for more.")
+    list[Path],
+    typer.Option("--reference", "-r", help="Raw references (plain or packed); give it again for more."),
 ]
 OutputFolder = Annotated[Path, output("Folder for JSON, csv and figures.")]
 ModelToWrite = Annotated[Path, output("The model folder to write.")]

@@ -17,7 +17,7 @@ PANEL = "Train"
 def tokenizer(
     output: Annotated[Path, options.output("Folder to write; AutoTokenizer loads it.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files (plain or .gz), one sentence a line, of any languages.")
+        list[Path] | None, typer.Argument(help="Text files (plain or packed), one sentence a line, of any languages.")
     ] = None,
     source: Annotated[
         list[Path] | None,
@@ -45,7 +45,11 @@ def tokenizer(
         bool, typer.Option(help="Spell unknown characters in bytes; without it they become <unk>.")
     ] = True,
     alphabet_limit: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many characters, the most frequent ones (BPE only).")
+        int | None, typer.Option(min=1, help="Keep so many characters, the most frequent ones.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A placeholder that is never cut, as {name}, or digits, each on its own; again for more."),
     ] = None,
     max_length: Annotated[
         int, typer.Option(min=2, help="Longest text in subwords that the tokenizer promises (model_max_length).")
@@ -105,6 +109,7 @@ def tokenizer(
         byte_fallback=byte_fallback,
         max_length=max_length,
         alphabet_limit=alphabet_limit,
+        keep=keep or [],
         progress=True,
     )
     trained.save(output)

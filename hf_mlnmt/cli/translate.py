@@ -24,7 +24,7 @@ def translate(
     model: options.Model,
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Text files, one text a line, plain or .gz. Without any, or for -: standard input."),
+        typer.Argument(help="Text files, one text a line, plain or packed. Without any, or for -: standard input."),
     ] = None,
     *,
     decoding: dict[str, Any],

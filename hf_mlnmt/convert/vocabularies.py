@@ -52,7 +52,7 @@ def words_tokenizer(ids: Mapping[str, int], special: Special, end: bool = True) 
     )
 
 
-PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
+PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 
 
 class Side(NamedTuple):
@@ -150,6 +150,19 @@ def _scalar(text: str) -> str:
         return chr(int(number, 16)) if number else _SHORT.get(match[4], match[4])
 
     return _ESCAPE.sub(meant, text[1:-1])
+
+
+def read_sentencepiece(path: Path) -> Tokenizers:
+    """A SentencePiece model alone, for both sides: its pieces keep their numbers, and <pad> follows where it has none.
+
+    Raises: UserError for a file that is none, or has no <s>, </s> or <unk>.
+    """
+    ids = _pieces(path)
+    if missing := [token for token in (BOS, EOS, UNK) if token not in ids]:
+        raise UserError(f"{path}: has no {' and no '.join(missing)}. Train it again with these.")
+    made = tokenizers_of([Side(ids, path)] * 2, ids.get(PAD, len(ids)))
+    made.source.bos_token = BOS
+    return made
 
 
 def tokenizers_of(sides: Sequence[Side], pad: int) -> Tokenizers:

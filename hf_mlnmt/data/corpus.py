@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
@@ -183,13 +185,14 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting = spec.quoting is not None or is_csv
+    says_quoting, began = spec.quoting is not None or is_csv, False
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
             numbers, width = [_position(str(column), cells, path) for column in columns], len(cells)
             continue
-        if number == 1 and spec.columns is None and (named := _header(cells, spec, path)):
+        is_first, began = not began, True
+        if is_first and spec.columns is None and (named := _header(cells, spec, path)):
             numbers, width = named, len(cells)
             continue
         if not any(cells) and not problem and len(cells) < 2:
@@ -228,27 +231,42 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
     """Of every row the number of its first line, its cells, and what is wrong with its lines."""
     problems: list[str] = []
     lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None)
-    separator = "\t"
+    separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
-        separator = ";" if "," not in first and ";" in first else ","
-        lines = chain([first], lines)
+        if stated := re.fullmatch("sep=(.)", first, re.IGNORECASE):  # Excel's
+            separator, start = stated[1], 2
+        else:
+            separator = next((sign for sign in ",;\t" if sign in first), ",")
+            lines = chain([first], lines)
     if not is_csv:
         for number, line in enumerate(lines, start=1):
             yield number, line.split(separator), problems.pop() if problems else None
         return
-    rows = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    told = ((line, problems.pop() if problems else None) for line in lines)
+    number, ahead = start, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
+    taken: list[tuple[str, str | None]] = []
+
+    def take() -> Iterator[str]:
+        while each := ahead.popleft() if ahead else next(told, None):
+            taken.append(each)
+            yield f"{each[0]}\n"
+
     while True:
-        number = rows.line_num + 1
+        taken.clear()
         try:
-            cells = [cell.replace("\n", " ") for cell in next(rows)]
+            cells, broken = (
+                [cell.replace("\n", " ") for cell in next(csv.reader(take(), delimiter=separator, strict=True))],
+                None,
+            )
         except StopIteration:
             return
-        except csv.Error as error:
-            cells = []
-            problems.append(f"broken quoting ({error})")
-        yield number, cells, problems[0] if problems else None
-        problems.clear()
+        except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
+            cells, broken = [taken[0][0]], f"broken quoting ({error})"
+            ahead.extendleft(reversed(taken[1:]))
+            del taken[1:]
+        yield number, cells, next((problem for _, problem in taken if problem), broken)
+        number += len(taken)
 
 
 def _looks_quoted(text: str) -> bool:
@@ -270,7 +288,7 @@ def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
 
     Raises: UserError where that cannot be told.
     """
-    names = [cell.strip().lower() for cell in cells]
+    names = [re.sub(r"^([a-z]{2,3})[-_][a-z]{2,4}$", r"\1", cell.strip().lower()) for cell in cells]  # en-US is en
     languages = [tuple(spec.languages[side].lower() for side in _SIDES)] if spec.languages else []
     for source, target in [*_HEADERS, *languages]:
         if source in names and target in names:

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, TextFilter
+from hf_mlnmt.data.lines import format_of
 from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, check_tag, languages_of
 from hf_mlnmt.errors import UserError
@@ -27,7 +28,8 @@ from hf_mlnmt.made_from import Digest
 
 log = logging.getLogger(__name__)
 _CHUNK = 2000
-_FORMAT = 2  # 2: with checksums
+_FORMAT = 3  # 2: with checksums; 3: tables and lengths as they are read and counted now
+_MUCH = 0.2  # of a corpus
 Sentences = list[np.ndarray]
 T = TypeVar("T")
 
@@ -245,6 +247,8 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
             digest.file(path)
         digest.text("\0")
     processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
+    if suffix := format_of(Path(spec.path or "")):
+        settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
     return digest.value(parts).hex()
 
@@ -279,7 +283,7 @@ def encode_corpus(
     pairs = filtered_pairs(spec, root, pair_filter, report)
     check_tag(tokenizers.source, tag := spec.tag or None)
     encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
-    _check_something_left(encoded, spec)
+    _check_what_is_left(encoded, spec)
     return encoded
 
 
@@ -306,7 +310,7 @@ def encode_text(
     report = FilterReport()
     texts = filtered_text(spec, root, text_filter, report)
     encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
-    _check_something_left(encoded, spec)
+    _check_what_is_left(encoded, spec)
     return encoded
 
 
@@ -318,7 +322,18 @@ def filtered_text(
     yield from text_filter(texts, report) if text_filter else texts
 
 
-def _check_something_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
+def _check_what_is_left(encoded: Encoded, spec: CorpusSpec | TextSpec) -> None:
     if len(encoded) == 0:
         one = encoded.unit.removesuffix("s")
         raise UserError(f"{spec}: no {one} is left. Relax the filters.\n{encoded.report.table(encoded.unit)}")
+    for reason, count in encoded.report.dropped.items():
+        if count > _MUCH * (read := encoded.report.read):
+            log.warning(
+                "%s: %.0f%% of its %s %s are dropped: %s (%s). Is that meant? See data.filters and data.max_length.",
+                spec,
+                100 * count / read,
+                f"{read:,}",
+                encoded.unit,
+                reason,
+                f"{count:,}",
+            )

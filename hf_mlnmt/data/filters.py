@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, TypeVar
 
+from hf_mlnmt.data.words import words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
 from hf_mlnmt.table import Number, Table
@@ -60,12 +62,13 @@ class FilterReport:
 class PairFilter:
     """What to drop from a training corpus.
 
-    Call it with pairs: it yields those that stay, one by one, in order. Words are what white space separates.
+    Call it with pairs: it yields those that stay, one by one, in order. Words are `words.words`: of a side
+    without spaces characters.
     Duplicates are known by a 16-byte hash: about 100 bytes of memory for each distinct pair.
     Never use it on a development or test set: the score would be of another set.
     """
 
-    min_length: int = key(1, "The fewest words of a side.")
+    min_length: int = key(1, "The fewest words of a side; of a side without spaces (Chinese, Thai), characters.")
     max_length: int | None = key(None, "The most words of a side.")
     max_ratio: float | None = key(
         None, "The longer side's words over the shorter's, both plus one so that short sentences are spared; 1 or more."
@@ -91,7 +94,8 @@ class PairFilter:
 
     def reason(self, source: str, target: str) -> str | None:
         """Why this pair goes, or None; duplicates apart."""
-        lengths = sorted((len(source.split()), len(target.split())))
+        sides = words(source), words(target)
+        lengths = sorted(map(len, sides))
         if self.drop_empty and lengths[0] == 0:
             return "empty side" if lengths[1] else "both sides empty"
         if lengths[0] < self.min_length and lengths[0] > 0:
@@ -100,7 +104,7 @@ class PairFilter:
             return f"longer than {self.max_length} words"
         if self.max_ratio is not None and (lengths[1] + 1) / (lengths[0] + 1) > self.max_ratio:
             return f"length ratio above {self.max_ratio:g}"
-        if self.max_word is not None and max(map(len, (source + " " + target).split()), default=0) > self.max_word:
+        if self.max_word is not None and max(map(len, chain(*sides)), default=0) > self.max_word:
             return f"a word above {self.max_word} characters"
         return "target is a copy of the source" if self.drop_identical and source.strip() == target.strip() else None
 
@@ -121,14 +125,14 @@ class TextFilter:
 
     def reason(self, text: str) -> str | None:
         """Why this sentence goes, or None; duplicates apart."""
-        words = text.split()
-        if not words:
+        said = words(text)
+        if not said:
             return "empty" if self.drop_empty else None
-        if len(words) < self.min_length:
+        if len(said) < self.min_length:
             return f"shorter than {self.min_length} words"
-        if self.max_length is not None and len(words) > self.max_length:
+        if self.max_length is not None and len(said) > self.max_length:
             return f"longer than {self.max_length} words"
-        if self.max_word is not None and max(map(len, words)) > self.max_word:
+        if self.max_word is not None and max(map(len, said)) > self.max_word:
             return f"a word above {self.max_word} characters"
         return None
 

@@ -23,7 +23,7 @@ class TextProcessing:
     """
 
     language: str = key("en", "The code of the language; in a recipe unless told the side's.")
-    moses: bool = key(False, "Split into tokens as Moses does.")
+    moses: bool = key(False, "Split into tokens as Moses does; refused where its rules do not fit the language.")
     normalize: bool = key(False, "Normalise punctuation as Moses does.")
     lowercase: bool = key(False, "Write everything in small letters.")
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -21,6 +23,9 @@ from hf_mlnmt.errors import UserError
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_LENGTH = 512
+DIGITS = "digits"  # of `keep`
+_ORDINARY = 256  # characters: no alphabet, but that of syllables or of many languages, has more
+_RARE = 3  # times in a text: a character that is there less often is not worth an entry
 # Pieces never join letters or digits with punctuation, so "house." and "house" share one.
 _PUNCTUATION = r"▁?[^▁\p{L}\p{M}\p{N}]+"
 
@@ -28,7 +33,7 @@ Kind = Literal["bpe", "unigram"]
 
 
 def train_tokenizer(
-    texts: Iterable[str],
+    texts: Iterable[str] | Callable[[], Iterable[str]],
     kind: Kind = "bpe",
     vocab_size: int = 8000,
     languages: Sequence[str] = (),
@@ -37,12 +42,16 @@ def train_tokenizer(
     alphabet_limit: int | None = None,
     progress: bool = False,
     tags: Sequence[str] = (),
+    keep: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer from an iterable of lines (read once, never held).
+    """Train a tokenizer from an iterable of lines (never held), or from what gives one each time that it is called.
 
     `vocab_size` counts everything: 5 special tokens, a code `<2xx>` for each of `languages`, the 256 bytes when
     `byte_fallback`, the alphabet and the learnt pieces; less comes out when the text is too small for more.
-    `alphabet_limit` keeps only the most frequent characters (BPE), the rest becomes bytes or <unk>.
+    `alphabet_limit` keeps only the most frequent characters, the rest becomes bytes or <unk>. Unless told, where bytes
+    stand in for the rest and characters would fill more than an eighth of the vocabulary, the rare ones are left out;
+    for that the text is read twice, so that of an iterator, which is read once, all stay.
+    `keep` are placeholders, as {name}, that are never cut; "digits" makes each digit a piece of its own.
     `tags` are further tokens of which text is never made, such as <bt>.
     Ids: <pad> 0, </s> 1, <unk> 2, <s> 3, <mask> 4, then language codes, then tags. "text" is encoded as "text </s>".
     The same text gives the same BPE each time; unigram differs a little from run to run.
@@ -64,14 +73,37 @@ def train_tokenizer(
             f"(special tokens, language codes{', 256 bytes' if byte_fallback else ''}); take at least "
             f"{len(reserved) + 100}{', or switch byte_fallback off' if byte_fallback else ''}."
         )
+    _check_kept(keep, [*SPECIAL_TOKENS, *codes])
     train = _train_bpe if kind == "bpe" else _train_unigram
-    model = train(_some(texts), vocab_size, reserved, byte_fallback, alphabet_limit, progress)
-    backend = _backend(model, [*SPECIAL_TOKENS, *codes])
+    once = not callable(texts) and iter(texts) is texts
+    again = texts if callable(texts) else texts.__iter__
+    most = max(_ORDINARY, vocab_size // 8) if byte_fallback and alphabet_limit is None and not once else None
+    if alphabet_limit is not None and kind == "unigram":
+        again, most = list(again()).__iter__ if once else again, 0
+    counts: Counter[str] = Counter()
+    try:
+        model = train(
+            _some(_counted(again(), counts, most)), vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress
+        )
+    except _Crowded:
+        ranks = sorted(counts, key=lambda one: (-counts[one], one))[:alphabet_limit]
+        least = max(_RARE, counts.total() // (32 * vocab_size)) if alphabet_limit is None else 0
+        rare = dict.fromkeys(map(ord, counts.keys() - {one for one in ranks if counts[one] >= least}), " ")
+        model = train(
+            _some(line.translate(rare) for line in again()),
+            vocab_size,
+            reserved,
+            byte_fallback,
+            alphabet_limit,
+            keep,
+            progress,
+        )
+    backend = _backend(model, [*SPECIAL_TOKENS, *codes], keep)
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise UserError(
             f"vocab_size: {vocab_size} cannot hold the {size} entries needed for {len(reserved)} reserved ones and "
-            f"every character of the text; take at least {size}, or limit the alphabet (alphabet_limit, BPE only)."
+            f"every character of the text; take at least {size}, or limit the alphabet (alphabet_limit)."
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -95,6 +127,35 @@ def code_of(language: str) -> str:
     return f"<2{language}>"
 
 
+class _Crowded(Exception):
+    """There are more characters than a vocabulary should hold."""
+
+
+def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> Iterator[str]:
+    """The texts; at their end _Crowded when they have more than `most` characters, which are counted."""
+    for text in texts:
+        if most is not None:
+            counts.update(text)
+        yield text
+    if most is not None and len(counts) > most:
+        raise _Crowded
+
+
+def _check_kept(keep: Sequence[str], others: Sequence[str]) -> None:
+    for name in keep:
+        if not re.fullmatch(r"[^\s▁]{1,100}", name) or name in others or name != unicodedata.normalize("NFC", name):
+            raise UserError(
+                f"keep: {name!r} cannot be kept whole: a placeholder without spaces, such as {{name}} or <url>, is "
+                "expected (not a special token, at most 100 characters), or digits."
+            )
+
+
+def _stand_ins(keep: Sequence[str]) -> dict[str, str]:
+    """Placeholder -> the character that stands for it inside: of plane 15, which no text has."""
+    names = sorted({name for name in keep if name != DIGITS}, key=lambda name: (-len(name), name))
+    return {name: chr(0xF0000 + number) for number, name in enumerate(names)}
+
+
 def _some(texts: Iterable[str]) -> Iterator[str]:
     """The texts that are not empty; a UserError when there is none."""
     iterator = (text for text in texts if text.strip())
@@ -104,39 +165,52 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
     return itertools.chain([first], iterator)
 
 
-def _prepare(model: Any) -> Tokenizer:
+def _prepare(model: Any, keep: Sequence[str]) -> Tokenizer:
     backend = Tokenizer(model)
+    kept = [normalizers.Replace(name, one) for name, one in _stand_ins(keep).items()]
     backend.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(r"[\s▁]+"), " "), normalizers.Strip()]
+        [normalizers.NFC(), normalizers.Replace(Regex(r"[\s▁]+"), " "), normalizers.Strip(), *kept]
     )
+    alone = [r"▁?[\x{F0000}-\x{FFFFD}]"] * bool(kept) + [r"▁?\p{N}"] * (DIGITS in keep) + [_PUNCTUATION]
     # "always": text after a language code begins a word like any other.
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Split(Regex(_PUNCTUATION), "isolated")]
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="always"),
+            *(pre_tokenizers.Split(Regex(each), "isolated") for each in alone),
+        ]
     )
     return backend
 
 
-def _backend(model: Any, special: list[str]) -> Tokenizer:
+def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
     """The finished tokenizer: normaliser, pre-tokenizer, model, end of sentence, decoder."""
-    backend = _prepare(model)
+    backend = _prepare(model, keep)
     backend.add_special_tokens(special)
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, SPECIAL_TOKENS.index(EOS))]
     )
+    kept = [decoders.Replace(one, name) for name, one in _stand_ins(keep).items()]
     backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0), *kept]
     )
     return backend
 
 
 def _train_bpe(
-    texts: Iterable[str], size: int, reserved: list[str], byte_fallback: bool, limit: int | None, progress: bool
+    texts: Iterable[str],
+    size: int,
+    reserved: list[str],
+    byte_fallback: bool,
+    limit: int | None,
+    keep: Sequence[str],
+    progress: bool,
 ) -> Any:
     from tokenizers.models import BPE
     from tokenizers.trainers import BpeTrainer
 
-    trained = _prepare(BPE(unk_token=UNK))
+    trained = _prepare(BPE(unk_token=UNK), keep)
     options: dict[str, Any] = {} if limit is None else {"limit_alphabet": limit}
+    options |= {"initial_alphabet": list(_stand_ins(keep).values())} if keep else {}
     trainer = BpeTrainer(vocab_size=size, special_tokens=reserved, min_frequency=2, show_progress=progress, **options)  # type: ignore[call-arg]
     trained.train_from_iterator(texts, trainer)
     learnt = json.loads(trained.to_str())["model"]
@@ -146,24 +220,30 @@ def _train_bpe(
 
 
 def _train_unigram(
-    texts: Iterable[str], size: int, reserved: list[str], byte_fallback: bool, limit: int | None, progress: bool
+    texts: Iterable[str],
+    size: int,
+    reserved: list[str],
+    byte_fallback: bool,
+    limit: int | None,
+    keep: Sequence[str],
+    progress: bool,
 ) -> Any:
     from tokenizers.models import Unigram
     from tokenizers.trainers import UnigramTrainer
 
-    if limit is not None:
-        raise UserError("alphabet_limit: only BPE knows it; leave it out or take kind 'bpe'.")
-    trained = _prepare(Unigram())
+    trained = _prepare(Unigram(), keep)
+    options: dict[str, Any] = {"initial_alphabet": list(_stand_ins(keep).values())} if keep else {}
     trainer = UnigramTrainer(
         vocab_size=size - len(reserved) + 1,
         special_tokens=[UNK],
         unk_token=UNK,
         show_progress=progress,
+        **options,
     )  # type: ignore[call-arg]
     try:
         trained.train_from_iterator(texts, trainer)
     except BaseException as error:  # a panic of the Rust side derives from BaseException alone
-        if isinstance(error, (KeyboardInterrupt, SystemExit, UserError)):
+        if isinstance(error, (KeyboardInterrupt, SystemExit, UserError, _Crowded)):
             raise
         raise UserError(
             f"Unigram training failed ({error}); the text may be too small: add text or take 'bpe'."

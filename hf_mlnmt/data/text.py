@@ -6,7 +6,6 @@ from it), and which words two texts share: evidence for a warning that they are 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import format_of, note_in, read_lines
 from hf_mlnmt.data.processing import load_processing
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
+from hf_mlnmt.data.words import terms
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.keys import key
 from hf_mlnmt.model_folder import TARGET_TOKENIZER
@@ -169,9 +169,6 @@ def _surround(tokenizer: Any, template: str, token: str, number: int) -> None:
     )
 
 
-_WORD = re.compile(r"[^\W\d_]+")
-
-
 @dataclass(frozen=True)
 class Overlap:
     """`share` of the running words of one text that the other one has too, and the most frequent of these words."""
@@ -185,9 +182,10 @@ class Overlap:
 
 
 def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> Overlap:
-    """Which of the running words of `texts` occur in `others`, without case; words are runs of letters."""
-    words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
-    known = {word for text in others for word in _WORD.findall(text.lower())}
+    """Which of the running words of `texts` occur in `others`, without case; words are runs of letters, and of a text
+    without spaces two letters."""
+    words = Counter(word for text in texts for word in terms(text.lower(), digits=False))
+    known = {word for text in others for word in terms(text.lower(), digits=False)}
     shared = {word: count for word, count in words.items() if word in known}
     most = sorted(shared, key=lambda word: (-shared[word], word))[:examples]
     return Overlap(sum(shared.values()) / max(1, words.total()), tuple(most))

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
+from hf_mlnmt.data.words import words
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING, fetch_small_files, first_line
@@ -237,7 +238,7 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
 
 @dataclass
 class Statistics:
-    """Counts over a text; special tokens (</s>) are not counted. Words are what white space separates."""
+    """Counts over a text; special tokens (</s>) are not counted. Words are `words.words`."""
 
     lines: int = 0
     words: int = 0
@@ -272,7 +273,7 @@ def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Stat
         for text, ids in zip(batch, encode(tokenizer, batch), strict=True):
             ids = ids[~np.isin(ids, special)]
             counts.lines += 1
-            counts.words += len(text.split())
+            counts.words += len(words(text))
             counts.subwords += len(ids)
             counts.unknown += int((ids == tokenizer.unk_token_id).sum())
             counts.bytes += int(np.isin(ids, byte_ids).sum())

@@ -84,7 +84,9 @@ def train_on_files(
     """One tokenizer of both sides' processed text, or one for each side. `options`: train_tokenizer's."""
 
     def train(*names: str) -> Any:
-        texts = (processing[name].apply(line) for name in names for path in sides[name] for line in read(path))
+        def texts() -> Iterator[str]:
+            return (processing[name].apply(line) for name in names for path in sides[name] for line in read(path))
+
         return train_tokenizer(texts, **options)
 
     if separate:

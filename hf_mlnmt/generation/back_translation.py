@@ -260,7 +260,7 @@ def back_translate(
 
     Args:
         model: a folder or a Hub name; None for the method "copied".
-        texts: files of one sentence a line, plain or gz, read one after the other.
+        texts: files of one sentence a line, plain or packed, read one after the other.
         forward: the text is the source and the model's output the target.
         tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
 

@@ -28,6 +28,7 @@ import numpy as np
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.options import LARGEST_SEED
 from hf_mlnmt.keys import key
@@ -127,14 +128,14 @@ class Method:
 REASONS = {
     "empty": "the output has no word",
     "long": "it met the length limit, or has too many times as many words as the text",
-    "repeated": "one to four words stand in it more than three times in a row",
+    "repeated": "one to four words stand in it more than three times in a row (of text without spaces up to 8 letters)",
     "copied": "it is the text itself, but for case and spaces",
     "duplicate": "the same pair was there before",
 }
 USUAL = ("empty", "long", "repeated", "copied")
 # Nothing can be learnt from these: they are always dropped.
 NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
-_LOOP = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){3,}(?!\S)")  # one to four words, more than three times in a row
+_LOOP = r"(?<!\S)(\S+(?: \S+){0,%d})(?: \1){3,}(?!\S)"  # one word and so many more, more than three times in a row
 
 
 @dataclass
@@ -153,7 +154,7 @@ class Judge:
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
-        max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this.
+        max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this; words: data/words.py.
     """
 
     def __init__(self, drop: Collection[str], max_ratio: float, counts: Counts) -> None:
@@ -186,16 +187,17 @@ class Judge:
         return True
 
     def _reasons(self, text: str, output: str, finished: bool) -> list[str]:
-        words, written = text.split(), output.split()
-        if not words:
+        read, written = words(text), words(output)
+        if not read:
             return [NO_TEXT]
         if problem_in(output):
             return [UNREADABLE]
+        more, letters = (7, spoken(output)) if is_unspaced(output) else (3, written)
         holds = {
             "empty": not written,
-            "long": not finished or (len(written) + 1) / (len(words) + 1) > self.max_ratio,
-            "repeated": _LOOP.search(" ".join(written)) is not None,
-            "copied": [word.lower() for word in words] == [word.lower() for word in written],
+            "long": not finished or (len(written) + 1) / (len(read) + 1) > self.max_ratio,
+            "repeated": re.search(_LOOP % more, " ".join(letters)) is not None,
+            "copied": [word.lower() for word in text.split()] == [word.lower() for word in output.split()],
         }
         return [reason for reason in holds if holds[reason]]
 

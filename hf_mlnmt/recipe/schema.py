@@ -296,13 +296,22 @@ class Round:
 class Tokenizer:
     """Trained on the training corpora, or taken from `path`."""
 
-    path: str | None = key(None, "Use the tokenizer of this folder instead of training one.")
+    path: str | None = key(None, "Use this folder's tokenizer, or a SentencePiece .model, instead of training one.")
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: int = key(8000, "The number of subwords.", MILLION)
     joint: bool = key(
         True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
     )
     byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become `<unk>`.")
+    alphabet_limit: int | None = key(
+        None,
+        "Only so many characters, the most frequent ones, are entries. Unless told all; or, with byte_fallback, where "
+        "they would fill an eighth of the vocabulary, without the rare ones.",
+        MILLION,
+    )
+    keep: list[str] = key(
+        [], "Placeholders that are never cut, such as `{name}` or `<url>`; `digits`: each digit is a piece of its own."
+    )
     mask: bool = key(False, "Add `<mask>` to the tokenizer of path where it lacks it; those trained here have it.")
     languages: list[str] = key(
         [], "Codes of target languages: `<2de>` ... before a source says into which it is translated."

@@ -9,11 +9,13 @@
 | weights | folders of init_from that are not there, or do not fit |
 | languages | target languages that the tokenizer has no code of |
 | corpora | files that are missing, broken, empty or do not go together; dev or test sets that are training data |
+| processing | a side that Moses does not give back as it was |
 | sides | synthetic corpora whose sides look exchanged |
 | texts | text that looks as if it were in another language |
 | memory | the largest batch needs more memory than there is |
 
-Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py) and `doubts_about_rows`. A sweep runs
+Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
+`doubts_about_rows`. A sweep runs
 `CHECKS` once for each of its points. What concerns the folder of a run is in folder.py.
 
 This file is in training/ and not in recipe/: a model is made, weights are read, Transformers' arguments are built.
@@ -25,7 +27,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice
 from pathlib import Path
@@ -38,12 +40,15 @@ from transformers import PreTrainedConfig
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import open_text, read_lines
+from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import Overlap, TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
+from hf_mlnmt.data.words import spoken
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.modeling.rnn import RNNConfig
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -191,6 +196,21 @@ def corpora(training: Preflight) -> list[str]:
     return training.seen[1]
 
 
+def processing(training: Preflight) -> None:
+    """That Moses's tokens, put together again, are the text: its rules cut some scripts in the middle of words."""
+    made = training.preparation.processing() if training.trains_tokenizer else training.tokenizers.processing
+    moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
+    texts: dict[Any, Sequence[str]]
+    for key, spec in training.train.items() if moses else ():
+        if isinstance(spec, TextSpec):
+            texts = {spec.side: list(islice(read_text(spec, training.root), LINES))}
+        else:
+            texts = dict(zip(("source", "target"), zip(*islice(read_pairs(spec, training.root), LINES))))
+        for side, lines in texts.items():
+            if side in moses:
+                check_round_trip(f"{key}: tokenizer.processing.{side}", lines, moses[side])
+
+
 def sides(training: Preflight) -> Iterator[str]:
     """Which side of a synthetic corpus is which."""
     for task in training.preparation.corpora.tasks:
@@ -212,7 +232,7 @@ def memory(training: Preflight) -> None:
 
 
 CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
-CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, sides, texts, memory)
+CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides, texts, memory)
 
 
 # Of a sweep
@@ -480,6 +500,25 @@ def _lines_of(path: Path) -> tuple[int, int, int]:
     return count + (last != b"\n"), checksum, size
 
 
+CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
+
+
+def check_round_trip(where: str, lines: Sequence[str], processing: TextProcessing) -> None:
+    """Refuse Moses where it does not give back what it was given. UserError naming a line."""
+    kept = replace(processing, moses=False)
+    given = [" ".join(kept.apply(line).split()) for line in lines]
+    pairs = [(line, processing.undo(processing.apply(line))) for line in given]
+    changed = [number for number, (line, back) in enumerate(pairs) if line != back]
+    cut = [number for number in changed if spoken(pairs[number][0]) != spoken(pairs[number][1])]
+    if len(cut) > CUT * len(lines) or len(changed) > CHANGED * len(lines):
+        number = (cut or changed)[0]
+        raise UserError(
+            f"{where}.moses: Moses's rules do not fit this language ({processing.language}): {len(changed)} of the "
+            f"first {len(lines)} lines do not come back as they were. Line {number + 1}: {pairs[number][0]:.80} "
+            f"becomes {pairs[number][1]:.80}. Leave moses out: the tokenizer needs no words."
+        )
+
+
 # The language of texts
 
 # Of the running words; of 200 lines two languages share some 5 to 15 in 100, two domains of one language 40 and more.
@@ -550,6 +589,27 @@ def _most_alike(lines: Sequence[str], known: Sequence[tuple[str, list[str]]]) ->
 
 
 # With the encoded data
+
+
+def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -> None:
+    """Refuse a development set, or text to be scored, of which the model cannot read a sentence.
+
+    Args:
+        sets: key of the recipe -> the encoded set; nothing was dropped of it.
+
+    Raises: UserError naming the sentence.
+    """
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None or isinstance(config, RNNConfig):  # which reads any length
+        return
+    for key, data in sets.items():
+        for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
+            if len(long := np.flatnonzero(lengths > limit)):
+                raise UserError(
+                    f"{training.recipe.path}: {key}: sentence {long[0] + 1} has on the {side} side "
+                    f"{lengths[long[0]]} subwords, and the model reads {limit}: split or leave out its pair, or raise "
+                    "model.settings.max_position_embeddings."
+                )
 
 
 def doubts_about_rows(config: Any, tasks: Sequence[Task]) -> Iterator[str]:

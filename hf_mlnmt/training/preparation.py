@@ -10,12 +10,14 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
+from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
 from hf_mlnmt.data.filters import FilterReport, PairFilter
@@ -269,8 +271,10 @@ class Preparation:
         given = None
         if settings.path is not None:
             local = self.root / settings.path
-            name = local if local.is_dir() else settings.path
-            given = with_end(ending(load_tokenizers(name)), str(name), self.tell)
+            name = local if local.exists() else settings.path
+            is_model = local.is_file() and local.suffix in (".model", ".spm")
+            loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
+            given = with_end(ending(loaded), str(name), self.tell)
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
@@ -283,10 +287,17 @@ class Preparation:
                     save_tokenizers(new, *self._tokenizers_of_sides())
         return load_tokenizers(folder)
 
-    def _train_tokenizer(self, lines: Iterator[str], codes: Sequence[str]) -> Any:
+    def _train_tokenizer(self, lines: Callable[[], Iterator[str]], codes: Sequence[str]) -> Any:
         settings = self.recipe.tokenizer
         return train_tokenizer(
-            lines, settings.kind, settings.vocab_size, codes, settings.byte_fallback, tags=settings.tags
+            lines,
+            settings.kind,
+            settings.vocab_size,
+            codes,
+            settings.byte_fallback,
+            alphabet_limit=settings.alphabet_limit,
+            tags=settings.tags,
+            keep=settings.keep,
         )
 
     def _tell_of_training(self, what: str) -> None:
@@ -299,30 +310,38 @@ class Preparation:
         for language in self.corpora.languages():
             if language not in each:
                 self._tell_of_training(language)
-                each[language] = self._train_tokenizer(self.corpora.texts_of(language), [])
+                each[language] = self._train_tokenizer(partial(self.corpora.texts_of, language), [])
         return Tokenizers.of_languages(each)
 
-    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
-        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
-        settings, languages = self.recipe.tokenizer, dataclasses.asdict(self.recipe.languages)
-        self._tell_of_training("both sides" if settings.joint else "each side")
-        processing = {
+    def processing(self) -> dict[str, TextProcessing]:
+        """What is done to the text of each side before the tokenizers that are trained here."""
+        return {
             side: build(
                 TextProcessing,
-                {"language": language, **settings.processing.get(side, {})},  # type: ignore[call-overload]
+                {"language": language, **self.recipe.tokenizer.processing.get(side, {})},  # type: ignore[call-overload]
                 str(self.recipe.path),
                 ("tokenizer", "processing", side),
             )
-            for side, language in languages.items()
+            for side, language in dataclasses.asdict(self.recipe.languages).items()
         }
+
+    def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
+        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
+        settings, processing = self.recipe.tokenizer, self.processing()
+        self._tell_of_training("both sides" if settings.joint else "each side")
 
         def texts(side: TextSide) -> Iterator[str]:
             return map(processing[side].apply, self.corpora.texts(side))
 
         if settings.joint:
-            both = itertools.chain(texts("source"), texts("target"))
+
+            def both() -> Iterator[str]:
+                return itertools.chain(texts("source"), texts("target"))
+
             return self._train_tokenizer(both, settings.languages), None, processing
-        source, target = (self._train_tokenizer(texts(side), settings.languages) for side in ("source", "target"))
+        source, target = (
+            self._train_tokenizer(partial(texts, side), settings.languages) for side in ("source", "target")
+        )
         return source, target, processing
 
     # Data
@@ -450,6 +469,12 @@ class Preparation:
     def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
         """A test set, encoded."""
         return self.encode(f"test.{name}", self.corpora.test[name], tokenizers)
+
+    def read_whole(self, tokenizers: Tokenizers, dev_sets: Sequence[dev.DevSet]) -> dict[str, Any]:
+        """Key of the recipe -> each encoded set whose sentences are read as they are; a pipeline splits others'."""
+        sets = {"data.dev" if one.name == MAIN_DEV else f"tasks.{one.name}.dev": one.dataset for one in dev_sets}
+        texts = [name for name, spec in self.corpora.test.items() if isinstance(spec, TextSpec)]
+        return sets | {f"data.test.{name}": self.encoded_test(name, tokenizers) for name in texts}
 
     # Model
 

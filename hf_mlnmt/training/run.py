@@ -64,7 +64,7 @@ from hf_mlnmt.training.callbacks import (
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.objectives import Objective
-from hf_mlnmt.training.preflight import check_before, doubts_about_rows
+from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
 from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
@@ -308,6 +308,7 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
     model = preparation.model(data.tokenizers)
     tasks = preparation.tasks(model, data.tokenizers, data.training_sets)
     dev_sets = measured_by(tasks, data.dev_sets)
+    check_lengths(preparation, model.config, preparation.read_whole(data.tokenizers, data.dev_sets))
     trainer = TranslationTrainer(
         model,
         arguments,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
 import tracemalloc
@@ -13,7 +14,7 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import EncodedPairs, encode_corpus, filtered_pairs, fingerprint_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 
 PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ("猫", "Katze")]
@@ -205,3 +206,19 @@ def test_filtered_pairs_are_what_a_tokenizer_is_trained_on(tmp_path):
     assert list(filtered_pairs(spec, tmp_path, PairFilter(), report)) == [PAIRS[0], PAIRS[2]]
     assert report.read == 3
     assert list(filtered_pairs(spec, tmp_path)) == PAIRS
+
+
+def test_data_that_are_read_otherwise_are_encoded_again(tmp_path):
+    tokenizers = Tokenizers(*[train_tokenizer(["a house ein Haus"] * 9, vocab_size=300)] * 2)
+    for name in ("a.tsv", "a.csv"):
+        (tmp_path / name).write_text('"a\thouse",ein\tHaus\n' * 2)
+    keys = {fingerprint_of(CorpusSpec(path=name), tmp_path, tokenizers) for name in ("a.tsv", "a.csv")}
+    assert len(keys) == 2
+    (tmp_path / "b.tsv").write_text("a house\tein Haus\n")
+    spec, folder = CorpusSpec(path="b.tsv"), tmp_path / "data"
+    made = encode_corpus(spec, tmp_path, tokenizers, folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    for earlier in (1, 2):  # formats in which lengths were counted, and tables read, in other ways
+        (folder / "meta.json").write_text(json.dumps({**meta, "format": earlier, "note": "earlier"}))
+        assert "note" not in encode_corpus(spec, tmp_path, tokenizers, folder).meta
+    assert encode_corpus(spec, tmp_path, tokenizers, folder).meta == made.meta

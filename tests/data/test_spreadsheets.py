@@ -203,3 +203,28 @@ def test_blank_lines_of_tables_hold_no_pair(tmp_path):
         ("a.jsonl", '{"source": "a", "target": "b"}\n\n'),
     ]:
         assert pairs(tmp_path, name, content) == ([("a", "b")], {"blank line": 1})
+
+
+@pytest.mark.parametrize("bad", ['"open,offen', 'a "house,"Haus"er', '"x" y,z'])
+def test_a_quote_that_is_not_closed_costs_its_own_row_alone(tmp_path, bad):
+    good = [f"a{i},b{i}" for i in range(5000)] + ['"c ""q""","d\ne"']
+    content = "\n".join([*good[:2], bad, *good[2:]]) + "\n"
+    rows = [(f"a{i}", f"b{i}") for i in range(5000)] + [('c "q"', "d e")]
+    kept, dropped = pairs(tmp_path, "a.csv", content, bad_lines="drop", columns={"source": 1, "target": 2})
+    assert kept == rows
+    assert dropped == {"broken quoting": 1}
+    with pytest.raises(UserError, match="line 3: broken quoting"):
+        pairs(tmp_path, "a.csv", content, columns={"source": 1, "target": 2})
+
+
+def test_many_quotes_that_are_not_closed(tmp_path):
+    kept, dropped = pairs(tmp_path, "a.csv", '"x,y\n' * 3000 + "a,b\n", bad_lines="drop")
+    assert (kept, dropped) == ([("a", "b")], {"broken quoting": 3000})
+
+
+@pytest.mark.parametrize(
+    "content", ["sep=;\r\nsource;target\r\na, b;c\r\n", "source\ttarget\na, b\tc\n", "en-US;de_AT\na, b;c\n"]
+)
+def test_what_spreadsheets_put_into_a_csv_file(tmp_path, content):
+    languages = {"source": "en", "target": "de"}
+    assert pairs(tmp_path, "a.csv", content, languages=languages) == ([("a, b", "c")], {})

@@ -213,7 +213,6 @@ def test_language_codes(trained):
         ({"kind": "wordpiece"}, "'bpe' or 'unigram'"),
         ({"languages": ["de", "de"]}, "twice"),
         ({"languages": ["de>"]}, "letters"),
-        ({"kind": "unigram", "alphabet_limit": 5}, "only BPE"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from helpers.tiny_run import WORDS, run_in
+from helpers.tiny_run import WORDS, run, run_in, write_corpus, write_recipe
 from tokenizers import processors
 from transformers import AutoTokenizer
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
+from hf_mlnmt.generation import TranslationPipeline
 
 SHORT = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"keep": 1, "average": 1}}
 
@@ -43,3 +44,20 @@ def test_one_without_a_token_that_the_model_needs(tokenizer, name, tmp_path):
     given.save_pretrained(tmp_path / "given")
     with pytest.raises(UserError, match=rf"tokenizer.* no {name}"):
         run_in(tmp_path / "first", tokenizer={"path": str(tmp_path / "given")}, **SHORT)
+
+
+def test_a_sentencepiece_model_is_a_tokenizer(tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    data = write_corpus(tmp_path / "data")
+    lines = [line for name in ("train.en", "train.de") for line in (data / name).read_text().splitlines()]
+    with (data / "spm.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=36, minloglevel=2
+        )
+    recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer={"path": "spm.model"})
+    run(recipe, data, tmp_path / "run")
+    pipe = TranslationPipeline.from_pretrained(str(tmp_path / "run" / "average"))
+    assert pipe("ba do")["translation_text"] if isinstance(pipe("ba do"), dict) else pipe("ba do")
+    (data / "broken.model").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"broken\.model: not a SentencePiece model"):
+        run(recipe, data, tmp_path / "other", settings=["tokenizer.path=broken.model"])

@@ -1,0 +1,66 @@
+"""What counts as a word, in every script: the length of a side for filters, and runs of letters for statistics.
+
+Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some others stand without spaces between words. What a
+text has most of tells which kind it is, so that a name in another script changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from itertools import pairwise
+
+# Han, Kana, their marks and signs, Yi: a character says as much as a syllable or a word.
+_SYLLABLES = (
+    "\u2e80-\u2fdf\u3001-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\ua4cf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+# Thai, Lao, Tibetan, Burmese; Khmer; Tai scripts; Balinese, Javanese, more Burmese: two letters say as much.
+_LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaa7f"
+_UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
+_OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
+_LONGEST = 4  # characters of a word, in the mean: longer runs between spaces are clauses
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether it is for the most part of a script without spaces between words, and no spaces were put there."""
+    characters = len(_UNSPACED.findall(text))
+    if not characters or characters <= len(_OTHERS.findall(text)):
+        return False
+    pieces = len(text.split())
+    return pieces == 1 or characters > _LONGEST * pieces
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, as white space separates them; of a text without spaces its characters.
+
+    There a character keeps its combining marks, two letters of an alphabet (Thai) are one character, and so is a run of
+    others (a number, a Latin name). The length of a side is the number of these.
+    """
+    return _expressions()["characters"].findall(text) if is_unspaced(text) else text.split()
+
+
+def spoken(text: str, digits: bool = True) -> list[str]:
+    """Runs of letters with their marks, and of digits; of a text without spaces each letter."""
+    runs = _expressions()["runs" if digits else "letters"].findall(text)
+    return [one for run in runs for one in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
+
+
+def terms(text: str, digits: bool = True) -> list[str]:
+    """`spoken`, or of a text without spaces each two neighbours together: a letter says too little of a language."""
+    runs = spoken(text, digits)
+    return list(map("".join, pairwise(runs))) if len(runs) > 1 and is_unspaced(text) else runs
+
+
+@lru_cache
+def _expressions() -> dict[str, re.Pattern[str]]:
+    """Combining marks, and the joiners U+200C and U+200D, go with the letter before them."""
+    marks = "".join(one for one in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(one)[0] == "M")
+    mark = f"[\u200c\u200d{marks}]*"
+    other = f"[^\\s{_SYLLABLES}{_LETTERS}]+"
+    return {
+        "characters": re.compile(f"[{_SYLLABLES}]{mark}|(?:[{_LETTERS}]{mark}){{1,2}}|{other}"),
+        "single": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}|{other}"),
+        "runs": re.compile(rf"(?:\w{mark})+"),
+        "letters": re.compile(rf"(?:[^\W\d_]{mark})+"),
+    }

@@ -1,0 +1,117 @@
+"""Lengths and words by language: what a filter, a judge of outputs and a statistic count."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untranslated, source_lengths
+from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
+from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.text import word_overlap
+from hf_mlnmt.data.words import spoken
+from hf_mlnmt.generation.synthetic_methods import Counts, Judge
+
+ENGLISH = "The weather is very nice today, so we walk in the park."
+# Without spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan; Chinese of the rarer planes.
+UNSPACED = [
+    "今天天气很好我们去公园散步。",
+    "今日は天気がいいので公園を散歩します。",
+    "วันนี้อากาศดีมากเราจึงเดินเล่นในสวน",
+    "ມື້ນີ້ອາກາດດີຫຼາຍພວກເຮົາຍ່າງຫຼິ້ນ",
+    "ថ្ងៃនេះអាកាសធាតុល្អណាស់យើងដើរ",
+    "ဒီနေ့ရာသီဥတုကောင်းတယ်",
+    "དེ་རིང་གནམ་གཤིས་ཡག་པོ་འདུག",
+    "我用Python编程已经3年了𠀀𠀁",
+]  # fmt: skip
+# With spaces: Korean, Hindi, Arabic, Persian with U+200C, Hebrew with points, Vietnamese with marks apart, Amharic.
+SPACED = [
+    "오늘 날씨가 아주 좋아서 우리는 공원을 산책해요.",
+    "आज मौसम बहुत अच्छा है इसलिए हम पार्क में घूमते हैं।",
+    "الطقس جميل جدا اليوم لذلك نتمشى في الحديقة",
+    "امروز هوا خوب است و ما می‌خواهیم قدم بزنیم",
+    "שָׁלוֹם לָכֶם חֲבֵרִים",
+    "Ho\u0302m nay tro\u031b\u0300i \u0111e\u0323p",
+    "ዛሬ አየሩ በጣም ጥሩ ነው",
+    "He lives in 東京 and not in 京都.",
+    "我们 去 公园 散步 。",
+]
+
+
+@pytest.mark.parametrize("text", UNSPACED)
+def test_a_side_without_spaces_is_as_long_as_its_characters(text):
+    keep = PairFilter(max_ratio=4, max_word=20)
+    assert keep.reason(ENGLISH, text) is None
+    assert keep.reason(text, ENGLISH) is None
+    assert PairFilter(max_ratio=4).reason("A dog.", 5 * text) == "length ratio above 4"
+    assert PairFilter(max_length=100).reason(ENGLISH, 40 * text) == "longer than 100 words"
+    assert PairFilter(max_length=100).of_text().reason(40 * text) == "longer than 100 words"
+    assert PairFilter(min_length=5).reason(ENGLISH, text) is None
+    assert PairFilter(max_word=20).of_text().reason(text) is None
+    assert source_lengths([text])[0] > 4
+
+
+@pytest.mark.parametrize("text", SPACED)
+def test_a_side_with_spaces_is_as_long_as_its_words(text):
+    count = len(text.split())
+    assert PairFilter(max_length=count).reason(text, text) is None
+    assert PairFilter(min_length=1, max_length=count - 1).reason(text, text) == f"longer than {count - 1} words"
+    assert source_lengths([text]) == [count]
+
+
+@pytest.mark.parametrize("text", UNSPACED)
+def test_an_output_without_spaces_is_judged_by_its_characters(text):
+    def reasons(read, written):
+        judge = Judge((), 3.0, Counts())
+        judge.keeps(read, written, True, written)
+        return set(judge.counts.found)
+
+    assert reasons(ENGLISH, text) == reasons(text, ENGLISH) == set()
+    phrase = "".join(spoken(text)[1:6])
+    assert reasons("A dog.", 5 * text) == {"long"}
+    assert reasons("A dog.", 5 * phrase) == {"long", "repeated"}
+    assert reasons(ENGLISH, 5 * phrase) == {"repeated"}
+
+
+@pytest.mark.parametrize("text", UNSPACED)
+def test_faults_of_outputs_without_spaces(text):
+    assert not has_run(text)
+    phrase = "".join(spoken(text)[1:6])
+    assert has_run(phrase + phrase)
+    assert is_repeated(ENGLISH, phrase + phrase, text)
+    assert is_copied(text, text, ENGLISH)
+    assert is_untranslated(text, text[:-1], ENGLISH)
+    assert not is_untranslated(ENGLISH, text, text)
+
+
+def test_marks_belong_to_their_letters():
+    other = "हम कल बाजार जाएंगे"
+    assert not has_run("नानी ने नीना")  # one consonant, three vowel signs
+    assert has_run("हिन्दी में, हिन्दी में")
+    assert word_overlap(["हिन्दी भाषा"], ["हल्दी भूषण"]).share == 0
+    assert word_overlap([other], [other]).words[0] in other.split()
+
+
+def test_words_of_two_languages_in_one_script():
+    japanese, chinese = UNSPACED[1], UNSPACED[0]
+    assert word_overlap([chinese], ["他说今天天气很好"]).share > 0.4
+    assert word_overlap([chinese], [japanese]).share < 0.2
+
+
+def test_a_caption_corpus_without_spaces_stays():
+    pairs = [(ENGLISH, text) for text in UNSPACED]
+    report = FilterReport()
+    assert list(PairFilter(max_ratio=4, max_length=100, max_word=40)(pairs, report)) == pairs
+
+
+def test_a_filter_that_drops_much_is_said(tmp_path, caplog):
+    (tmp_path / "a.tsv").write_text(
+        "".join(f"a house {i}\tein Haus {'sehr ' * (i % 4 == 0) * 9}{i}\n" for i in range(40))
+    )
+    tokenizers = Tokenizers(*[train_tokenizer(["a house ein Haus sehr"] * 9, vocab_size=300)] * 2)
+    spec = CorpusSpec(path="a.tsv")
+    encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", PairFilter(max_length=8))
+    assert "a.tsv: 25% of its 40 pairs are dropped: longer than 8 words" in caplog.text
+    assert all(said in caplog.text for said in ("10", "data.filters"))
+    caplog.clear()
+    encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", PairFilter(max_length=20))
+    assert caplog.text == ""
