@@ -113,7 +113,7 @@ def metadata(facts: Facts) -> ModelCardData:
     return ModelCardData(
         language=list(languages) or None,
         license=licence or None,
-        **({"license_name": own_licence} if own_licence else {}),
+        license_name=own_licence or None,
         library_name="transformers",
         pipeline_tag=task,
         tags=[task, "neural-machine-translation", *own],

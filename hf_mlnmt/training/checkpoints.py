@@ -74,13 +74,15 @@ def what_is_wrong(checkpoint: Path) -> str | None:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{MANIFEST} is missing: it was not written to the end"
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({error})"
+    if not isinstance(files, dict):
+        return f"{MANIFEST} is no list of files with their checksums"
     for name, expected in files.items():
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
-        if size_and_crc(path) != list(expected):
+        if size_and_crc(path) != expected:
             return f"{name} is not as it was written (size or checksum differs)"
     return None
 

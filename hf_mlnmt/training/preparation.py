@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.files import atomic_folder, read_json, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
@@ -270,7 +269,11 @@ class Preparation:
         if settings.path is not None:
             local = self.root / settings.path
             name = local if local.is_dir() else settings.path
-            given = with_end(ending(load_tokenizers(name)), str(name), self.tell)
+            try:
+                given = with_end(ending(load_tokenizers(name)), str(name), self.tell)
+            except UserError as error:
+                key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
+                raise UserError(f"{self.recipe.path}: {key}: {error}") from error
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
@@ -498,8 +501,7 @@ class Preparation:
 
     def account(self) -> dict[str, Any] | None:
         """What `initialise` kept, when this run began."""
-        path = self.output / ACCOUNT
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return read_json(self.output / ACCOUNT) or None
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:

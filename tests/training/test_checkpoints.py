@@ -59,6 +59,32 @@ def test_rotation_counts_scheduled_checkpoints_only(tmp_path):
     assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [2, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "null", "3", '"a"', "[" * 100_000, '{"model.safetensors": 3}', '{"a\\u0000": []}']
+)
+def test_a_manifest_that_is_none_is_told(copied, content):
+    (copied / "checkpoint-10" / "complete.json").write_text(content)
+    told = []
+    assert checkpoints.last_good(copied, told.append) == copied / "checkpoint-8"
+    assert "checkpoint-10" in told[0]
+
+
+@pytest.mark.parametrize("what", ["shapes", "groups", "no state"])
+def test_the_state_of_another_optimizer_is_refused_by_name(copied, what):
+    path = copied / "checkpoint-8" / "optimizer.pt"
+    state = torch.load(path, weights_only=True)
+    if what == "shapes":
+        state["state"][0]["exp_avg"] = torch.zeros(3, 5)
+    elif what == "groups":
+        state["param_groups"][0]["params"].pop()
+    else:
+        state = {"a": 1}
+    torch.save(state, path)
+    trainer = make(copied, **SAVING)
+    with pytest.raises(UserError, match=r"checkpoint-8: its optimizer\.pt or scheduler\.pt does not fit this training"):
+        trainer.train(resume_from_checkpoint=str(copied / "checkpoint-8"))
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "missing", "no manifest", "garbled manifest", "empty folder"])
 def test_a_broken_last_checkpoint_is_passed_over_and_told(copied, damage):
     last = copied / "checkpoint-10"
