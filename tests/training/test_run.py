@@ -92,6 +92,13 @@ def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_no_languages_can_be_added_to_is_named_by_its_key(data, tmp_path):
+    (tmp_path / "empty").mkdir()
+    model = {"add_to": str(tmp_path / "empty")}
+    with pytest.raises(UserError, match=r"recipe\.yaml: model\.add_to: .+empty: no tokenizer there"):
+        run(write_recipe(tmp_path / "recipe.yaml", model=model, tokenizer={}), data, tmp_path / "run", dry_run=True)
+
+
 def test_a_dry_run_asks_the_hub_for_nothing(data, tmp_path, monkeypatch):
     def refuse(self, *arguments, **options):
         raise AssertionError("a repository is made")
