@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,7 +299,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises: UserError for a file that is none, and for a pickle that asks for anything else.
     """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise UserError(f"{path}: {_reason(error)}") from error
@@ -309,6 +310,11 @@ def load(path: Path) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     """What is wrong with a file that cannot be loaded, without torch's advice, which would be to trust the file."""
+    if "Unsupported operand" in str(error):
+        return (
+            "a pickle that holds more than weights and plain settings, perhaps code, which is never run. Save what is "
+            "in it with torch.save or as safetensors, where you trust it."
+        )
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
     if asked is None:
         return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0]})."
