@@ -175,10 +175,10 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}.")
+        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}. Copy or make the file again.")
     return content
 
 

@@ -26,7 +26,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from hf_mlnmt.files import write_json
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json, write_json
 
 Changes = dict[str, tuple[Any, Any]]
 """key -> (old, new), None where there is no such key; "a.b" is the key b of the mapping a."""
@@ -133,8 +134,8 @@ class MadeFrom:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.digests = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            self.digests = read_json(path)
+        except (OSError, UserError):
             self.digests = {}
 
     def same(self, product: str, value: str) -> bool:

@@ -16,7 +16,8 @@
 from __future__ import annotations
 
 import difflib
-import json
+import math
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -45,6 +47,10 @@ TEXT_FILES = (*_TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKEN
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # Everything but the weights:
 SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
+# Fields of a config that weights have as a dimension, and those that say how often there are such weights.
+_SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
+_EXPECTED = {"model_type": "text", "architectures": "a list of names"}
+_MOST_LAYERS = 10_000  # where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
 
@@ -66,6 +72,52 @@ def check_model_folder(folder: str | Path) -> Path:
         what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
         raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
     return folder
+
+
+def check_config(config: Path) -> None:
+    """Refuse a config that names no model, or whose sizes the weights beside it cannot have, before a model is built.
+
+    There are no more layers than tensors, and no dimension is above the number of all their numbers.
+    """
+    content = read_json(config)
+    names = content.get("architectures") or []
+    for field, given, right in (
+        ("model_type", content.get("model_type", ""), isinstance(content.get("model_type", ""), str)),
+        ("architectures", names, isinstance(names, list) and all(isinstance(name, str) for name in names)),
+    ):
+        if not right:
+            raise UserError(f"{config}: {field}: expected {_EXPECTED[field]}, not {given!r}. Copy the file again.")
+    shapes = [shape for path in config.parent.glob("*.safetensors") for shape in shapes_of(path).values()]
+    numbers = sum(math.prod(shape) for shape in shapes) or math.inf
+    for field, value in _sizes(content):
+        limit = (len(shapes) or _MOST_LAYERS) if _SIZES.search(field)["layers"] else numbers  # type: ignore[index]
+        if value > limit:
+            raise UserError(
+                f"{config}: {field} is {value:,}, which the weights cannot have. Take config and weights from one "
+                "model folder."
+            )
+
+
+def _sizes(content: Any) -> Iterator[tuple[str, int]]:
+    """The sizes that a config says, those of members of a fused model too."""
+    if isinstance(content, list):
+        for inner in content:
+            yield from _sizes(inner)
+    for field, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, int) and _SIZES.search(field):
+            yield field, value
+        yield from _sizes(value)
+
+
+def shapes_of(path: Path) -> dict[str, list[int]]:
+    """{tensor: shape} of a file of weights, which are not read. UserError when it is broken."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as tensors:
+            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise UserError(f"{path}: broken or half-written ({error}). Copy the weights again.") from error
 
 
 def check_name(name: str | Path) -> None:
@@ -108,7 +160,7 @@ def _suggestion(path: Path) -> str:
 
 def auto_class_of(folder: str | Path) -> str:
     """The name of the Auto class that loads the model of a folder, by what its config.json says."""
-    return auto_class_of_config(json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8")))
+    return auto_class_of_config(read_json(Path(folder) / CONFIG))
 
 
 def auto_class_of_config(content: Mapping[str, Any]) -> str:
@@ -171,17 +223,23 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     from transformers import AutoModelForSeq2SeqLM
 
     check_name(name)
+    if Path(name).is_dir():
+        check_config(Path(name) / CONFIG)
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with _one_message(strict, Path(name).is_dir()):
             model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
     except SafetensorError as error:
         raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
-    except (StrictDataclassError, ValueError, TypeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
         if "Unrecognized configuration class" in str(error):
             kind = "an encoder-decoder (translation) model" if head is None else f"a model for {head.__name__}"
             raise UserError(f"{name}: not {kind}.") from error
         raise UserError(f"{name}: {error}") from error
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise UserError(f"{name}: too large for the memory ({first_line(error)}). See its {CONFIG}.") from error
     except OSError as error:
         where = "" if Path(name).exists() else _suggestion(Path(name))
         hint = f"Give a model folder or a Hub name. {first_line(error)}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -113,7 +114,12 @@ class Table:
 
 def _markdown_cell(text: str) -> str:
     # A "|" in a signature would end the cell, in code too; sacreBLEU separates its parts by it.
-    return text.replace("|", "\\|").replace("\n", " ")
+    return markdown_text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def markdown_text(text: str) -> str:
+    """Text in which no "<" begins an element of HTML; between backticks it stays as it is."""
+    return re.sub(r"(`[^`]*`)|<", lambda match: match[1] or "&lt;", text)
 
 
 def _element(tag: str, kind: str, text: str) -> str:

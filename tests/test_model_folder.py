@@ -27,6 +27,7 @@ from hf_mlnmt.model_folder import (
     is_path,
     load_model,
 )
+from hf_mlnmt.reports.description import describe, render
 
 modeling_logger = transformers_logging.get_logger("transformers.modeling_utils")
 
@@ -151,6 +152,52 @@ def test_pickles_and_broken_files_are_refused(folder, tmp_path):
         check_model_folder(folder.parent)
     with pytest.raises(UserError, match="a file, not a model folder"):
         load_model(folder / CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "expected a JSON object, found list"),
+        (b"null", "expected a JSON object, found NoneType"),
+        (b"3", "expected a JSON object, found int"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        ({"model_type": ["mlnmt-transformer"]}, r"model_type: expected text, not \['mlnmt-transformer'\]"),
+        ({"architectures": 3}, "architectures: expected a list of names, not 3"),
+        ({"architectures": [3]}, r"architectures: expected a list of names, not \[3\]"),
+        ({"encoder_layers": 10**9}, "encoder_layers is 1,000,000,000, which the weights cannot have"),
+        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, r"vocab_size is 1,000,000,000,000, which"),
+        ({"translation_models": [{"d_model": 10**9}]}, "d_model is 1,000,000,000, which the weights cannot have"),
+        ({"encoder_layers": "two"}, "'encoder_layers' expected int, got str"),
+        ({"dropout": float("nan")}, "dropout=nan"),
+        ({"dtype": "foo"}, "foo"),
+        ({"id2label": 3}, "items"),
+    ],
+)
+def test_a_config_that_no_model_has_is_refused_before_one_is_built(folder, content, message):
+    if isinstance(content, dict):
+        change_config(folder, **content)
+    else:
+        (folder / CONFIG).write_bytes(content)
+    for read in (load_model, describe, lambda folder: describe(folder / CONFIG)):
+        with pytest.raises(UserError, match=message) as error:
+            read(folder)
+        assert str(folder) in str(error.value)
+
+
+def test_positions_that_do_not_fit_into_memory_are_refused(folder):
+    change_config(folder, max_position_embeddings=10**13)
+    with pytest.raises(UserError, match="too large for the memory"):
+        load_model(folder)
+
+
+def test_describe_says_that_weights_and_config_do_not_fit(folder):
+    assert "problem" not in describe(folder)
+    change_config(folder, d_model=8)
+    told = describe(folder)
+    assert "config.json and weights do not fit: of the weights" in told["problem"]
+    assert told["problem"] in [row[1] for table in render(told) for row in table.rows]
 
 
 # Finding

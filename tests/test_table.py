@@ -43,7 +43,7 @@ def test_numbers_stand_on_the_right_of_plain_text(table):
 
 def test_markdown(table):
     assert table.markdown().splitlines() == [
-        "| system | BLEU |", "| --- | --- |", "| a\\|b [red]x[/] | 9 |", '| <i>"c", d</i> | 10.5 +3 |',
+        "| system | BLEU |", "| --- | --- |", "| a\\|b [red]x[/] | 9 |", '| &lt;i>"c", d&lt;/i> | 10.5 +3 |',
     ]  # fmt: skip
 
 

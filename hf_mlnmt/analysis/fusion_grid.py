@@ -97,8 +97,8 @@ class Grid:
             return []
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            rows, then = list(content["rows"]), content["settings"]
-        except (ValueError, KeyError, TypeError) as error:
+            rows, then = list(content["rows"]), dict(content["settings"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path}: cannot be read as a grid ({error!r}). Choose another --output.") from error
         now = json.loads(json.dumps(self.settings()))
         if different := [name for name in differences(then, now, whole=["*"]) if name in now]:

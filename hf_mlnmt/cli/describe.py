@@ -22,7 +22,7 @@ def describe(
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
 
-    The weights are not read. What was not recorded is shown as "not recorded".
+    Of the weights, names and shapes are read. What was not recorded is shown as "not recorded".
 
     Examples:
 

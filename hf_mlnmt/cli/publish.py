@@ -33,7 +33,9 @@ def publish(
     licence: Annotated[
         str | None,
         _of_card(
-            "--licence", "--license", help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0 ..."
+            "--licence",
+            "--license",
+            help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0, other:NAME.",
         ),
     ] = None,
     source_language: options.From = None,

@@ -324,8 +324,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises: UserError for a file that is none, and for a pickle that asks for anything else.
     """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the message below says more
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, pickle.UnpicklingError) as error:
         raise UserError(f"{path}: {_reason(path, error)}") from error

@@ -163,7 +163,8 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
 def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
     paths = spec.local_files(root)
     problems: list[str] = []
-    sides = [read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None) for path in paths]
+    note = note_in(problems) if spec.bad_lines == "drop" else None
+    sides = [read_lines(path, note, remedy=REMEDY) for path in paths]
     for number, (source, target) in enumerate(zip_longest(*sides)):
         if source is None or target is None:
             counts = [number + (text is not None) + sum(1 for _ in rest) for text, rest in zip((source, target), sides)]
@@ -230,7 +231,7 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
     """Of every row the number of its first line, its cells, and what is wrong with its lines."""
     problems: list[str] = []
-    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None)
+    lines = read_lines(path, note_in(problems) if spec.bad_lines == "drop" else None, remedy=REMEDY)
     separator, start = "\t", 1
     if format_of(path) == ".csv":
         first = next(lines)
@@ -329,7 +330,7 @@ class _Problem(str):
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
     problems: list[str] = []
     note = note_in(problems) if spec.bad_lines == "drop" else None
-    lines = read_lines(path, note, max_characters=20 * MAX_CHARACTERS)
+    lines = read_lines(path, note, max_characters=20 * MAX_CHARACTERS, remedy=REMEDY)
     return _records(_objects(lines, problems), spec, f"{path}, line", report)
 
 

@@ -51,7 +51,7 @@ def read_lines(
     max_characters: int = MAX_CHARACTERS,
     *,
     keep_controls: bool = False,
-    remedy: str = REMEDY,
+    remedy: str = "Mend the file.",
 ) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their ends; empty lines included.
 

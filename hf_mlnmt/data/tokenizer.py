@@ -228,6 +228,8 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        for name in ("is_local", "local_files_only"):  # how it was loaded, which Transformers would save
+            tokenizer.init_kwargs.pop(name, None)
         return own_copy(tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None)
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)

@@ -65,7 +65,7 @@ def build_folder(
         model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder.
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
         name: what the card calls it and its examples load; default: the name of `target`.
-        licence: of the weights, as the Hub spells it (apache-2.0, cc-by-nc-sa-4.0 ...); default: not recorded.
+        licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
         languages: (source, target) codes; default: those of the results.
         results: a results file; default: results.json in the model folder.
         tell: called with a line for the user at each stage.
@@ -74,6 +74,7 @@ def build_folder(
     """
     source, target = Path(model), Path(target)
     check_model_folder(source)
+    _check_licence(licence)
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
@@ -91,6 +92,16 @@ def build_folder(
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
     return Published(target, warnings)
+
+
+def _check_licence(licence: str | None) -> None:
+    name, colon, own = (licence or "other").lower().partition(":")
+    if name not in LICENCES or (colon and (name != "other" or not re.fullmatch(r"[\w.+-]+", own))):
+        raise UserError(
+            f"licence {licence!r} is none of the names of the Hub{suggest(name, LICENCES)}, which refuses others. All "
+            "names: https://huggingface.co/docs/hub/repositories-licenses; for one without a name there give "
+            "other:NAME, of letters, digits and . + -."
+        )
 
 
 def _check_target(source: Path, target: Path) -> None:
@@ -171,11 +182,6 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
         yield f"{path}: says {recorded:,} parameters, the model has {parameters:,}: are these its results?"
     if facts.licence is None:
         yield "no licence is given (--licence); without one nobody may use the weights."
-    elif (name := facts.licence.lower()) not in LICENCES:
-        yield (
-            f"licence {name!r} is none of the names of the Hub{suggest(name, LICENCES)}, which refuses others. "
-            "All names: https://huggingface.co/docs/hub/repositories-licenses; without a name there: 'other'."
-        )
     for code in filter(None, facts.languages):
         if not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", code):
             yield f"language {code!r} is no code such as de, deu or pt-BR; the Hub finds models by codes."

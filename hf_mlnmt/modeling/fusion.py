@@ -140,9 +140,12 @@ class FusionConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
         """As Transformers'; the code that `auto_map` points to goes along, the members' too (configuration.py)."""
+        here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
-                config.auto_map = copy_code(pointers, Path(__file__).parent, Path(save_directory))
+                # Beside a repository's own code in the cache lies only what it imports itself: not the members'.
+                origin = Path(str(config.name_or_path)) if trusted() and config is not self else here
+                config.auto_map = copy_code(pointers, origin if origin.is_dir() else here, Path(save_directory))
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_members(self):

@@ -109,7 +109,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
     """
     settings = {"name": value} if isinstance(value, str) else dict(value)
     name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
-    if name not in OBJECTIVES:
+    if not isinstance(name, str) or name not in OBJECTIVES:
         raise UserError(
             f"{where}: there is no objective {name!r}{suggest(str(name), OBJECTIVES)}. Give one of "
             f"{', '.join(OBJECTIVES)}; with settings of its own as {{name: ..., setting: ...}}."

@@ -97,7 +97,7 @@ def _set(content: dict[str, Any], setting: str) -> None:
         content = inner
     try:
         content[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
 
 
@@ -123,6 +123,8 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)}).") from error
+    except (ValueError, RecursionError) as error:  # a date that there is not; sections in one another by the thousand
+        raise UserError(f"{path}: not valid YAML ({error}). Mend the file.") from error
     if not isinstance(content, dict) or not isinstance(tree, yaml.MappingNode):
         what = "nothing" if content is None else "something else"
         raise UserError(f"{path}: expected keys and values, found {what}.")

@@ -687,7 +687,8 @@ OBJECTIVES = {
 
 def name_of(objective: str | Mapping[str, Any] | None) -> Any:
     """The name in what a recipe's `objective` says."""
-    return objective.get("name") if isinstance(objective, Mapping) else objective
+    name = objective.get("name") if isinstance(objective, Mapping) else objective
+    return name if isinstance(name, str | None) else str(name)
 
 
 def reads_text(objective: str | Mapping[str, Any] | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -34,7 +35,7 @@ from hf_mlnmt.reports.tables import (
     template,
     title,
 )
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.table import Number, Table, markdown_text
 
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
 _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
@@ -106,11 +107,13 @@ def metadata(facts: Facts) -> ModelCardData:
     results = [_eval_result(facts, score) for score in scores_of(facts.results)]
     datasets = hub_datasets(facts.data)
     task = PIPELINE_TAGS.get(auto_class_of_facts(facts), "translation")
+    licence, _, own_licence = (facts.licence or "").lower().partition(":")  # other:NAME
     own = ["hf_mlnmt", facts.config.model_type] if facts.carries_code else []
     languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
     return ModelCardData(
         language=list(languages) or None,
-        license=facts.licence.lower() if facts.licence else None,
+        license=licence or None,
+        license_name=own_licence or None,
         library_name="transformers",
         pipeline_tag=task,
         tags=[task, "neural-machine-translation", *own],
@@ -172,11 +175,12 @@ _RUN = {
 
 def build_card(facts: Facts) -> str:
     """The whole card: YAML metadata, then Markdown."""
-    auto_class = auto_class_of_facts(facts)
+    auto_class, head = auto_class_of_facts(facts), metadata(facts).to_yaml()
+    facts = replace(facts, results=_one_line(facts.results), generation=_one_line(facts.generation))
     content: dict[str, Any] = {
         "facts": facts,
         "missing": MISSING,
-        "metadata": metadata(facts).to_yaml(),
+        "metadata": head,
         "shape": _shape(facts.config),
         "auto_class": auto_class,
         "modules": _of_modules(facts.config),
@@ -192,14 +196,26 @@ def build_card(facts: Facts) -> str:
         return template(TEMPLATE_OF_TEXT).render(content, what=what, part=part, perplexity_table=scored)
     return template(TEMPLATE).render(
         content,
-        direction=_direction(facts),
+        direction=markdown_text(_direction(facts)),
+        domain=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),
         significance_tables=significance_tables(facts.results),
         comparisons=side_by_side(facts),
         legend=LEGEND,
-        decoding=_decoding(facts),
+        decoding=[markdown_text(paragraph) for paragraph in _decoding(facts)],
         lowercased=" and ".join(side for side, steps in facts.processing.items() if steps.get("lowercase")),
     )
+
+
+def _one_line(value: Any) -> Any:
+    """JSON whose texts, keys too, stay in their line and between their backticks, and are no links."""
+    if isinstance(value, Mapping):
+        return {_one_line(key): _one_line(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_line(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", value).replace("`", "'").replace("](", "] (")
 
 
 def _direction(facts: Facts) -> str:

@@ -1,7 +1,7 @@
 """What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores; as JSON or tables.
 
-Of a model folder, a Hub name, or a config as those in modeling/; the weights are not read, the parameters are counted
-on a model without memory.
+Of a model folder, a Hub name, or a config as those in modeling/; the parameters are counted
+on a model without memory, and of weights names and shapes are compared with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from hf_mlnmt.model_folder import (
     RESULTS,
     TARGET_TOKENIZER,
     TEXT_PROCESSING,
+    auto_class_of_config,
     fetch_small_files,
+    load_model,
     needs_code,
 )
 from hf_mlnmt.reports.facts import load_results
@@ -55,9 +57,11 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
             f"{target}: no config.json there. Give a model folder, a Hub name, or a record, <setup>/<system>."
         )
     results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    config = read_config(folder / CONFIG)
     return {
         "name": str(target),
-        **_architecture(read_config(folder / CONFIG)),
+        **_architecture(config),
+        **_problem(folder, config),
         "tokenizers": _tokenizers(folder),
         "processing": read_json(folder / TEXT_PROCESSING),
         "generation": _without(read_json(folder / GENERATION_CONFIG)),
@@ -76,6 +80,19 @@ def _architecture(config: Any) -> dict[str, Any]:
         "parameters_beyond_baseline": beyond_baseline(config),
         "config": _without(config.to_diff_dict()),
     }
+
+
+def _problem(folder: Path, config: Any) -> dict[str, str]:
+    """What is wrong with the weights beside a config, if there are weights and something is."""
+    import transformers
+
+    head = getattr(transformers, auto_class_of_config(config.to_dict()))
+    try:
+        if any(folder.glob("*.safetensors")):
+            load_model(folder, head, device_map="meta")  # their shapes alone are read
+    except UserError as error:
+        return {"problem": str(error)}
+    return {}
 
 
 def _training(results: Any) -> dict[str, Any]:
@@ -126,8 +143,9 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     """What to print, in order."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
+    problem = {key: description[key] for key in ("problem",) if key in description}
     blocks = [
-        _pairs(description["name"], {"architecture": kind}),
+        _pairs(description["name"], {"architecture": kind, **problem}),
         _parameters(description),
         _pairs("config", description["config"]),
     ]

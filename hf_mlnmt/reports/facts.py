@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.results import languages_of_test, read_results
 from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
+
+_LARGEST = 1e15
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.comparison import Comparison
@@ -88,7 +91,19 @@ def load_results(path: Path) -> dict[str, Any]:
     Read as it stands: `Results` would fill a missing "versions" with those installed now, which is not what was used.
     """
     read_results(path)
-    return hide_paths(read_json(path))
+    content = read_json(path)
+    if place := next(_absurd(content), None):
+        raise UserError(f"{path}: {place}, which is no measured number. Measure it again, or take it out.")
+    return hide_paths(content)
+
+
+def _absurd(value: Any, place: str = "") -> Iterator[str]:
+    """Where a number is not finite, or larger than any that is measured."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _absurd(each, f"{place}.{key}" if place else str(key))
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        yield f"{place} is {value}"
 
 
 def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import auto_class_of_config
+from hf_mlnmt.model_folder import auto_class_of_config, check_config
 
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
@@ -71,9 +71,10 @@ def read_config(path: Path) -> Any:
 
     if not path.is_file():
         raise UserError(f"{path}: no such file.")
+    check_config(path)
     try:
         return AutoConfig.from_pretrained(path)
-    except (StrictDataclassError, ValueError, TypeError, OSError) as error:
+    except (StrictDataclassError, ValueError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{path}: not the config of a model: {error}") from error
 
 

@@ -11,7 +11,7 @@ import jinja2
 
 from hf_mlnmt.evaluation.scores import TITLES, with_arrow
 from hf_mlnmt.evaluation.significance import TOO_FEW
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.table import Number, Table, markdown_text
 
 MISSING = "not recorded"
 DEV = ("val", "dev")  # what development sets are called; other test sets are reported
@@ -66,7 +66,7 @@ def significance_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
             for protocol, tests in _items(protocols):
                 if rows := list(_significance_rows(tests)):
                     against = f"against `{tests.get('baseline', MISSING)}`:"
-                    tables.append(Table(columns, rows, f"{test_set}, protocol {protocol}, {against}"))
+                    tables.append(Table(columns, rows, markdown_text(f"{test_set}, protocol {protocol}, {against}")))
     return tables
 
 

@@ -45,6 +45,26 @@ def remark(recipe: Recipe, on_cpu: bool) -> str | None:
     return None
 
 
+_SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
+
+
+def check_launcher() -> None:
+    """Refuse what a launcher asks for and a training does not do. Raises: UserError naming it."""
+    for name, what in _SHARDED.items():
+        if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
+            raise UserError(
+                f"accelerate launch asks for {what}, which trainings do not have here: every process holds the whole "
+                "model. Launch without it: --processes N, torchrun, or accelerate launch --multi_gpu."
+            )
+    # accelerate says where several processes meet, but starts one on a CPU, which has no rank.
+    launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
+    if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
+        raise UserError(
+            "accelerate launch asks for several processes and has started one, as it does on a CPU. Start them with "
+            "--processes N, or with torchrun --nproc_per_node N."
+        )
+
+
 TRACKING = "TENSORBOARD_LOGGING_DIR"
 OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": "sgd"}
 

@@ -22,13 +22,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
+from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, read_json, size_and_crc, write_json
 from hf_mlnmt.made_from import differences
-from hf_mlnmt.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, copy_all_but_weights, is_causal_folder
+from hf_mlnmt.model_folder import CONFIG, TEXT_FILES, WEIGHTS, WEIGHTS_INDEX, copy_all_but_weights, is_causal_folder
 from hf_mlnmt.training.tasks import is_head
 
 MANIFEST, STATE, METER = "complete.json", "trainer_state.json", "meter.json"
@@ -72,13 +74,15 @@ def what_is_wrong(checkpoint: Path) -> str | None:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{MANIFEST} is missing: it was not written to the end"
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({error})"
+    if not isinstance(files, dict):
+        return f"{MANIFEST} is no list of files with their checksums"
     for name, expected in files.items():
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
-        if size_and_crc(path) != list(expected):
+        if size_and_crc(path) != expected:
             return f"{name} is not as it was written (size or checksum differs)"
     return None
 
@@ -86,9 +90,10 @@ def what_is_wrong(checkpoint: Path) -> str | None:
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
     """The folders named, or the last whole checkpoints of the one run named.
 
-    Raises: UserError when there are not that many, or `last` comes with several folders.
+    Raises: UserError when there are not that many, `last` comes with several folders, or vocabularies differ.
     """
     if last is None:
+        _check_same_vocabularies(paths)
         return paths
     if len(paths) != 1:
         raise UserError("--last takes the folder of one run, not several folders.")
@@ -97,6 +102,31 @@ def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
     if len(whole) < last:
         raise UserError(f"{run}: {last} checkpoints asked for, {len(whole)} whole ones found.")
     return whole[-last:]
+
+
+def _check_same_vocabularies(paths: Sequence[Path]) -> None:
+    """UserError for a folder whose tokenizers give other ids than those of the first; those without pass."""
+    kept = [path for path in paths if any(any(path.glob(name)) for name in TEXT_FILES)]
+    vocabularies = [_vocabularies(path) for path in kept]
+    for path, vocabulary in zip(kept, vocabularies, strict=True):
+        if vocabulary != vocabularies[0]:
+            raise UserError(
+                f"{path}: its tokenizer is not that of {kept[0]}: the same rows of the embeddings are of other words. "
+                "Only checkpoints of one vocabulary can be averaged."
+            )
+
+
+def _vocabularies(folder: Path) -> Any:
+    tokenizers = load_tokenizers(folder)
+    each = {"source": tokenizers.source, "target": tokenizers.target, **tokenizers.each}
+    return {side: vocabulary_of(one) for side, one in each.items()}, tokenizers.processing
+
+
+def vocabulary_of(tokenizer: Any) -> str:
+    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text.py)."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return identity_of(tokenizer)
+    return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)
 
 
 def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
@@ -164,14 +194,15 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
 
     One tensor at a time is read from each: memory for one model, whatever their number.
 
-    Raises: UserError when there is none, a folder has no safetensors weights, or names, shapes or dtypes differ, or
-    a weight is not finite.
+    Raises: UserError when there is none, a folder has no safetensors weights, what configs say of the weights differs,
+    or names, shapes or dtypes do, or a weight is not finite.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
         readers = [open_weights(Path(path), stack) for path in paths]
         _check_same_names(paths, readers)
+        _check_same_configs(paths)
         return {name: _mean(name, paths, readers) for name in readers[0]}
 
 
@@ -196,6 +227,20 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
             raise UserError(f"{path}: broken or half-written ({error}). Leave this checkpoint out.") from error
         tensors |= dict.fromkeys(reader.keys(), reader)
     return tensors
+
+
+def _check_same_configs(paths: Sequence[str | Path]) -> None:
+    """UserError for a key of config.json that gives the weights another meaning than in the first folder."""
+    said = PreTrainedConfig().to_dict()  # what a file leaves out
+    first, *others = [{**said, **read_json(Path(path) / CONFIG)} for path in paths]
+    for path, other in zip(paths[1:], others, strict=True):
+        common = first.keys() & other.keys()
+        if changed := differences(first, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & common:
+            key = min(changed)
+            raise UserError(
+                f"{path}: {key} is {other[key]!r} in its {CONFIG}, but {first[key]!r} in that of {paths[0]}. Only "
+                "checkpoints of one architecture can be averaged."
+            )
 
 
 def _check_same_names(paths: Sequence[str | Path], readers: Sequence[dict[str, Any]]) -> None:

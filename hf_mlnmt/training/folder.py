@@ -243,7 +243,11 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 def check_data(output: Path, fingerprints: list[str]) -> None:
     """Refuse to go on with other training data or tokenizers than the run began with."""
     kept = output / FINGERPRINTS
-    if kept.is_file() and json.loads(kept.read_text(encoding="utf-8")) != fingerprints:
+    try:
+        before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else fingerprints
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{kept}: not valid JSON ({error}). Choose another --output.") from error
+    if before != fingerprints:
         raise UserError(
             f"{output}: the training data or the tokenizer changed since this run began. Put back what was there, or "
             "choose another --output for the new data."

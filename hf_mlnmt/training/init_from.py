@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
-from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import check_model_folder
-from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights
+from hf_mlnmt.files import read_json
+from hf_mlnmt.model_folder import CONFIG, check_model_folder
+from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights, vocabulary_of
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
@@ -276,30 +276,21 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
         there, here = (", ".join(one.each) or "one for all" for one in (theirs, tokenizers))
         raise UserError(f"{where}: has tokenizers of other languages ({there}) than this training ({here}).")
     for language, new in tokenizers.each.items():
-        if _vocabulary_of(theirs.each[language]) != _vocabulary_of(new):
+        if vocabulary_of(theirs.each[language]) != vocabulary_of(new):
             raise UserError(f"{where}: its tokenizer of {language} is not this training's: tokenizer.path: {folder}")
     for side in sides:
         old, new = getattr(theirs, side), getattr(tokenizers, side)
-        if _vocabulary_of(old) != _vocabulary_of(new) or theirs.processing[side] != tokenizers.processing[side]:
+        if vocabulary_of(old) != vocabulary_of(new) or theirs.processing[side] != tokenizers.processing[side]:
             raise UserError(
                 f"{where}: its {side} tokenizer is not this training's ({len(old):,} entries there, {len(new):,} "
                 f"here): the same ids would mean other words. Take that one: tokenizer.path: {folder}"
             )
 
 
-def _vocabulary_of(tokenizer: Any) -> str:
-    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text.py)."""
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        return identity_of(tokenizer)
-    return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)
-
-
 def _read_config(folder: Path, where: str) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{where}: {path} cannot be read ({error}). Give the folder of a model.") from error
+    if not (content := read_json(folder / CONFIG)):
+        raise UserError(f"{where}: {folder / CONFIG} cannot be read. Give the folder of a model.")
+    return content
 
 
 def _check_config(

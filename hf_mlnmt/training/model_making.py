@@ -8,7 +8,6 @@ stay as they are, bit for bit.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.fusing import fuse
 from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
@@ -79,10 +79,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
     name = read_sources(recipe.init_from or {}).get("all")
     if name is None:
         return {}
-    path = (begun or local_folder(name, root)) / GENERATION_CONFIG
-    if not path.is_file():
-        return {}
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = read_json((begun or local_folder(name, root)) / GENERATION_CONFIG)
     return {rule: stored[rule] for rule in TOKEN_RULES if stored.get(rule) is not None}
 
 
@@ -253,7 +250,7 @@ def is_model_of(run: Path, model: Model) -> bool:
     if not files or model.system is None:
         return False
     wanted = config_for(model.system, model.shape, **model.settings).to_dict()
-    stored = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    stored = [read_json(path) for path in files]
     return all(
         wanted[key] == value
         for one in stored

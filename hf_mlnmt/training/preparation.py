@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, write_json
+from hf_mlnmt.files import atomic_folder, read_json, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
@@ -273,8 +272,12 @@ class Preparation:
             local = self.root / settings.path
             name = local if local.exists() else settings.path
             is_model = local.is_file() and local.suffix in (".model", ".spm")
-            loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
-            given = with_end(ending(loaded), str(name), self.tell)
+            try:
+                loaded = read_sentencepiece(local) if is_model else load_tokenizers(name)
+                given = with_end(ending(loaded), str(name), self.tell)
+            except UserError as error:
+                key = "model.add_to" if settings.path == self.recipe.model.add_to else "tokenizer.path"
+                raise UserError(f"{self.recipe.path}: {key}: {error}") from error
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
                 return given
@@ -523,8 +526,7 @@ class Preparation:
 
     def account(self) -> dict[str, Any] | None:
         """What `initialise` kept, when this run began."""
-        path = self.output / ACCOUNT
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return read_json(self.output / ACCOUNT) or None
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:

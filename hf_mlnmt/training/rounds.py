@@ -24,9 +24,12 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import Manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.keys import build
+from hf_mlnmt.keys import Range, build
+from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
+
+RATIO = Range(0, above=True)
 
 
 @dataclass(frozen=True)
@@ -129,17 +132,21 @@ def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: in
     recipe_of(copy.deepcopy(content), path, lines)  # its mistakes, with their lines
     stages: dict[str, Stage] = {}
     for name, keys in described.items():
-        stages[name] = _stage(path, str(name), keys or {}, content, stages)
+        stages[name] = _stage(path, str(name), keys or {}, content, stages, list(described))
     return Rounds(path, stages)
 
 
-def _stage(path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, Stage]) -> Stage:
-    """The round of this name; `before`: those that come before it."""
+def _stage(
+    path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, Stage], names: list[Any]
+) -> Stage:
+    """The round of this name; `before`: those that come before it; `names`: of all."""
     at = ("rounds", name)
     where = f"{path}: {'.'.join(at)}"
     if not FILE_NAME.fullmatch(name) or name.endswith(".synthetic"):
         raise UserError(f"{where}: the name is a folder's: letters, digits and _ . + - are expected.")
     described = build(Round, keys, str(path), at)
+    if described.ratio is not None and (problem := RATIO.problem(described.ratio)):
+        raise UserError(f"{where}.ratio{problem}")
     own = copy.deepcopy(lay_over(content, described.recipe))
     own["model"] = own.get("model") or {"record": path.stem}
     if own.get(REVERSE, False) is not described.reverse:
@@ -163,15 +170,21 @@ def _stage(path: Path, name: str, keys: Any, content: dict[str, Any], before: Ma
             f"['{section.tag}']}} to the recipe."
         )
     stage = Stage(name, described, recipe, method, settings)
-    _check_model(stage, section, where, before)
+    _check_model(stage, section, where, before, names)
     return stage
 
 
-def _check_model(stage: Stage, section: TranslationSection, where: str, before: Mapping[str, Stage]) -> None:
+def _check_model(
+    stage: Stage, section: TranslationSection, where: str, before: Mapping[str, Stage], names: list[Any]
+) -> None:
     other = before.get(str(section.model))
     if other is None:
         if section.model is not None and str(section.model) == stage.name:
             raise UserError(f"{where}.translate.model: a round cannot translate for itself; name an earlier one.")
+        if section.model in names:
+            raise UserError(f"{where}.translate.model: round {section.model} comes later; name an earlier one.")
+        if section.model is not None:
+            check_name(section.model)
         return
     same = other.round.reverse == stage.round.reverse
     if same is not section.forward:

@@ -43,6 +43,7 @@ from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.training.arguments import (
+    check_launcher,
     computes_bfloat16,
     higher_is_better,
     precision,
@@ -106,6 +107,7 @@ def run_recipe(
     Raises:
         UserError: for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
+    check_launcher()
     path = None
     if not isinstance(recipe, Recipe):
         path, own = find_recipe(recipe, system)
@@ -214,12 +216,16 @@ def train_one(run: Run) -> Results | None:
     return score(run, preparation, data, training, trained, models)
 
 
+_OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
+
+
 def dry_run_of_one(run: Run) -> None:
     """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
     if run.is_main:
         folder.compare(run.output, run.recipe)
     with folder.temporary() as output:
-        run = dataclasses.replace(run, output=output)
+        arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
+        run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
         preparation = Preparation(run.recipe, run.data, run.output, run.tell)
         run.warn_of(check_before(preparation, run.processes.num_processes))
         data = make_data(run, preparation)

@@ -158,7 +158,7 @@ def _range(match: re.Match[str], where: str) -> list[Any]:
 def _value(piece: str, where: str) -> Any:
     try:
         value = yaml.safe_load(piece)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: {piece!r} is not valid YAML ({error}).") from error
     if isinstance(value, str) and re.fullmatch(_NUMBER, value):
         return float(value)  # 1e-3, which YAML 1.1 takes for text

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import math
+import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from transformers.trainer_callback import ExportableState
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 from hf_mlnmt.memory import keep_memory
+from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
@@ -162,6 +164,12 @@ class Meter:
 
 
 logger = logging.getLogger(__name__)
+_UNFIT = "its tensors have other shapes than the weights"
+
+
+def _is_unfit(state: Any, weight: Tensor) -> bool:
+    """Whether a moment of the optimizer cannot be this weight's; step counters are scalars."""
+    return isinstance(state, Tensor) and state.dim() > 0 and state.shape != weight.shape
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -405,6 +413,22 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As Trainer's. Raises: UserError for a state that is not of this model's optimizer."""
+        why: str | None
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except (ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            why = first_line(error)
+        else:
+            state = self.optimizer.state if checkpoint and self.optimizer else {}
+            why = next((_UNFIT for weight, of in state.items() for one in of.values() if _is_unfit(one, weight)), None)
+        if why:
+            raise UserError(
+                f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
+                "files of this run, or delete the checkpoint: the run goes on from the one before it."
+            )
 
     def _show_batch(self, step: int, batch: int) -> tuple[str, str]:
         """A batch of this process, for the guard: its place, and its sentences."""

@@ -37,10 +37,16 @@ def test_publish_to_a_folder(trained_folder, tmp_path, quick):
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_publish_warns_of_names_that_the_hub_does_not_know(trained_folder, tmp_path, quick):
+def test_publish_refuses_licences_and_warns_of_languages_that_the_hub_does_not_know(trained_folder, tmp_path, quick):
     out = tmp_path / "out"
-    output = run("publish", trained_folder, "-o", out, "--licence", "Apache2", "--from", "english", "--to", "de")
-    assert "licence 'apache2' is none of the names of the Hub (did you mean 'apache-2.0'?)" in output
+    for licence in ("Apache2", "<script>", "other:", "other:<b>", "mit:mine"):
+        assert f"licence {licence!r} is none of the names of the Hub" in refused(
+            "publish", trained_folder, "-o", out, "--licence", licence
+        )
+    assert not out.exists()
+    run("publish", trained_folder, "-o", out, "--licence", "other:Our-1.0")
+    assert "license: other\nlicense_name: our-1.0\n" in (out / "README.md").read_text()
+    output = run("publish", trained_folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
     assert "language 'english' is no code" in output
     assert "'de'" not in output
     assert "warning" not in run(

@@ -52,6 +52,26 @@ def test_training_leftovers_are_gone_and_decoding_stays(published):
     assert generation["decoder_start_token_id"] == 3
 
 
+def test_a_tokenizer_does_not_say_how_it_was_loaded(published):
+    assert not json.loads((published / "tokenizer_config.json").read_text()).keys() & {"is_local", "local_files_only"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps_per_second": float("nan")}, "steps_per_second is nan, which is no measured number"),
+        ({"budget": {"steps": 1, "seconds": -1e300}}, "budget.seconds is -1e\\+300"),
+        ({"scores": {"t": {"cased": {"BLEU": {"score": 1.0, "ci": [0.0, 1e300]}}}}}, r"scores.t.cased.BLEU.ci.1 is 1e"),
+    ],
+)
+def test_numbers_that_nobody_measured_are_refused(trained_folder, tmp_path, quick, changes, message):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(some_results(**changes)))
+    with pytest.raises(UserError, match=message):
+        build_folder(trained_folder, tmp_path / "out", licence="mit", results=path)
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_path_of_the_machine_stays(published, trained_folder):
     for path in published.rglob("*"):
         content = path.read_bytes()

@@ -9,8 +9,10 @@ import pytest
 import torch
 from helpers import fresh
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from helpers.fused_folders import gpt2
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from hf_mlnmt.generation.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
 from hf_mlnmt.modeling.configuration import copy_code
 
@@ -74,6 +76,22 @@ def test_what_a_trainer_saves_loads_without_the_package(saved, tmp_path):
     first = next(iter(saved))
     for folder, expected in {**saved, f"{first}-again": saved[first]}.items():
         torch.testing.assert_close(torch.tensor(found[folder]), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_fused_model_is_saved_again_with_its_members_code(tmp_path, monkeypatch):
+    """Loaded by remote code from a folder, whose members' code lies there and not beside the fused model's."""
+    monkeypatch.setattr("hf_mlnmt.hub.publish.check_loading", lambda *arguments: None)
+    tokenizers = joint_tokenizer()
+    rnn = write_folder(tmp_path / "rnn", tokenizers, toy_model(tokenizers, "rnn", decoder_layers=2))
+    members = [rnn, write_folder(tmp_path / "lm", tokenizers, gpt2(len(tokenizers.target)))]
+    build_folder(fuse_folders(members, tmp_path / "fused", lambda text: None), tmp_path / "published")
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONPATH", None)
+    code = WITHOUT_THE_PACKAGE.replace("    AutoModel.from_pretrained(folder, trust_remote_code=True)\n", "")
+    done = fresh.python("-c", code, str(tmp_path / "published"), env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    once, again = json.loads(done.stdout).values()
+    assert once == again
 
 
 def test_other_ways_to_save(saved, tmp_path):

@@ -93,6 +93,10 @@ def test_a_dropped_key_that_did_nothing_is_passed_over(tmp_path):
     [
         ("", "expected keys and values, found nothing"),
         ("- a\n", "expected keys and values"),
+        (GOOD + "x: " + "[" * 5000, "not valid YAML"),
+        (GOOD + "seed: 2020-99-99", "not valid YAML .month must be in"),
+        (GOOD + "seed: " + "9" * 5000, "not valid YAML"),
+        (GOOD + "objective: {name: [1]}", r"objective: there is no objective \[1\]"),
         (GOOD.replace("languages: {source: en, target: de}", "seed: 1"), "missing key 'languages'"),
         (GOOD.replace("target: de", "x: de", 1), "languages.x: unknown key"),
         (GOOD.replace(", target: de", "", 1), "line 1: languages: missing key 'languages.target'"),
@@ -134,7 +138,10 @@ def test_missing_file(tmp_path):
         read_recipe(tmp_path / "latin.yaml")
 
 
-@pytest.mark.parametrize("setting", ["batch.tokens", "=3", "batch.tokens={", "seed.x=1", "bach.tokens=3"])
+@pytest.mark.parametrize(
+    "setting",
+    ["batch.tokens", "=3", "batch.tokens={", "seed.x=1", "bach.tokens=3", "seed=2020-99-99", "seed=" + "[" * 5000],
+)
 def test_bad_settings(tmp_path, setting):
     with pytest.raises(UserError):
         read(tmp_path, GOOD, setting)

@@ -44,6 +44,20 @@ def numbers_in(value: Any) -> set[float]:
     return set()
 
 
+def test_what_results_say_is_text_in_its_line():
+    """No HTML, heading, link or end of a code span comes from a file into a card."""
+    bad = "a`<script>x</script>\n# Heading\r\u2028<img src=x>[b](http://c)"
+    said = some_results(command=bad, decoding={bad: bad}, versions={bad: bad}, budget={bad: bad})
+    said["data"] |= {"name": bad, "licence": bad}
+    said["data"]["train"][0]["corpus"] = {"files": {"source": bad}}
+    said["significance"]["test"]["cased"]["baseline"] = bad
+    body = build_card(facts(said)).split("---\n", 2)[2]
+    outside = re.sub(r"```.*?```|`[^`\n]*`", "", body, flags=re.DOTALL)
+    assert "Heading" in outside
+    assert not re.search(r"<\w|\n# Heading|\]\(http://c", outside)
+    assert not {"\r", "\u2028"} & set(body)
+
+
 def test_metadata_is_what_the_hub_reads():
     data = ModelCard(build_card(facts(some_results()))).data.to_dict()
     assert data["language"] == ["en", "de"]
@@ -181,7 +195,7 @@ def test_a_synthetic_corpus_is_shown_with_how_it_was_made():
     for text in (
         "`synthetic/news`",
         "back-translated by `runs/de-en/average` (name sampling, seed 1)",
-        "ratio 2, tag <bt>",
+        "ratio 2, tag &lt;bt>",
         "used 300",
     ):
         assert text in card

@@ -141,5 +141,5 @@ def test_bad_targets(tmp_path):
     with pytest.raises(UserError, match="not the config of a model"):
         describe(tmp_path / "broken.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(UserError, match="not the config"):
+    with pytest.raises(UserError, match="not valid JSON"):
         describe(tmp_path / "broken.json")

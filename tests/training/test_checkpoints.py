@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.training_helpers import dev_set, make, tiny_config, tiny_model
 from safetensors.torch import load_file, save_file
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.training import average_checkpoints, checkpoints
 
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 10}
@@ -55,6 +57,32 @@ def test_rotation_counts_scheduled_checkpoints_only(tmp_path):
         (tmp_path / f"checkpoint-{step}").mkdir()
     trainer._rotate(tmp_path)
     assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "null", "3", '"a"', "[" * 100_000, '{"model.safetensors": 3}', '{"a\\u0000": []}']
+)
+def test_a_manifest_that_is_none_is_told(copied, content):
+    (copied / "checkpoint-10" / "complete.json").write_text(content)
+    told = []
+    assert checkpoints.last_good(copied, told.append) == copied / "checkpoint-8"
+    assert "checkpoint-10" in told[0]
+
+
+@pytest.mark.parametrize("what", ["shapes", "groups", "no state"])
+def test_the_state_of_another_optimizer_is_refused_by_name(copied, what):
+    path = copied / "checkpoint-8" / "optimizer.pt"
+    state = torch.load(path, weights_only=True)
+    if what == "shapes":
+        state["state"][0]["exp_avg"] = torch.zeros(3, 5)
+    elif what == "groups":
+        state["param_groups"][0]["params"].pop()
+    else:
+        state = {"a": 1}
+    torch.save(state, path)
+    trainer = make(copied, **SAVING)
+    with pytest.raises(UserError, match=r"checkpoint-8: its optimizer\.pt or scheduler\.pt does not fit this training"):
+        trainer.train(resume_from_checkpoint=str(copied / "checkpoint-8"))
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "missing", "no manifest", "garbled manifest", "empty folder"])
@@ -149,7 +177,7 @@ def test_the_average_is_the_mean(run):
 def test_averages_of_different_models_are_refused(run, tmp_path):
     other = tmp_path / "other"
     tiny_model(d_model=32).save_pretrained(other)
-    with pytest.raises(UserError, match=r"has shape \[.*32\], but \[.*16\]"):
+    with pytest.raises(UserError, match=r"other: d_model is 32 in its config\.json, but 16"):
         average_checkpoints([run / "checkpoint-10", other])
     deeper = tmp_path / "deeper"
     tiny_model(encoder_layers=2).save_pretrained(deeper)
@@ -162,12 +190,37 @@ def test_averages_of_different_models_are_refused(run, tmp_path):
     tensors = load_file(run / "checkpoint-10" / "model.safetensors")
     name = min(tensors)
     tensors[name].view(-1)[0] = float("nan")
+    shutil.copy(run / "checkpoint-10" / "config.json", deeper)
     save_file(tensors, deeper / "model.safetensors")
     with pytest.raises(UserError, match=rf"deeper: {name} holds NaN or infinity.*Leave this checkpoint out"):
         average_checkpoints([run / "checkpoint-10", deeper])
     (deeper / "model.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match="broken or half-written"):
         average_checkpoints([deeper])
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"), [({"d_model": 32}, "d_model"), ({"tie_word_embeddings": False}, "tie_word_embeddings")]
+)
+def test_averages_of_folders_whose_configs_differ_are_refused(run, tmp_path, fields, key):
+    other = shutil.copytree(run / "checkpoint-10", tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, **fields}))
+    for paths in ([run / "checkpoint-8", other], [other, run / "checkpoint-8"]):
+        with pytest.raises(UserError, match=rf"{paths[1].name}: {key} is .+ in its config\.json, but .+ in that of"):
+            checkpoints.write_model(tmp_path / "mean", paths[-1], paths)
+    assert not (tmp_path / "mean").exists()
+
+
+def test_averages_of_folders_with_other_vocabularies_are_refused(tmp_path, tokenizer):
+    other = train_tokenizer(["xa yo zi vu we"] * 5, vocab_size=len(tokenizer), byte_fallback=False)
+    for name, each in (("a", tokenizer), ("b", tokenizer), ("c", other)):
+        tiny_model(1).save_pretrained(tmp_path / name)
+        save_tokenizers(tmp_path / name, each)
+    a, b, c = (tmp_path / name for name in "abc")
+    assert checkpoints.checkpoints_to_average([a, b], None) == [a, b]
+    with pytest.raises(UserError, match=rf"{c}: its tokenizer is not that of {a}: .+ one vocabulary can be averaged"):
+        checkpoints.checkpoints_to_average([a, b, c], None)
 
 
 def test_last_n_of_a_run(copied):

@@ -120,6 +120,13 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
     [
         (changed("first", reverse=True), r"rounds.first.translate.model: round back translates de-en, .* other direct"),
         (changed("first", translate={"model": "first", "text": "train.de"}), "a round cannot translate for itself"),
+        (changed("first", ratio=-1), r"rounds.first.ratio must be above 0, not -1"),
+        (changed("first", ratio=float("nan")), r"rounds.first.ratio must be a finite number, not nan"),
+        (
+            changed("back", translate={"model": "first", "text": "a"}),
+            r"rounds.back.translate.model: round first comes l",
+        ),
+        (changed("first", translate={"model": "./nowhere", "text": "a"}), r"\./nowhere: no such folder"),
         (changed("back", ratio=1), "rounds.back.ratio: there is no synthetic corpus"),
         (changed("first", translate={"model": "back"}), "missing key 'rounds.first.translate.text'"),
         (changed("first", translate={"model": "back", "text": "a", "method": "beem"}), "did you mean 'beam'"),

@@ -92,6 +92,41 @@ def test_dry_run_prints_and_leaves_nothing(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_no_languages_can_be_added_to_is_named_by_its_key(data, tmp_path):
+    (tmp_path / "empty").mkdir()
+    model = {"add_to": str(tmp_path / "empty")}
+    with pytest.raises(UserError, match=r"recipe\.yaml: model\.add_to: .+empty: no tokenizer there"):
+        run(write_recipe(tmp_path / "recipe.yaml", model=model, tokenizer={}), data, tmp_path / "run", dry_run=True)
+
+
+def test_a_dry_run_asks_the_hub_for_nothing(data, tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise AssertionError("a repository is made")
+
+    monkeypatch.setattr("transformers.Trainer.init_hf_repo", refuse)
+    hub = {"push_to_hub": True, "hub_model_id": "nobody/nothing", "hub_strategy": "every_save"}
+    recipe = write_recipe(tmp_path / "recipe.yaml", arguments=hub)
+    assert "steps/s" in run(recipe, data, tmp_path / "run", dry_run=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, "asks for FSDP, which trainings do not have here"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "asks for DeepSpeed"),
+        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "asks for Megatron-LM"),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}, "asks for several processes and has start"),
+    ],
+)
+def test_what_a_launcher_asks_for_and_no_training_does_is_refused(data, tmp_path, monkeypatch, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run", dry_run=True)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("dtype", "able", "used"), [("auto", True, "bf16"), ("auto", False, "float32"), ("bf16", False, "bf16")]
 )
