@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from helpers.contract import TINY, redraw
+from helpers.fused import translator
 from helpers.releases import DECAY_KNOWS_IMPOSSIBLE_TOKENS
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 from transformers import (
@@ -104,6 +105,17 @@ def test_sentences_leave_the_batch(monkeypatch):
         inputs = sources((6, 1, 4, 9, 3, 12, 30, 2), 60)
         assert_equal_loops(model, monkeypatch, **inputs, **ENDING, **options)
         assert min(sizes) < len(inputs["input_ids"])
+
+
+@pytest.mark.parametrize("system", ["previous-weight", "fertility"])
+def test_a_state_over_the_source_is_as_long_as_what_is_left_of_it(system, monkeypatch):
+    """Sources lie in blocks of sixteen: the longest leave, and the states of the others have fewer blocks."""
+    lengths: list[int] = []
+    keep = SearchBatch.keep
+    monkeypatch.setattr(SearchBatch, "keep", lambda self, *a: (keep(self, *a), lengths.append(self.real.shape[1])))
+    model = translator(system, {"previous-weight": 1, "fertility": 2}[system], 200)
+    assert_equal_loops(model, monkeypatch, **sources((40, 2, 30, 3, 18, 5)), **ENDING, num_beams=3)
+    assert lengths[-1] <= 16
 
 
 class Stubborn(LogitsProcessor):
