@@ -131,8 +131,9 @@ class Stubborn(LogitsProcessor):
 
 def test_a_processor_of_ones_own(monkeypatch):
     for beams in (1, 3):
-        arguments = {**sources((6, 1, 4)), "num_beams": beams, "logits_processor": LogitsProcessorList([Stubborn()])}
-        assert_equal_loops(toy(), monkeypatch, **arguments)
+        inputs = sources((6, 1, 4, 9, 3, 12, 30, 2), 60)
+        arguments = {**inputs, "num_beams": beams, "logits_processor": LogitsProcessorList([Stubborn()])}
+        assert_equal_loops(toy(60, seed=2), monkeypatch, **arguments, **ENDING)
 
 
 class Collector(LogitsProcessor):
