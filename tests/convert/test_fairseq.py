@@ -82,6 +82,18 @@ def test_logits_are_those_of_the_port(checkpoint, learned, later):
     assert_same(found, expected, 1e-12 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.4}, (0.3, 0.2, 0.4)),
+        ({"dropout": 0.3, "relu_dropout": 0.4}, (0.3, 0.0, 0.4)),
+    ],
+)
+def test_rates_of_dropout_are_taken_over(checkpoint, given, expected):
+    config = import_model(checkpoint(**given)).model.config
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == expected
+
+
 def test_an_output_that_is_the_targets_embedding(checkpoint):
     """Of two embeddings; earlier versions saved no matrix of the output's own."""
 

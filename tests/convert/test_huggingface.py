@@ -103,6 +103,9 @@ def test_generation_settings_are_taken_over(original, imported):
     theirs, ours = (json.loads((f("marian") / "generation_config.json").read_text()) for f in (original, imported))
     for key in ("bad_words_ids", "forced_eos_token_id", "decoder_start_token_id", "max_length", "pad_token_id"):
         assert ours[key] == theirs[key] is not None, key
+    theirs, ours = (json.loads((f("marian") / "config.json").read_text()) for f in (original, imported))
+    for key in ("dropout", "attention_dropout", "activation_dropout"):
+        assert ours[key] == theirs[key], key
 
 
 def test_settings_of_an_old_folder_are_taken_from_its_config(original, tmp_path):

@@ -107,7 +107,9 @@ def small_variance(arrays):
 
 
 @pytest.mark.parametrize("change", [lambda arrays: arrays, small_variance], ids=["drawn", "epsilon"])
-@pytest.mark.parametrize("settings", [{}, PRE], ids=["post", "pre"])
+@pytest.mark.parametrize(
+    "settings", [{}, {**PRE, "transformer-decoder-dim-ffn": 40}], ids=["post", "pre, wider decoder"]
+)
 def test_logits_are_those_of_the_reference(folder, settings, change, spm):
     made, settings = folder(**settings), {**SETTINGS, **settings}
     arrays = change(arrays_of(1, spm[1], settings))

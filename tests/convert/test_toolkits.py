@@ -79,6 +79,27 @@ def test_a_search_of_joeynmt_is_taken_over(tmp_path):
     assert saved["length_normalization"] == "gnmt"
     greedy = import_model(joeynmt(tmp_path / "y", testing__beam_size=1)).model.generation_config
     assert greedy.num_beams == 1 or greedy.num_beams is None
+    plain = import_model(joeynmt(tmp_path / "z", testing__beam_alpha=-1)).model.generation_config
+    unsaid = import_model(joeynmt(tmp_path / "u", testing__beam_alpha=None)).model.generation_config
+    assert plain.length_penalty == unsaid.length_penalty == 0.0
+
+
+RATES = ("dropout", "attention_dropout", "activation_dropout")
+NONE = {"dropout": None, "attention_dropout": None}
+DROPOUT = {  # rates as RATES lists them; what a file does not say is the toolkit's own default
+    "joeynmt": (lambda f: joeynmt(f, model__encoder__dropout=0.3), (0.3, 0.3, 0.3)),
+    "joeynmt, unsaid": (lambda f: joeynmt(f, model__encoder__dropout=None), (0.1, 0.1, 0.1)),
+    "opennmt": (lambda f: opennmt(f, dropout=[0.3, 0.4]), (0.4, 0.2, 0.4)),
+    "opennmt, unsaid": (lambda f: opennmt(f, **NONE), (0.1, 0.1, 0.1)),
+    "eole": (lambda f: eole(f, training__dropout=0.3), (0.3, 0.2, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_rates_of_dropout_are_taken_over(name, tmp_path):
+    make, expected = DROPOUT[name]
+    config = import_model(make(tmp_path / "x")).model.config
+    assert tuple(getattr(config, rate) for rate in RATES) == expected
 
 
 def test_text_of_joeynmt_is_lower_cased_where_it_says_so(tmp_path):
@@ -174,7 +195,8 @@ REFUSED = {
     "two norms": (lambda f: joeynmt(f, model__decoder__layer_norm="post"), "layer_norm is pre in the encoder, post"),
     "no norm": (lambda f: joeynmt(f, "post", **NO_NORM), "versions of JoeyNMT mean different things"),
     "characters": (lambda f: joeynmt(f, data__src__level="char"), "level: char"),
-    "sizes": (lambda f: joeynmt(f, model__encoder__ff_size=99), r"fc1\.weight"),
+    "sizes": (lambda f: joeynmt(f, model__encoder__ff_size=99), r"encoder\.layers\.0\S*fc1\.weight"),
+    "decoder's sizes": (lambda f: joeynmt(f, model__decoder__ff_size=99), r"decoder\.layers\.0\S*fc1\.weight"),
     "lacks": (lambda f: joeynmt(f, change=tensors("model_state", **{"encoder.layer_norm.bias": None})), "is missing"),
     "others": (lambda f: joeynmt(f, change=tensors("model_state", ctc=torch.ones(2))), "no place for: ctc"),
     "untied": (

@@ -73,6 +73,13 @@ def test_ratios_add_up(encoded):
     specs = [CorpusSpec(synthetic=SYNTHETIC, ratio=0.5), PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=1)]
     parts, weights = at_ratios([encoded[1], encoded[0], encoded[1]], specs, seed=1)
     assert ([len(part) for part in parts], weights) == ([5, 10, 10], [1.0, 1.5, 1.0])
+    uneven = [CorpusSpec(synthetic=SYNTHETIC, ratio=0.15), PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=0.15)]
+    parts, weights = at_ratios([encoded[1], encoded[0], encoded[1]], uneven, seed=1)
+    assert [len(part) for part in parts] == [2, 10, 1], "1.5 and 1.5 of three, not 2 and 2"
+    assert Corpora(parts, weights, None, seed=1).counts == [2, 3, 1]
+    two = [PARALLEL, PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=0.25)]
+    parts, weights = at_ratios([encoded[0], *encoded], two, seed=1)
+    assert Corpora(parts, weights, None, seed=1).counts == [2, 2, 4], "each parallel corpus is rounded by itself"
 
 
 def test_a_ratio_that_the_data_cannot_fill_is_refused_with_the_numbers(encoded):

@@ -74,7 +74,7 @@ def test_a_tie_is_one_whatever_rounding_does(metric) -> None:
         base = [sentences(draw, 200) if metric == "BLEU" else draw.integers(1, 90, (200, 18)) for _ in range(3)]
         own = [run.copy() for run in base]
         own[1][seed] += 1
-        assert randomisation_test(metric, base, own, 50, seed)[0] == 1
+        assert randomisation_test(metric, base, own, 50, seed) == (1, 1 / 51)
 
 
 def test_marks_are_of_corrected_p_values() -> None:

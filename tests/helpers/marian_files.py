@@ -17,10 +17,12 @@ SETTINGS = {
 
 def arrays_of(seed: int, vocabulary: int, settings: dict) -> dict:
     """Random numbers under Marian's names."""
-    draw, d, inner = np.random.default_rng(seed), settings["dim-emb"], settings["transformer-dim-ffn"]
+    draw, d = np.random.default_rng(seed), settings["dim-emb"]
     found = {"Wemb": draw.normal(size=(vocabulary, d)), "decoder_ff_logit_out_b": draw.normal(size=(1, vocabulary))}
     pre = "_pre" if "n" in settings["transformer-preprocess"] else ""
     for side, depth in (("encoder", settings["enc-depth"]), ("decoder", settings["dec-depth"])):
+        inner = settings["transformer-dim-ffn"]
+        inner = (side == "decoder" and settings["transformer-decoder-dim-ffn"]) or inner
         for layer in (f"{side}_l{n + 1}" for n in range(depth)):
             for attention in ("self", "context") if side == "decoder" else ("self",):
                 for name in "qkvo":

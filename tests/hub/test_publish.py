@@ -7,17 +7,18 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import fresh
 from helpers.model_folders import HOME, SENTENCES, pollute, small_model, some_results, write_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
-from hf_mlnmt.hub import build_folder, check_folder
+from hf_mlnmt.hub import build_folder, check_folder, clean_generation_config
 
 CODE = {"attention.py", "configuration.py", "layers.py", "loss.py", "transformer.py"}
 
@@ -41,6 +42,21 @@ def test_folder_holds_everything_and_nothing_else(published):
     data = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert found >= data | CODE | {"README.md", "results.json"}
     assert {name for name in found if not name.endswith(".py")} == data | {"README.md", "results.json"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_length": 20}, {"max_new_tokens": 63}),
+        ({"max_length": 21}, {"max_new_tokens": 63}),
+        ({"max_length": 40}, {"max_new_tokens": 39}),  # without the start token
+        ({"num_beams": 4}, {"max_new_tokens": 63, "num_beams": 4, "length_penalty": 1.0}),
+        ({"length_penalty": 0.6, "early_stopping": True}, {"max_new_tokens": 63}),  # which are for beams
+    ],
+)
+def test_what_is_kept_of_a_generation_config(settings, expected):
+    kept = clean_generation_config(GenerationConfig(**settings), SimpleNamespace(max_position_embeddings=64))
+    assert {name: value for name, value in kept.to_diff_dict().items() if name != "transformers_version"} == expected
 
 
 def test_training_leftovers_are_gone_and_decoding_stays(published):

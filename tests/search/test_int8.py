@@ -49,6 +49,17 @@ def test_a_product(shape, bias, way):
     assert torch.equal(found[..., 3], expected[..., 3])
 
 
+def test_a_number_is_rounded_to_the_nearest_step(way):
+    """Beside a matrix of ones on the diagonal, which is exact, each side alone is wrong by half a step at most."""
+    torch.manual_seed(2)
+    linear, diagonal = nn.Linear(64, 64, bias=False), torch.eye(64)
+    rounded = Int8Linear(linear)(diagonal).T
+    assert ((rounded - linear.weight).abs() <= 0.501 / 127 * linear.weight.abs().amax(1, keepdim=True)).all()
+    states = torch.randn(64, 64)
+    linear.weight.data = diagonal
+    assert ((Int8Linear(linear)(states) - states).abs() <= 0.501 / 127 * states.abs().amax(1, keepdim=True)).all()
+
+
 @pytest.mark.skipif(not has_instructions, reason="no compiler, or no instructions for int8, here")
 @pytest.mark.parametrize("sizes", [(512, 130), (64, 64), (7, 3), (100, 640)])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from helpers.contract import TINY, redraw
+from helpers.fused import translator
 from helpers.releases import DECAY_KNOWS_IMPOSSIBLE_TOKENS
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 from transformers import (
@@ -14,6 +15,7 @@ from transformers import (
     EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
     MaxTimeCriteria,
     StoppingCriteriaList,
     TextStreamer,
@@ -31,6 +33,7 @@ OPTIONS = {
     "min length": {"num_beams": 3, "min_new_tokens": 7},
     "min and max": {"num_beams": 3, "min_length": 3, "max_length": 9},
     "one token": {"num_beams": 3, "max_new_tokens": 1},
+    "two max lengths": {"num_beams": 3, "stopping_criteria": StoppingCriteriaList(map(MaxLengthCriteria, (9, 6)))},
     "forced first": {"num_beams": 3, "forced_bos_token_id": 9},
     "forced last": {"num_beams": 3, "forced_eos_token_id": 1, "max_new_tokens": 6},
     "repetition": {"num_beams": 3, "repetition_penalty": 1.4},
@@ -106,6 +109,17 @@ def test_sentences_leave_the_batch(monkeypatch):
         assert min(sizes) < len(inputs["input_ids"])
 
 
+@pytest.mark.parametrize("system", ["previous-weight", "fertility"])
+def test_a_state_over_the_source_is_as_long_as_what_is_left_of_it(system, monkeypatch):
+    """Sources lie in blocks of sixteen: the longest leave, and the states of the others have fewer blocks."""
+    lengths: list[int] = []
+    keep = SearchBatch.keep
+    monkeypatch.setattr(SearchBatch, "keep", lambda self, *a: (keep(self, *a), lengths.append(self.real.shape[1])))
+    model = translator(system, {"previous-weight": 1, "fertility": 2}[system], 200)
+    assert_equal_loops(model, monkeypatch, **sources((40, 2, 30, 3, 18, 5)), **ENDING, num_beams=3)
+    assert lengths[-1] <= 16
+
+
 class Stubborn(LogitsProcessor):
     """Knows its rows by number: the search may not take any away."""
 
@@ -117,8 +131,9 @@ class Stubborn(LogitsProcessor):
 
 def test_a_processor_of_ones_own(monkeypatch):
     for beams in (1, 3):
-        arguments = {**sources((6, 1, 4)), "num_beams": beams, "logits_processor": LogitsProcessorList([Stubborn()])}
-        assert_equal_loops(toy(), monkeypatch, **arguments)
+        inputs = sources((6, 1, 4, 9, 3, 12, 30, 2), 60)
+        arguments = {**inputs, "num_beams": beams, "logits_processor": LogitsProcessorList([Stubborn()])}
+        assert_equal_loops(toy(60, seed=2), monkeypatch, **arguments, **ENDING)
 
 
 class Collector(LogitsProcessor):

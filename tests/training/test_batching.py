@@ -125,6 +125,7 @@ def test_a_mixture_keeps_the_count():
         batches = sampler.batches(epoch)
         assert len(batches) == len(sampler)
         assert sorted(np.concatenate(batches)) == sorted(choose(epoch))
+        assert max(len(batch) * sampler.lengths[batch].max() for batch in batches) <= 300
 
 
 def test_padding_share_by_hand():

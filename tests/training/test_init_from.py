@@ -88,6 +88,15 @@ def test_parts(folders, tokenizers, sources, fields, expected):
         assert (name in account.initialised) == (expected[part] == 0)
 
 
+def test_an_output_of_its_own_is_the_decoders(tmp_path, tokenizers):
+    fields = {"tie_word_embeddings": False}
+    write(tmp_path / "untied", tokenizers, 1, **fields)
+    for part, seed in (("decoder", 1), ("encoder", 0), ("embeddings", 1)):
+        model = tiny_model(0, **fields)
+        initialise(model, {part: "untied"}, tmp_path, tokenizers)
+        assert origin(model.lm_head.weight, "lm_head.weight", **fields) == seed
+
+
 def test_the_account_names_what_is_dropped_and_initialised(folders, tokenizers):
     sizes = {"d_model": 16, "vocab_size": 40, "encoder_layers": 2, "decoder_layers": 1}
     baseline, model = (

@@ -76,14 +76,17 @@ def test_counts_are_equal_and_processes_are_at_the_same_task(shares, world, accu
 
 
 def test_each_task_has_epochs_of_its_own():
-    sampler = TaskBatchSampler(samplers([40, 90]), Rotation([1, 3], 1))  # 4 and 9 batches of ten
+    sizes = 40, 90
+    sampler = TaskBatchSampler(samplers(sizes), Rotation([1, 3], 1))  # 4 and 9 batches of ten
     shown: list[list[int]] = [[], []]
     for _ in range(9):
         for batch in sampler:
-            shown[batch[0][0]] += [index for _, index, _ in batch]
+            task, _, own_epoch = batch[0]
+            assert own_epoch == len(shown[task]) // sizes[task], "of the task, not of the training"
+            shown[task] += [index for _, index, _ in batch]
         sampler.set_epoch(sampler.epoch + 1)
     assert len(sampler) == 16, "four cycles of four: the first task's data once"
-    for task, size in enumerate((40, 90)):
+    for task, size in enumerate(sizes):
         for epoch in range(len(shown[task]) // size):
             assert sorted(shown[task][epoch * size : (epoch + 1) * size]) == list(range(size))
     assert sampler.epochs(9 * 16) == [9.0, 9 * 12 / 9]

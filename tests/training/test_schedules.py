@@ -56,10 +56,14 @@ def test_restarts_that_make_no_sense(settings):
 def test_newbob_reduces_when_the_dev_loss_stalls():
     schedule = Schedule("newbob", factor=0.5, patience=2)
     seen = []
-    for loss in (3.0, 2.0, 2.5, 2.1, 1.9, 1.9, 1.9, 1.0):
+    for loss in (3.0, 2.0, 2.5, 2.1, 2.0, 1.9, 1.9, 1.9, 1.0):
         schedule.observe(loss)
         seen.append(schedule(100))
-    assert seen == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
+    assert seen == [1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
+    choosy = Schedule("newbob", factor=0.5, patience=2, threshold=0.1)
+    for loss in (1.0, 0.95, 0.91):
+        choosy.observe(loss)
+    assert choosy(100) == 0.5
 
 
 def test_newbob_remembers_through_a_checkpoint():

@@ -256,6 +256,12 @@ def test_chunks_and_reordering(model, batch):
     cache.reorder_cache(torch.tensor(rows))
     rest = {"input_ids": batch.tokens[rows, 4:], "attention_mask": None, "cache": copy.deepcopy(cache)}
     assert_same(logits_of(model, batch, **rest), full[rows, 4:])
+    left, cache = batch.padded_left(), DynamicCache(config=model.config)
+    pieces = [
+        logits_of(model, left, input_ids=left.tokens[:, a:b], attention_mask=left.mask[:, :b], cache=cache)
+        for a, b in ((0, 4), (4, 5), (5, 7))
+    ]
+    assert_same(torch.cat(pieces, 1)[left.mask.bool()], logits_of(model, batch)[batch.mask.bool()])
 
 
 @FIRST
