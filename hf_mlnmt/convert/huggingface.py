@@ -14,9 +14,11 @@ positions without its padding: with padding on the right, as their tokenizers pu
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
@@ -31,7 +33,8 @@ from hf_mlnmt.convert.checkpoint import (
 )
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import fetch_small_files
+from hf_mlnmt.files import read_json
+from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, check_config, check_tokens, fetch_small_files
 from hf_mlnmt.modeling import TransformerConfig
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -89,9 +92,13 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
     """
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+    folder = Path(name)
+    if (folder / CONFIG).is_file():
+        check_config(folder / CONFIG)
+        read_json(folder / GENERATION_CONFIG)  # that it is an object
     try:
         config = AutoConfig.from_pretrained(name, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{name}: its config cannot be read. Give a model folder or a Hub name. {error}") from error
     if config.model_type not in KNOWN:
         lacks = _LACKS.get(config.model_type)
@@ -107,9 +114,10 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
         )
         model.config.dtype = stored
     except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
-        raise UserError(
-            f"{name}: its weights cannot be loaded (a pickle that holds anything but weights is refused): {error}"
-        ) from error
+        pickled = any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors"))
+        why = " (a pickle that holds anything but weights is refused)" if pickled else ""
+        said = str(error).partition("In PyTorch 2.6")[0].strip()  # and not the advice to trust the file
+        raise UserError(f"{name}: its weights cannot be loaded{why}: {said}") from error
     unexpected = set(map(str, info.get("unexpected_keys") or ()))
     known = {name for name in unexpected if _LEFT_OVER.search(name)}
     info["unexpected_keys"] = unexpected - known
@@ -123,6 +131,7 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
             )
     if odd := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None):
         raise UserError(f"{name}: {odd} holds numbers that are none (NaN or infinity). Was its training whole?")
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model)
     return model.eval()
 
 
@@ -135,6 +144,10 @@ def config_of(name: str, model: Any) -> TransformerConfig:
             "each must be one token."
         )
     start = theirs.decoder_start_token_id
+    size = getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size
+    for field in ("eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        if (token := getattr(theirs, field)) is not None and not (isinstance(token, int) and 0 <= token < size):
+            raise UserError(f"{name}: config.json: {field}={token!r} is no number of a token, from 0 to {size - 1}.")
     fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
     bias = getattr(model, "final_logits_bias", None)
     return baseline_config(

@@ -74,6 +74,12 @@ def import_model(
 def _read(name: str, options: dict[str, Any]) -> Source:
     """By what lies there: the formats are told apart by the names of their files, and what is in them."""
     path = Path(name)
+    try:
+        special = path.exists() and not (path.is_file() or path.is_dir())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be looked at ({error.strerror}). Give a model folder or a file.") from error
+    if special or (path.is_symlink() and not path.exists()):
+        raise UserError(f"{path}: is no file and no folder (a pipe, a device, or a link to nothing).")
     here = path.is_dir() and not (path / "config.json").is_file()
     if not path.exists() and (path.suffix in _FILES or path.is_absolute() or name.startswith(".")):
         raise UserError(f"{path}: there is no such file or folder. Give a model folder or a Hub name.")

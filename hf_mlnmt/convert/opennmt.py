@@ -191,7 +191,8 @@ def place(source: Source, embeddings: Sequence[str], parts: Sequence[Parts], sta
     for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
         account.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
         account.move(_layers(source, table, side, stack))
-    if encoder not in account.tensors or decoder not in account.tensors:  # shared ones are saved once by some
+    shared_once = config.share_encoder_decoder_embeddings  # by some
+    if shared_once and (encoder not in account.tensors or decoder not in account.tensors):
         shared = encoder if encoder in account.tensors else decoder
         encoder = decoder = shared
     output = decoder if config.tie_word_embeddings else "generator.weight"

@@ -22,6 +22,7 @@ from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
+    check_tokens,
     fetch_small_files,
     first_line,
     load_model,
@@ -98,24 +99,6 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
             raise UserError(f"max_length: {longest!r} is not a whole number of at least 2.")
     except UserError as error:
         raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
-
-
-def check_tokens(where: str, model: Any) -> None:
-    """Raises: UserError for a generation config that names a token that the model does not have."""
-    config, settings = model.config, model.generation_config
-    sizes = getattr(config, "vocab_sizes", None) or {}
-    size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
-    for name in ("eos", "pad", "decoder_start", "forced_bos", "forced_eos"):
-        value = getattr(settings, f"{name}_token_id")
-        for token in value if isinstance(value, list) else [value]:
-            if token is not None and not (isinstance(token, int) and 0 <= token < size):
-                raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
-    words = settings.bad_words_ids or []
-    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
-        raise UserError(f"{where}: bad_words_ids: {words} is no list of lists of tokens.")
-    for word in words:
-        if not all(isinstance(token, int) and 0 <= token < size for token in word):
-            raise UserError(f"{where}: bad_words_ids: {word} are no numbers of tokens, from 0 to {size - 1}.")
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:

@@ -214,6 +214,16 @@ DAMAGES = {
         lambda f: [p.unlink() for p in f.iterdir() if "token" in p.name or p.suffix == ".spm"],
         "the tokenizer cannot be loaded .a file of it is missing",
     ),
+    "a list of types": (lambda f: edit(f, model_type=["marian"]), r"model_type: expected text, not \['marian'\]"),
+    "no type of numbers": (lambda f: edit(f, dtype="floaty"), "its config cannot be read.*floaty"),
+    "text for a number": (lambda f: edit(f, d_model="sixteen"), "d_model.*sixteen"),
+    "an end outside": (lambda f: edit(f, eos_token_id=4444), "config.json: eos_token_id=4444 is no number of a token"),
+    "an end outside, generation": (
+        lambda f: (f / "generation_config.json").write_text('{"eos_token_id": 4444}'),
+        "eos_token_id: 4444 is no number of a token",
+    ),
+    "a list of settings": (lambda f: (f / "generation_config.json").write_text("[1]"), "expected a JSON object"),
+    "many layers": (lambda f: edit(f, encoder_layers=10**9), "which the weights cannot have"),
     "unknown type": (lambda f: edit(f, model_type="nonsense"), "config cannot be read"),
     "mixture of experts": (lambda f: edit(f, model_type="nllb-moe"), "mixtures of experts"),
     "another vocabulary": (

@@ -89,6 +89,18 @@ def test_code_in_a_checkpoint_is_named_and_never_run(how, tmp_path, monkeypatch,
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in folders")
+def test_what_is_no_file(tmp_path, monkeypatch, capsys):
+    """A pipe, and links in a circle: nobody waits for them, and nobody takes them for names on the Hub."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    for name in ("pipe", "one"):
+        code, _, stderr = run(monkeypatch, capsys, tmp_path / name, "-o", tmp_path / "out")
+        assert code == 1
+        assert "is no file and no folder" in stderr
+
+
 def test_an_empty_folder_says_what_is_expected(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     code, _, stderr = run(monkeypatch, capsys, tmp_path / "empty", "-o", tmp_path / "out")
