@@ -8,6 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
+GIB = 2**30
 # The parameters of mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 

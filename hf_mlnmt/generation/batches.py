@@ -15,12 +15,11 @@ from torch import Tensor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import forced_last
-from hf_mlnmt.memory import memory_of_machine
+from hf_mlnmt.memory import GIB, memory_of_machine
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.loading import Parts
 
-GIB = 2**30
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 
 

@@ -25,6 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.memory import GIB, memory_of_machine
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
@@ -258,8 +260,13 @@ def peak_memory(config: Any, work: Work) -> int:
 
 
 def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
-    """A row for each system, the first being the baseline: its costs, and each as a multiple of the baseline's."""
+    """A row for each system, the first being the baseline: its costs, and each as a multiple of the baseline's.
+
+    Raises: UserError for a system that does not fit into the memory.
+    """
     baseline = next(iter(configs))
+    counts = {name: parameters_of_config(config)["total"] for name, config in configs.items()}
+    _check_memory(counts, work)
     tokens = int((batches(work)[0]["labels"] != -100).sum())
     speeds = []
     for turn in (training, decoding):
@@ -268,7 +275,7 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
         turns.clear()  # before the next, the models of these go
     study = Study("cost")
     for name, config in configs.items():
-        row: dict[str, Any] = {"system": name, "parameters": parameters_of_config(config)["total"]}
+        row: dict[str, Any] = {"system": name, "parameters": counts[name]}
         row["operations_per_token"] = operations(config, work) / tokens
         row["peak_memory"] = peak_memory(config, work)
         for field, of_systems in zip(list(MEASURES)[3:], speeds, strict=True):
@@ -282,6 +289,18 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
     values = {row["system"]: [(row[f"{name}_ratio"], None, None) for name in names] for row in study.rows}
     study.figures["cost"] = figures.points({f"times {baseline}": values}, names, "", "ratio")
     return study
+
+
+def _check_memory(counts: Mapping[str, int], work: Work) -> None:
+    """Weights, gradients and Adam's moments are four times the parameters; logits come on top."""
+    there = memory_of_machine(work.device == "cpu")
+    logits = max(work.tokens, work.batch * work.beams) * work.vocabulary
+    for name, count in counts.items():
+        if (needed := 4 * (4 * count + logits)) > there:
+            raise UserError(
+                f"{name}: takes at least {needed / GIB:,.1f} GiB, of {there / GIB:,.1f} that this machine has. Use a "
+                "smaller --vocabulary or --shape, or fewer --tokens, --batch and --beams."
+            )
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
