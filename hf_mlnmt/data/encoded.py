@@ -247,7 +247,7 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
             digest.file(path)
         digest.text("\0")
     processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
-    if suffix := format_of(Path(spec.path or "")):
+    if (suffix := format_of(Path(spec.path or ""))) in (".csv", ".json"):
         settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
     return digest.value(parts).hex()

@@ -85,7 +85,7 @@ def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
     tokenizers = joint_tokenizer()
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = MarianConfig(vocab_size=len(tokenizers.source), pad_token_id=0, **sizes, **heads)
+    config = MarianConfig(vocab_size=len(tokenizers.source), pad_token_id=0, decoder_start_token_id=0, **sizes, **heads)
     folder = write_folder(tmp_path / "marian", tokenizers, MarianMTModel(config))
     assert "MarianMTModel is no model of this package" in refused(folder, "--format", "onnx", "-o", tmp_path / "out")
 

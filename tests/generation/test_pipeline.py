@@ -335,7 +335,7 @@ def test_many_beams_are_searched_in_smaller_batches_or_refused(pipeline, monkeyp
 
 
 def test_loading_mistakes(ours, tmp_path):
-    for name, message in [(tmp_path, "no config.json"), ("nobody/nothing", "folder or a Hub name")]:
+    for name, message in [(tmp_path, "no config.json"), ("nobody/nothing", "no such folder; as a Hub name")]:
         with pytest.raises(UserError, match=message):
             TranslationPipeline.from_pretrained(name)
     with pytest.raises(UserError, match="device 'tpu9'"):
