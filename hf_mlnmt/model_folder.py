@@ -177,8 +177,14 @@ def _suggestion(path: Path) -> str:
 
 
 def auto_class_of(folder: str | Path) -> str:
-    """The name of the Auto class that loads the model of a folder, by what its config.json says."""
-    return auto_class_of_config(read_json(Path(folder) / CONFIG))
+    """The name of the Auto class that loads the model of a folder, by what its config.json says.
+
+    Raises: FileNotFoundError without one.
+    """
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return auto_class_of_config(read_json(path))
 
 
 def auto_class_of_config(content: Mapping[str, Any]) -> str:
