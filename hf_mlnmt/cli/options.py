@@ -39,9 +39,10 @@ class NamedPath:
 
     @property
     def label(self) -> str:
-        """The name, or else the run's: `ms-1` of runs/ms-1/average."""
+        """The name, or else the run's: `ms-1` of runs/ms-1/average; what of it is not UTF-8 is written as in JSON."""
         folder = Path(self.path).resolve()
-        return self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
+        label = self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
+        return label.encode(errors="backslashreplace").decode()
 
 
 def by_name(given: Iterable[NamedPath]) -> dict[str, str]:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.generation import GenerateEncoderDecoderOutput
+from transformers.utils import logging
 
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
@@ -45,6 +46,8 @@ from hf_mlnmt.search.products import AdditiveMask
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
+
+logger = logging.get_logger(__name__)
 
 LATE = 3  # steps after which Python reads how many sentences are open
 FEWEST_STEPS = 32  # that there are slots for
@@ -116,6 +119,9 @@ class FixedCacheLayer(BeamCacheLayer):
     def settle(self) -> None:
         """Behind a step: what it has made anew goes back to where it was."""
 
+    def put_back(self) -> None:
+        """After a step that was not computed: what it would have made anew is forgotten."""
+
     def tensors(self) -> list[Tensor]:
         """Those with a row for each sentence."""
         return list(self.buffers or ())
@@ -146,6 +152,9 @@ class FixedStateLayer(FixedCacheLayer):
     def settle(self) -> None:
         assert self.place is not None
         self.place.copy_(self.states)
+        self.states = self.place
+
+    def put_back(self) -> None:
         self.states = self.place
 
     def tensors(self) -> list[Tensor]:
@@ -269,6 +278,11 @@ class FixedTransformer:
         put(tuple(self.source.outputs.values()), list(outputs.values()))
         put((self.source.real, self.source_mask.tensor), [real, mask])
 
+    def put_back(self) -> None:
+        """As of a layer."""
+        for layer in self.layers:
+            layer.put_back()
+
     def tensors(self) -> list[Tensor]:
         """The large ones."""
         source: list[Any] = self.cache.cross_attention_cache.layers
@@ -332,6 +346,9 @@ class FixedLSTM:
     def _put(self, state: Any) -> None:
         mask = state.keys.new_zeros(len(state.keys), 1, 1, state.keys.shape[2]) if state.mask is None else state.mask
         self.state = type(state)(*put(self.state, [state.rows, state.keys, state.values, mask]))
+
+    def put_back(self) -> None:
+        """Nothing: a step that is not computed leaves the state."""
 
     def tensors(self) -> list[Tensor]:
         """As `FixedTransformer.tensors`."""
@@ -493,16 +510,25 @@ class Stage:
     def run(self) -> None:
         """One step: the first one as it is, later ones by the graph, which is captured at the second."""
         body = self.beam_step if self.beams else self.greedy_step
-        if self.graph is None and self.runs and self.running.is_cuda:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                body()
-            self.graph = graph
+        if self.runs == 1 and self.running.is_cuda:
+            self.graph = self.capture(body)
         if self.graph is not None:
             self.graph.replay()
         else:
             body()
         self.runs += 1
+
+    def capture(self, body: Callable[[], None]) -> Any:
+        """The step as a CUDA graph, or None where CUDA cannot capture it: then it goes on call by call."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                body()
+        except RuntimeError as error:
+            logger.warning("generate(): a step cannot be captured as a graph, which costs time: %s", error)
+            self.state.put_back()
+            return None
+        return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
         """The number of open sentences behind this step, to be asked for when it has arrived."""

@@ -151,6 +151,7 @@ def test_a_name_before_a_path(tmp_path, monkeypatch):
     (tmp_path / "a=b").mkdir()
     assert NamedPath.parse("x=runs/y") == NamedPath("runs/y", "x")
     assert NamedPath.parse("a=b") == NamedPath("a=b")
+    assert NamedPath.parse("lat\udce4.de").label == "lat\\udce4.de"
     assert by_name(map(NamedPath.parse, ["runs/ms-1/average", "k=y"])) == {"ms-1": "runs/ms-1/average", "k": "y"}
     with pytest.raises(hf_mlnmt.UserError, match="two models are called 'k'"):
         by_name(map(NamedPath.parse, ["k=x", "y/k"]))

@@ -17,6 +17,9 @@ from hf_mlnmt.search import fixed
 
 MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
 LENGTHS = (6, 1, 4, 9, 2)
+# Systems whose layers have a state of each beam beside keys and values.
+STATEFUL = ("dec-dc", "full-dc", "previous-context-head", "previous-context-full", "previous-weight")
+STATEFUL += ("accumulated-weight", "fertility", "key-value-head", "key-value-full")
 ENDS = [1, *range(20, 200, 7)]  # many, so that sentences of a random model end, some early and some late
 
 
@@ -127,6 +130,30 @@ def test_what_is_large_is_not_kept(monkeypatch, ahead):
     assert not fixed._STAGES[model]
 
 
+@pytest.mark.parametrize(
+    "one", [one for one in members_once() if one.system in STATEFUL or "rnn" in one.system], ids=str
+)
+def test_a_step_that_could_not_be_captured_goes_on_call_by_call(one, monkeypatch, ahead):
+    """What a captured step makes is not computed: it is forgotten."""
+    run = fixed.Stage.run
+
+    def failing(stage):
+        if stage.runs == 1:
+            kept = [tensor.clone() for tensor in tensors_of(stage)]
+            stage.beam_step()
+            for tensor, before in zip(tensors_of(stage), kept, strict=True):
+                tensor.copy_(before)  # as if nothing had been computed
+            stage.state.put_back()
+        run(stage)
+
+    def tensors_of(stage):
+        values = *vars(stage).values(), *vars(stage.state).values(), *stage.state.tensors()
+        return [value for value in values if isinstance(value, torch.Tensor)]
+
+    monkeypatch.setattr(fixed.Stage, "run", failing)
+    assert_fixed(one.model(), monkeypatch, ahead, sources(LENGTHS, 22), num_beams=3, max_new_tokens=8)
+
+
 def test_threads(ahead):
     """A stage serves one search at a time."""
     model, ends = ending(), {"eos_token_id": ENDS, "num_beams": 2, "max_new_tokens": 30}
@@ -182,9 +209,6 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# Systems whose layers have a state of each beam beside keys and values.
-STATEFUL = ("dec-dc", "full-dc", "previous-context-head", "previous-context-full", "previous-weight")
-STATEFUL += ("accumulated-weight", "fertility", "key-value-head", "key-value-full")
 READS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
