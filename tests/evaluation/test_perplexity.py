@@ -94,6 +94,7 @@ def test_mistakes(models, tokenizers):
         (translation, TEXTS, SOURCES[:2], "2 sources for 4 sentences"),
         (lm, [], None, "the file is empty"),
         (lm, ["ba", "ba " * 2000], None, r"sentence 2 has \d+ subwords, and the model reads 1024"),
+        (translation, ["ba", "ba"], ["ba", "ba " * 2000], "sentence 2 has"),
     ):
         with pytest.raises(UserError, match=message):
             perplexity(model, tokenizers, texts, sources)

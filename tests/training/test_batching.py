@@ -118,7 +118,7 @@ def test_a_mixture_keeps_the_count():
     source, target = captions(2000)
 
     def choose(epoch: int) -> np.ndarray:
-        return np.random.default_rng([7, epoch]).integers(0, 2000, 1500)
+        return np.random.default_rng([1, epoch]).integers(0, 2000, 1500)  # the first is a short one
 
     sampler = TokenBatchSampler(source, target, 300, choose=choose)
     for epoch in range(8):
