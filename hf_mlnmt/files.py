@@ -73,7 +73,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     nothing can be written.
     """
     path = Path(path)
-    with _explained(path):
+    with explained(path):
         target = check_file(path)
         if _is_special(path):
             yield path
@@ -96,7 +96,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     Raises UserError for a file, a full disk, and a place where nothing can be written.
     """
     path = Path(path)
-    with _explained(path):
+    with explained(path):
         target = check_folder_name(path)
         _check_replaces_none(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def check_file(path: str | Path) -> Path:
     Commands call it before they work for hours.
     """
     path = Path(path)
-    with _explained(path):
+    with explained(path):
         # stat() follows every link, also those of /dev/stdout, whose "targets" are no names of files.
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
@@ -205,7 +205,7 @@ def check_file(path: str | Path) -> Path:
 def check_folder_name(path: str | Path) -> Path:
     """Where a folder of this name is made: links are followed. UserError for a file, or where none can be."""
     path = Path(path)
-    with _explained(path):
+    with explained(path):
         mode = _mode(path)
         if mode is not None and not stat.S_ISDIR(mode):
             raise UserError(f"{path}: is a file. Choose the name of a folder.")
@@ -325,8 +325,8 @@ def _check_parent(target: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Around writing `path`: the system's errors about it as one message; others pass."""
+def explained(path: Path) -> Iterator[None]:
+    """Around writing `path`, or into a folder `path`: the system's errors about it as one message; others pass."""
     try:
         yield
     except Exception as error:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import batches_by_tokens, pad
-from hf_mlnmt.generation.languages import Direction, direction, has_modules
+from hf_mlnmt.generation.languages import Direction, direction, has_modules, language_codes
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder
 from hf_mlnmt.modeling.sentence_embedding import pooled_states
@@ -96,6 +96,15 @@ def embed_file(
     with tqdm(total=len(texts), unit=" texts", disable=None, leave=False) as bar:
         row = int(chosen) if chosen.isdigit() else chosen
         return embed_texts(parts, texts, language, row, progress=bar.update, target_language=target_language)
+
+
+def check_told(parts: Parts, language: str | None, target_language: str | None) -> None:
+    """Raises: UserError for a language of the text where nothing in the model depends on it."""
+    tells = has_modules(parts.model) or hasattr(parts.source, "src_lang")
+    if language is not None and not tells and (target_language is None or language_codes(parts.source)):
+        raise UserError(
+            f"source_language {language!r}: the model is not told the language of a text. Leave the option out."
+        )
 
 
 def default_pooling(model: Any) -> str:

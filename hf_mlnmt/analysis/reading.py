@@ -20,7 +20,7 @@ from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import check_counts
 from hf_mlnmt.generation.batches import batches_by_tokens, generated_lengths, pad
-from hf_mlnmt.generation.languages import Direction, direction, has_modules
+from hf_mlnmt.generation.languages import Direction, direction, has_modules, pair_of
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.generation.segments import TextEncoder, source_limit
 
@@ -42,6 +42,20 @@ class Pass:
     output: Any
     labels: Tensor | None = None
     target_real: Tensor | None = None
+
+
+def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
+    """The systems; of those with an encoder or decoder for each language, the model of these two.
+
+    Raises: UserError with the languages that there are, when one is lacking or unknown.
+    """
+    pairs = dict(systems)
+    for name, parts in systems.items():
+        if has_modules(parts.model):
+            pair = pair_of(parts.model, source_language, target_language, name)
+            languages = pair.config.source_languages[0], pair.config.target_languages[0]
+            pairs[name] = parts.of(*languages)._replace(model=pair)
+    return pairs
 
 
 def sample_indices(count: int, size: int | None, seed: int) -> list[int]:

@@ -230,12 +230,20 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         for name in ("is_local", "local_files_only"):  # how it was loaded, which Transformers would save
             tokenizer.init_kwargs.pop(name, None)
-        return own_copy(tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None)
+        tokenizer = own_copy(
+            tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None
+        )
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
+        if not any(path for name in ("tokenizer.json", "*.spm", "*.model", "vocab*") for path in folder.glob(name)):
+            why = "tokenizer.json is missing, and so is any other file with a vocabulary"
         raise UserError(
             f"{folder}: the tokenizer cannot be loaded ({why}). Give a model folder or a Hub name."
         ) from error
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or not longest >= 1:
+        raise UserError(f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1.")
+    return tokenizer
 
 
 @dataclass

@@ -183,7 +183,7 @@ def at_ratios(
         parts, specs: encoded corpora and what the recipe says of each; those that are not synthetic are parallel.
         seed: of the draw.
 
-    Raises: UserError with the numbers when a synthetic corpus has too few pairs.
+    Raises: UserError with the numbers when a synthetic corpus has too few pairs, or a ratio asks for none.
     """
     if all(spec.ratio is None for spec in specs):
         return list(parts), [spec.weight for spec in specs]
@@ -199,6 +199,11 @@ def at_ratios(
         before += spec.ratio
         count = round(epoch * before / total) - taken
         taken += count
+        if count == 0:
+            raise UserError(
+                f"{spec}: ratio {spec.ratio:g} to {sum(sizes):,} parallel pairs rounds to no synthetic pair. Raise "
+                "ratio, or leave this corpus out."
+            )
         if count > len(part):
             raise UserError(
                 f"{spec}: ratio {spec.ratio:g} needs {count:,} synthetic pairs to {sum(sizes):,} parallel ones, and "

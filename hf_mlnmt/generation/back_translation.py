@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
+from hf_mlnmt.files import check_file, check_folder_name, explained, only_one, write_json
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
@@ -155,11 +155,13 @@ class Journal:
         """Add pairs; `lines` of the text are done now. The state is written when the pairs are on the disk."""
         for side, texts in zip(FILES, zip(*pairs)):
             written = "".join(text + "\n" for text in texts).encode()
-            self._files[side].write(written)
+            with explained(self.part(side)):
+                self._files[side].write(written)
             self._hashes[side].update(written)
         for side, file in self._files.items():
-            file.flush()
-            os.fsync(file.fileno())
+            with explained(self.part(side)):
+                file.flush()
+                os.fsync(file.fileno())
             self.progress["bytes"][side] = file.tell()
         hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
         self.progress |= {"lines": lines, "sha256": hashes, **progress}
@@ -178,8 +180,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files.values():
-            file.close()
+        for side, file in self._files.items():
+            with explained(self.part(side)):  # what is still to be written is written now
+                file.close()
         self._files = {}
 
     def part(self, side: str) -> Path:

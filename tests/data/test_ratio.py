@@ -86,6 +86,9 @@ def test_a_ratio_that_the_data_cannot_fill_is_refused_with_the_numbers(encoded):
     message = r"ratio 5 needs 50 synthetic pairs to 10 parallel ones, and 45 are left .* enough for 4.5 at most"
     with pytest.raises(UserError, match=message):
         at_ratios(encoded, [PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=5)], seed=1)
+    with pytest.raises(UserError, match=r"ratio 0.01 to 10 parallel pairs rounds to no synthetic pair. Raise ratio"):
+        specs = [PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=0.01), CorpusSpec(synthetic=SYNTHETIC, ratio=1)]
+        at_ratios([*encoded, encoded[1]], specs, seed=1)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
 from helpers.toy_translators import SENTENCES
+from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.analysis.embeddings import embed_texts
+from hf_mlnmt.cli import app
 from hf_mlnmt.generation.loading import load
 
 
@@ -36,6 +40,32 @@ def test_models_of_other_packages(foreign, family, language):
         np.testing.assert_allclose(vector, states[0].mean(0).numpy(), rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="without an attention bridge"):
         embed_texts(parts, SENTENCES[:1], language, "flat")
+
+
+def test_a_language_that_would_be_ignored_is_refused(ours, ours_multilingual, tmp_path):
+    (tmp_path / "text").write_text("A man.\n")
+    for folder, more in ((ours, []), (ours_multilingual, []), (ours_multilingual, ["--to", "de"])):
+        arguments = ["analyse", "embed", folder, tmp_path / "text", "-o", tmp_path / "it.npy", "--from", "zz", *more]
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert "source_language 'zz': the model is not told the language of a text" in str(result.exception)
+    assert not (tmp_path / "it.npy").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such limits")
+def test_a_file_that_cannot_grow_is_named(ours, tmp_path):
+    import resource
+
+    (tmp_path / "text").write_text("A man.\n" * 100)
+    arguments = ["analyse", "embed", ours, tmp_path / "text", "-o", tmp_path / "it.npy"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+    try:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{tmp_path / 'it.npy'}: cannot be written (File too large)" in str(result.exception)
+    assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
+    assert np.load(tmp_path / "it.npy").shape == (100, 16)
 
 
 def test_a_language_that_is_needed(foreign, ours):

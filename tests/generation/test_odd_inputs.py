@@ -101,6 +101,24 @@ def test_a_device_map(ours, tmp_path):
         TranslationPipeline.from_pretrained(ours, device="cpu", device_map="auto")
 
 
+@pytest.mark.parametrize("longest", [-3, 0, "many", None])
+def test_a_longest_input_that_is_no_number_is_called_by_its_name(ours, tmp_path, longest):
+    shutil.copytree(ours, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": longest}))
+    if longest is None:  # no limit
+        return TranslationPipeline.from_pretrained(tmp_path / "model")("A man.")
+    with pytest.raises(UserError, match=r"tokenizer_config.json: model_max_length: .* is no number of at least 1"):
+        TranslationPipeline.from_pretrained(tmp_path / "model")
+
+
+def test_a_tokenizer_without_its_vocabulary_is_said(ours, tmp_path):
+    shutil.copytree(ours, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"cannot be loaded \(tokenizer.json is missing"):
+        TranslationPipeline.from_pretrained(tmp_path / "model")
+
+
 @pytest.mark.parametrize("content", ["[1]", "null", "4", '"beams"', "{", ""])
 def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, content):
     shutil.copytree(ours, tmp_path / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -161,6 +162,26 @@ def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monke
     (out / side).write_bytes(written + b"half a line")
     assert back_translate(None, texts, out, Method("copied"), settings).pairs > 100
     assert lines_of(out / side.removesuffix(".part")) == lines_of(out / "source.txt")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such limits")
+def test_a_file_that_cannot_grow_is_named_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    import resource
+
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.write_text("".join(f"line {number} of a text\n" for number in range(2000)), encoding="utf-8")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"source.txt.part: cannot be written \(File too large\)"):
+            back_translate(None, [text], out, Method("copied"), Settings(window=500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with monkeypatch.context() as patched, pytest.raises(UserError, match=r"source.txt.part: no space left"):
+        patched.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+        back_translate(None, [text], out, Method("copied"), Settings(window=500))
+    assert back_translate(None, [text], out, Method("copied"), Settings(window=500)).pairs == 2000
+    assert (out / "target.txt").read_bytes() == text.read_bytes()
 
 
 def test_finished_it_does_nothing(folder, texts, tmp_path, monkeypatch):

@@ -82,14 +82,14 @@ def attention(
 
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.coverage import coverage_study
-    from hf_mlnmt.analysis.reading import draw_sample
+    from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
-    systems = load_systems(models, device)
+    systems = between(load_systems(models, device), source_language, target_language)
     for name, parts in systems.items():
         if (used := parts.model.config._attn_implementation) != "eager":
             tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")

@@ -31,7 +31,7 @@ def embed(
     """
     import numpy as np
 
-    from hf_mlnmt.analysis.embeddings import embed_file
+    from hf_mlnmt.analysis.embeddings import check_told, embed_file
     from hf_mlnmt.cli.terminal import silence
     from hf_mlnmt.files import atomic_path, check_file
     from hf_mlnmt.generation.loading import load
@@ -40,7 +40,11 @@ def embed(
         raise UserError(f"--output {output}: expected a name that ends in .npy.")
     check_file(output)
     silence()
-    vectors = embed_file(load(model, device), file, source_language, pooling, target_language)
+    parts = load(model, device)
+    check_told(parts, source_language, target_language)
+    vectors = embed_file(parts, file, source_language, pooling, target_language)
     with atomic_path(output) as path, path.open("wb") as handle:
-        np.save(handle, vectors, allow_pickle=False)
+        # numpy.save into a file passes over what the system says as C's buffer is written out.
+        np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(vectors))
+        handle.write(vectors.data)
     typer.echo(f"{output}: {vectors.shape[0]} sentences, {vectors.shape[1]} numbers each", err=True)
