@@ -109,17 +109,16 @@ def _sizes(content: Any) -> Iterator[tuple[str, int]]:
         yield from _sizes(value)
 
 
-def check_tokens(where: str, model: Any) -> None:
-    """Raises: UserError for a generation config that names a token that the model does not have."""
-    config, settings = model.config, model.generation_config
+def check_tokens(where: str, config: Any, settings: Any) -> None:
+    """Raises: UserError for `settings`, a generation config or `config` itself, that name a token the model has not."""
     sizes = getattr(config, "vocab_sizes", None) or {}
     size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
     for name in ("eos", "pad", "decoder_start", "forced_bos", "forced_eos"):
-        value = getattr(settings, f"{name}_token_id")
+        value = getattr(settings, f"{name}_token_id", None)
         for token in value if isinstance(value, list) else [value]:
             if token is not None and not (isinstance(token, int) and 0 <= token < size):
                 raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
-    words = settings.bad_words_ids or []
+    words = getattr(settings, "bad_words_ids", None) or []
     if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
         raise UserError(f"{where}: bad_words_ids: {words} is no list of lists of tokens.")
     for word in words:

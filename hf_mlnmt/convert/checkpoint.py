@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import argparse
-import pickle
+import math
 import pickletools
 import re
 import warnings
@@ -60,8 +60,12 @@ def baseline_config(source: str, **fields: Any) -> TransformerConfig:
     try:
         return TransformerConfig(**fields)
     except (StrictDataclassError, ValueError, TypeError) as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[-1].strip()
-        raise UserError(f"{source}: its settings make no model: {reason}") from error
+        raise UserError(f"{source}: its settings make no model: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The last line of an error's text, which says why where the first says what."""
+    return [type(error).__name__, *str(error.__cause__ or error).strip().splitlines()][-1].strip()
 
 
 def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, tuple[Any, ...]]) -> None:
@@ -84,12 +88,27 @@ def need_whole_numbers(where: str, settings: Mapping[str, Any], names: Iterable[
             raise UserError(f"{where}: {name}: a whole number is expected, not {settings[name]!r:.60}.")
 
 
+def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: str) -> None:
+    """Raises: UserError for a number of beams or an exponent of lengths, if it is there, that no search can use."""
+    value = settings.get(beams)
+    if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        raise UserError(f"{where}: {beams}: a whole number of at least 1 is expected, not {value!r:.60}.")
+    value = settings.get(penalty)
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+        raise UserError(f"{where}: {penalty}: a number is expected, not {value!r:.60}.")
+
+
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file. Raises: UserError when it cannot be read."""
+    return yaml_of(str(path), path.read_bytes())
+
+
+def yaml_of(where: str, text: str | bytes) -> Any:
+    """What a YAML text says. Raises: UserError that names `where` it stands."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags raise the middle
+        raise UserError(f"{where}: cannot be read: {error}") from error
 
 
 def generation_config(config: TransformerConfig, **search: Any) -> GenerationConfig:
@@ -200,10 +219,11 @@ def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> N
     if table is None:
         return
     kind, sizes = config.position_embedding, (config.max_position_embeddings, config.d_model)
-    ours = SinusoidalPositions.compute(*sizes, kind, config.position_offset)
-    theirs = table.double().flatten(0, -2)
+    theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
     # They may have been kept in half precision.
-    if theirs.shape != ours.shape or not torch.allclose(theirs, ours, atol=1e-3):
+    if theirs.shape != sizes or not torch.allclose(
+        theirs, SinusoidalPositions.compute(*sizes, kind, config.position_offset), atol=1e-3
+    ):
         raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
     account.leave_out(name, "sines and cosines, computed anew")
 
@@ -292,16 +312,21 @@ class Account:
         return self.tensors[name]
 
 
-def weights_of(source: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors in float32. Raises: UserError for one of whole numbers (a rounded model), NaN or infinity."""
+def weights_of(source: str, tensors: Any) -> dict[str, Tensor]:
+    """The tensors of a mapping in float32.
+
+    Raises: UserError for another object, and for a tensor of whole numbers (a rounded model), NaN or infinity.
+    """
+    if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
+        raise UserError(f"{source}: a mapping of names to tensors is expected, not {tensors!r:.60}.")
     weights = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     for name, tensor in weights.items():
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
             raise UserError(
                 f"{source}: {name} is {str(tensor.dtype).removeprefix('torch.')}: import the model in float32, not a "
                 "rounded one."
             )
-        if not tensor.isfinite().all():
+        if not tensor.float().isfinite().all():
             raise UserError(f"{source}: {name} holds numbers that are none (NaN or infinity). Was its training whole?")
     return {name: tensor.float() for name, tensor in weights.items()}
 
@@ -326,7 +351,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged file raises whatever comes
         raise UserError(f"{path}: {_reason(path, error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")

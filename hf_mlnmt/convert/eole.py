@@ -62,6 +62,7 @@ def read(folder: Path) -> Source:
         ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"],
         [EOLE_ENCODER, EOLE_DECODER],
         ["encoder.transformer_layers", "decoder.transformer_layers"],
+        shared=bool(settings["share_embeddings"]),
     )
     for name, tensor in source.account.tensors.items():
         if name.endswith(".layer_scalar") and bool((tensor == 1).all()):
@@ -78,7 +79,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     tensors: dict[str, Tensor] = {}
-    for file in sorted(folder.glob(WEIGHTS)):
+    for file in sorted(file for file in folder.glob(WEIGHTS) if file.is_file()):
         try:
             tensors |= load_file(file)
         except (OSError, SafetensorError) as error:

@@ -57,8 +57,12 @@ def read_dictionaries(path: Path, settings: Mapping[str, Any]) -> list[Side]:
 def _read(file: Path) -> dict[str, int]:
     """Each line, which ends at \\n and nowhere else, is a token and its count; four special tokens come first."""
     tokens = list(SPECIAL)
-    for number, line in enumerate(file.read_bytes().decode().removesuffix("\n").split("\n"), 1):
-        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+    try:
+        lines = file.read_bytes().decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 ({error}). Give the dictionary that fairseq wrote.") from error
+    for number, line in enumerate(lines, 1):
+        token, _, count = line.removesuffix("\r").removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.lstrip("-").isdigit():
             raise UserError(f"{file}, line {number}: a token and its count are expected, not {line!r}.")
         tokens.append(token)
@@ -92,9 +96,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 def read(path: Path, content: Mapping[str, Any]) -> Source:
     """From a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
     settings = _settings(path, content)
-    if not isinstance(content["model"], Mapping):
-        raise UserError(f"{path}: model: a mapping of names to tensors is expected, not {content['model']!r:.60}.")
-    tensors = weights_of(str(path), content["model"])
+    tensors = weights_of(f"{path}: model", content["model"])
     dictionaries, more = read_dictionaries(path, settings), []
     sizes = [len(each.ids) for each in dictionaries]
     if settings.get("share_all_embeddings") and dictionaries[0].ids != dictionaries[1].ids:

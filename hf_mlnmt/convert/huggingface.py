@@ -14,11 +14,12 @@ positions without its padding: with padding on the right, as their tokenizers pu
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
 
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
@@ -29,8 +30,11 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     leave_out_sines,
     listed,
+    need_search,
+    reason_of,
     stacks,
 )
+from hf_mlnmt.convert.checkpoint import load as read_pickle
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -92,13 +96,11 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
     """
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-    folder = Path(name)
-    if (folder / CONFIG).is_file():
-        check_config(folder / CONFIG)
-        read_json(folder / GENERATION_CONFIG)  # that it is an object
+    if Path(name).is_dir():
+        check_config(Path(name) / CONFIG)
     try:
         config = AutoConfig.from_pretrained(name, **options)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+    except Exception as error:  # of a setting that Transformers cannot use whatever comes
         raise UserError(f"{name}: its config cannot be read. Give a model folder or a Hub name. {error}") from error
     if config.model_type not in KNOWN:
         lacks = _LACKS.get(config.model_type)
@@ -107,17 +109,20 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
             f"{name}: a model of type {config.model_type} cannot be imported: {reason}. Importable: {', '.join(KNOWN)} "
             "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
         )
+    folder = fetch_small_files(name, **options)
+    need_search(str(folder / GENERATION_CONFIG), read_json(folder / GENERATION_CONFIG), "num_beams", "length_penalty")
+    stored = config.dtype
+    if not (stored is None or (isinstance(stored, torch.dtype) and stored.is_floating_point)):
+        raise UserError(f"{name}: {CONFIG}: dtype: expected float32, float16 or bfloat16, not {stored}. Mend it there.")
     try:
-        stored = config.dtype
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
             name, config=config, dtype=torch.float32, output_loading_info=True, **options
         )
         model.config.dtype = stored
     except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
-        pickled = any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors"))
-        why = " (a pickle that holds anything but weights is refused)" if pickled else ""
-        said = str(error).partition("In PyTorch 2.6")[0].strip()  # and not the advice to trust the file
-        raise UserError(f"{name}: its weights cannot be loaded{why}: {said}") from error
+        for pickle in _pickles(folder):
+            read_pickle(pickle)  # says what is wrong with it
+        raise UserError(f"{name}: its config or weights cannot be loaded: {reason_of(error)}") from error
     unexpected = set(map(str, info.get("unexpected_keys") or ()))
     known = {name for name in unexpected if _LEFT_OVER.search(name)}
     info["unexpected_keys"] = unexpected - known
@@ -129,10 +134,27 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
                 f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
                 "nothing was imported."
             )
+    if odd := next((tensor for tensor in _whole_numbers(folder) if not _LEFT_OVER.search(tensor)), None):
+        raise UserError(f"{name}: {odd} is of whole numbers: import the model in float32, not a rounded one.")
     if odd := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None):
         raise UserError(f"{name}: {odd} holds numbers that are none (NaN or infinity). Was its training whole?")
-    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model)
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model.config, model.generation_config)
     return model.eval()
+
+
+def _whole_numbers(folder: Path) -> Iterator[str]:
+    """The tensors of a folder's files that are of whole numbers, which Transformers takes as they are."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(file), framework="pt") as tensors:
+            yield from (name for name in tensors.keys() if "F" not in tensors.get_slice(name).get_dtype())  # noqa: SIM118
+    for file in _pickles(folder):
+        tensors = torch.load(file, map_location="meta", weights_only=True)
+        yield from (name for name, tensor in tensors.items() if not tensor.is_floating_point())
+
+
+def _pickles(folder: Path) -> list[Path]:
+    """The files of weights that Transformers loads where there are none of safetensors."""
+    return [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("pytorch_model*.bin"))
 
 
 def config_of(name: str, model: Any) -> TransformerConfig:
@@ -144,10 +166,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
             "each must be one token."
         )
     start = theirs.decoder_start_token_id
-    size = getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size
-    for field in ("eos_token_id", "pad_token_id", "decoder_start_token_id"):
-        if (token := getattr(theirs, field)) is not None and not (isinstance(token, int) and 0 <= token < size):
-            raise UserError(f"{name}: config.json: {field}={token!r} is no number of a token, from 0 to {size - 1}.")
+    check_tokens(f"{name}: {CONFIG}", theirs, theirs)
     fields = {name: getattr(theirs, name) for name in _SAME} | KNOWN[theirs.model_type]
     bias = getattr(model, "final_logits_bias", None)
     return baseline_config(

@@ -83,11 +83,12 @@ def _read(name: str, options: dict[str, Any]) -> Source:
     here = path.is_dir() and not (path / "config.json").is_file()
     if not path.exists() and (path.suffix in _FILES or path.is_absolute() or name.startswith(".")):
         raise UserError(f"{path}: there is no such file or folder. Give a model folder or a Hub name.")
-    if path.suffix == ".npz" or (here and any(path.glob("*.npz"))):
+    inside = [file for file in sorted(path.iterdir()) if file.is_file()] if here else []
+    if path.suffix == ".npz" or any(file.suffix == ".npz" for file in inside):
         from hf_mlnmt.convert import marian
 
         return marian.read(path)
-    pickles = sorted([*path.glob("*.pt"), *path.glob("*.ckpt")]) if here else []
+    pickles = [file for file in inside if file.suffix in (".pt", ".ckpt")]
     if path.is_file() and path.suffix in _FILES:
         pickles = [path]
     if pickles:

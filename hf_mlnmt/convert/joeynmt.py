@@ -30,6 +30,7 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     generation_config,
     leave_out_sines,
+    need_search,
     need_whole_numbers,
     read_yaml,
     refuse_others,
@@ -151,7 +152,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
     """
     settings = _settings(path)
-    tensors = weights_of(str(path), content["model_state"])
+    tensors = weights_of(f"{path}: model_state", content["model_state"])
     special = special_tokens(path, settings)
     vocabularies = read_vocabularies(path, settings, special)
     config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)
@@ -187,6 +188,9 @@ def _settings(path: Path) -> dict[str, Any]:
             raise UserError(f"{file}: model: {name} is {values[0]} in the encoder, {values[1]} in the decoder.")
     if not model.get("tied_embeddings") and len({_scale(model[side]) for side in _SIDES}) > 1:
         raise UserError(f"{file}: model: embeddings.scale differs between encoder and decoder.")
+    for where in ("testing", "test"):
+        for penalty in ("beam_alpha", "alpha"):
+            need_search(f"{file}: {where}", settings.get(where) or {}, "beam_size", penalty)
     return settings
 
 
@@ -267,8 +271,8 @@ def _moves(config: TransformerConfig) -> Iterator[Move]:
 def _generation_config(settings: Mapping[str, Any], config: TransformerConfig) -> GenerationConfig:
     """Its search never says <s> and <pad>; it divides by ((5 + length) / 6)^beam_alpha."""
     testing = settings.get("testing") or settings.get("test") or {}
-    beams, alpha = int(testing.get("beam_size") or 1), float(testing.get("beam_alpha", testing.get("alpha", -1)))
+    beams, alpha = testing.get("beam_size") or 1, testing.get("beam_alpha", testing.get("alpha", -1))
     search: dict[str, Any] = {}
     if beams > 1:
-        search = {"num_beams": beams, "length_penalty": max(alpha, 0.0), "length_normalization": "gnmt"}
+        search = {"num_beams": beams, "length_penalty": max(float(alpha), 0.0), "length_normalization": "gnmt"}
     return generation_config(config, bad_words_ids=[[config.pad_token_id], [config.bos_token_id]], **search)

@@ -11,14 +11,12 @@ token on, self-attention there reads the states before their norm, and in traini
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
@@ -30,6 +28,7 @@ from hf_mlnmt.convert.checkpoint import (
     need_whole_numbers,
     refuse_others,
     weights_of,
+    yaml_of,
 )
 from hf_mlnmt.convert.vocabularies import EOS, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
@@ -76,7 +75,7 @@ def read(path: Path) -> Source:
     sizes = [len(side.ids) for side in sides]
     config = _config(file, settings, max(sizes), sides[1].ids[EOS])
     account = _account(file, tensors, settings, config, sizes)
-    beams = int(decoding.get("beam-size") or 1)
+    beams = decoding.get("beam-size") or 1
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
     tokenizers = tokenizers_of(sides, max(sizes))
@@ -86,7 +85,8 @@ def read(path: Path) -> Source:
 def _npz(path: Path) -> Path:
     if path.is_file():
         return path
-    files = [file for file in sorted(path.glob("*.npz")) if not file.name.endswith((".optimizer.npz", ".orig.npz"))]
+    files = [file for file in sorted(path.glob("*.npz")) if file.is_file()]
+    files = [file for file in files if not file.name.endswith((".optimizer.npz", ".orig.npz"))]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise UserError(f"{path}: one .npz file is expected there, found {names}. Name the file itself.")
@@ -98,15 +98,14 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file raises whatever comes
         raise UserError(f"{file}: not a .npz file of plain numbers ({error}); nothing was imported.") from error
+    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise UserError(f"{file}: {others[0]} in it is no array. Give the file as Marian wrote it.")
     if SETTINGS not in arrays:
         raise UserError(f"{file}: holds no {SETTINGS}, which Marian writes into every model. Is it one of Marian's?")
     text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    try:
-        settings = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{file}: {SETTINGS} cannot be read: {error}") from error
+    settings = yaml_of(f"{file}: {SETTINGS}", text)
     if not isinstance(settings, dict):
         raise UserError(f"{file}: {SETTINGS} is no mapping of settings.")
     if odd := [name for name, array in arrays.items() if array.dtype.kind != "f"]:

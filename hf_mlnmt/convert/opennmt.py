@@ -81,7 +81,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     for side in ("encoder", "decoder"):
         leave_out_sines(source.account, f"{side}.embeddings.make_embedding.pe.pe", source.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
-    place(source, names, [OPENNMT_ENCODER, OPENNMT_DECODER], ["encoder.transformer", "decoder.transformer_layers"])
+    stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
+    place(source, names, [OPENNMT_ENCODER, OPENNMT_DECODER], stacks, shared)
     source.notes.append(_how_to_cut(settings))
     return source
 
@@ -89,18 +90,17 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
 def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """Of the file, or of the .safetensors beside it where the weights were saved on their own."""
     if "model" in content:
-        generator = {f"generator.{name}": value for name, value in (content.get("generator") or {}).items()}
-        tensors = {**content["model"], **generator}
-    else:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        generator = weights_of(f"{path}: generator", content.get("generator") or {})
+        named = {f"generator.{name}": tensor for name, tensor in generator.items()}
+        return weights_of(f"{path}: model", content["model"]) | named
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-        file = path.with_suffix(".safetensors")
-        try:
-            tensors = load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
-    return weights_of(str(path), tensors)
+    file = path.with_suffix(".safetensors")
+    try:
+        return weights_of(str(file), load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: holds no weights, and {file.name} beside it cannot be read: {error}") from error
 
 
 def vocabularies_of(path: Path, content: Any) -> list[dict[str, int]]:
@@ -179,22 +179,23 @@ def _rate(value: Any, default: float) -> float:
     return default if value is None or value == [] else value[-1] if isinstance(value, list) else value
 
 
-def place(source: Source, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str]) -> None:
+def place(
+    source: Source, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str], shared: bool
+) -> None:
     """Give every tensor its place.
 
     Args:
         embeddings, parts, stacks: of the source's side and the target's: the name of the embedding, what a layer's
             modules are called, and where the layers stand.
+        shared: whether both sides have one embedding.
     """
     config, account = source.config, source.account
     encoder, decoder = embeddings
     for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
         account.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
         account.move(_layers(source, table, side, stack))
-    shared_once = config.share_encoder_decoder_embeddings  # by some
-    if shared_once and (encoder not in account.tensors or decoder not in account.tensors):
-        shared = encoder if encoder in account.tensors else decoder
-        encoder = decoder = shared
+    if shared and not {encoder, decoder} <= account.tensors.keys():  # some versions save it once
+        encoder = decoder = encoder if encoder in account.tensors else decoder
     output = decoder if config.tie_word_embeddings else "generator.weight"
     account.move([Move("model.encoder.embed_tokens.weight", (encoder,)), Move("lm_head.weight", (output,))])
     account.move([Move("model.decoder.embed_tokens.weight", (decoder,))])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_mlnmt.convert.checkpoint import read_yaml
+from hf_mlnmt.convert.checkpoint import need_search, read_yaml
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 
@@ -67,9 +67,11 @@ def read_decoding(file: Path) -> dict[str, Any]:
     for path in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
         if path.is_file():
             content = read_yaml(path)
-            if isinstance(content, dict) and len(content.get("vocabs") or ()) == 2:
-                return content
-            raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
+            names = content.get("vocabs") if isinstance(content, dict) else None
+            if not isinstance(names, list) or [type(name) for name in names] != [str, str]:
+                raise UserError(f"{path}: vocabs must name two files, the source's and the target's.")
+            need_search(str(path), content, "beam-size", "normalize")
+            return content
     raise UserError(
         f"{file}: there is no {file.name}.decoder.yml or decoder.yml beside it, which names the vocabularies."
     )

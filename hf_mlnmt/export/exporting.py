@@ -15,7 +15,15 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_made_before, keeping, write_json
 from hf_mlnmt.hub.checks import clean_generation_config
-from hf_mlnmt.model_folder import CONFIG, auto_class_of, check_model_folder, copy_text_files, fetch_small_files
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    auto_class_of,
+    check_config,
+    check_model_folder,
+    check_tokens,
+    copy_text_files,
+    fetch_small_files,
+)
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
@@ -123,7 +131,10 @@ def export(
 def _check_translates(name: str) -> None:
     """UserError for models of text of one language, before anything is loaded."""
     folder = fetch_small_files(name)
-    if (folder / CONFIG).is_file() and (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
+    if not (folder / CONFIG).is_file():
+        return
+    check_config(folder / CONFIG)
+    if (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
         what = "an encoder that predicts hidden tokens" if kind == "AutoModelForMaskedLM" else "a language model"
         raise UserError(
             f"{name}: is {what} ({kind}); export writes translation models. It runs wherever Transformers does; fused "
@@ -182,6 +193,7 @@ def _load(name: str) -> tuple[Any, Tokenizers]:
             f"{name}: has modules of {', '.join(model.config.languages)}; an export is of one pair. Save one: "
             "model.pair(source, target).save_pretrained(FOLDER), and its tokenizers (docs/multilingual.md)."
         )
+    check_tokens(f"{name}: {CONFIG}", model.config, model.config)
     model.generation_config = clean_generation_config(model.generation_config, model.config)
     sides = {"source": parts.source_processing, "target": parts.target_processing}
     return model, Tokenizers(parts.source, parts.target, {side: value for side, value in sides.items() if value})

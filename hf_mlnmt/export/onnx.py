@@ -176,8 +176,16 @@ _TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # two samples: an axis is ope
 
 @torch.no_grad()
 def write(model: Any, folder: Path) -> None:
-    """Save both graphs and the config into `folder`. Raises: UserError with the reason if PyTorch cannot trace one."""
+    """Save both graphs and the config into `folder`.
+
+    Raises: UserError for a fused model, and with the reason if PyTorch cannot trace a graph.
+    """
     config = model.config
+    if hasattr(config, "translation_models"):
+        raise UserError(
+            f"{type(model).__name__} cannot be exported to ONNX: it searches with several models at once. Export its "
+            "members one by one, or use `hf-mlnmt translate`, which runs it."
+        )
     model = copy.deepcopy(model).eval().float()
     if model._can_set_attn_implementation():  # written out: no operator that only some runtimes have, and always a mask
         model.set_attn_implementation("eager")

@@ -83,7 +83,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
             f"{name}: device_map={options['device_map']!r} leaves weights on the disk or in slower memory, because the "
             "model does not fit: use a smaller dtype, a larger device, or device='cpu' without device_map."
         )
-    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", parts.model)
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", parts.model.config, parts.model.generation_config)
     parts.model.eval()
     return in_int8(parts) if rounded else parts
 

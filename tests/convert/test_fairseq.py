@@ -176,6 +176,11 @@ def test_a_dictionary_ends_lines_at_line_feeds(tmp_path):
     tokens = ["a\x85b", "\u2028", "\x0b", "\x1c", "a\rb", "\x0c", "\u2029"]
     (tmp_path / "dict.txt").write_bytes("".join(f"{token} {n}\n" for n, token in enumerate(tokens)).encode())
     assert list(_read(tmp_path / "dict.txt"))[4:] == tokens
+    (tmp_path / "dict.txt").write_bytes(b"a 3\r\nb 2 #fairseq:overwrite\r\n")
+    assert list(_read(tmp_path / "dict.txt"))[4:] == ["a", "b"]
+    (tmp_path / "dict.txt").write_bytes(b"lat\xe4 3\n")
+    with pytest.raises(UserError, match=r"dict\.txt: not UTF-8"):
+        _read(tmp_path / "dict.txt")
 
 
 def test_a_dictionary_that_is_shorter_than_the_embeddings_is_said(checkpoint):

@@ -180,6 +180,11 @@ def edit(folder, **fields):
     (folder / "config.json").write_text(json.dumps({**config, **fields}))
 
 
+def generation(folder, **settings):
+    content = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**content, **settings}))
+
+
 def tensors(folder, change):
     state = load_file(folder / "model.safetensors")
     save_file(change(state), folder / "model.safetensors", metadata={"format": "pt"})
@@ -195,6 +200,17 @@ def replaced_by_a_pickle(folder):
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"model.shared.weight": Evil()}))
 
 
+def rounded_pickle(folder):
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**state, FIRST: state[FIRST].int()}, folder / "pytorch_model.bin")
+
+
+def damaged_pickle(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04 and no more")
+
+
 FIRST = "model.encoder.layers.0.fc1.weight"
 DAMAGES = {
     "lacks tensors": (lambda f: tensors(f, lambda s: {k: v for k, v in s.items() if k != FIRST}), "lacks tensors.*fc1"),
@@ -204,7 +220,20 @@ DAMAGES = {
         lambda f: tensors(f, lambda s: {**s, "model.encoder.embed_positions.weight": torch.ones(64, 16)}),
         "embed_positions.weight holds other numbers",
     ),
-    "a pickle": (replaced_by_a_pickle, "holds anything but weights is refused"),
+    "a pickle": (replaced_by_a_pickle, r"bin: holds more .* asks for \w+\.print\. Code in a checkpoint is never run"),
+    "a damaged pickle": (damaged_pickle, r"pytorch_model\.bin: not a checkpoint of PyTorch, or a damaged one"),
+    "rounded": (
+        lambda f: tensors(f, lambda s: {**s, FIRST: s[FIRST].int()}),
+        "fc1.weight is of whole numbers: import the model",
+    ),
+    "rounded, a pickle": (rounded_pickle, "fc1.weight is of whole numbers: import the model"),
+    "heads": (lambda f: edit(f, encoder_attention_heads=3), r"(?!.*pickle).*divisible by"),
+    "a dtype of no weights": (lambda f: edit(f, dtype="int32"), "dtype.*int32"),
+    "a config that is a list": (lambda f: (f / "config.json").write_text("[1]"), "expected a JSON object"),
+    "many layers": (lambda f: edit(f, encoder_layers=10**9), "which the weights cannot have"),
+    "beams": (lambda f: generation(f, num_beams=-2), "num_beams: a whole number of at least 1 is expected, not -2"),
+    "penalty": (lambda f: generation(f, length_penalty="x"), "length_penalty: a number is expected, not 'x'"),
+    "a bad word that is none": (lambda f: generation(f, bad_words_ids=[[4444]]), r"bad_words_ids: \[4444\]"),
     "not a number": (
         lambda f: tensors(f, lambda s: {**s, FIRST: torch.full_like(s[FIRST], float("nan"))}),
         "holds numbers that are none",
@@ -217,13 +246,12 @@ DAMAGES = {
     "a list of types": (lambda f: edit(f, model_type=["marian"]), r"model_type: expected text, not \['marian'\]"),
     "no type of numbers": (lambda f: edit(f, dtype="floaty"), "its config cannot be read.*floaty"),
     "text for a number": (lambda f: edit(f, d_model="sixteen"), "d_model.*sixteen"),
-    "an end outside": (lambda f: edit(f, eos_token_id=4444), "config.json: eos_token_id=4444 is no number of a token"),
+    "an end outside": (lambda f: edit(f, eos_token_id=4444), "config.json: eos_token_id: 4444 is no number of a token"),
     "an end outside, generation": (
         lambda f: (f / "generation_config.json").write_text('{"eos_token_id": 4444}'),
         "eos_token_id: 4444 is no number of a token",
     ),
     "a list of settings": (lambda f: (f / "generation_config.json").write_text("[1]"), "expected a JSON object"),
-    "many layers": (lambda f: edit(f, encoder_layers=10**9), "which the weights cannot have"),
     "unknown type": (lambda f: edit(f, model_type="nonsense"), "config cannot be read"),
     "mixture of experts": (lambda f: edit(f, model_type="nllb-moe"), "mixtures of experts"),
     "another vocabulary": (

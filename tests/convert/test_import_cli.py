@@ -101,6 +101,15 @@ def test_what_is_no_file(tmp_path, monkeypatch, capsys):
         assert "is no file and no folder" in stderr
 
 
+@pytest.mark.parametrize("name", ["model.pt", "model.npz", "best.ckpt", "model.00.safetensors"])
+def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "x" / name)
+    code, stdout, stderr = run(monkeypatch, capsys, tmp_path / "x", "-o", tmp_path / "out")
+    assert (code, stdout) == (1, "")
+    assert "no checkpoint that can be read" in stderr or "its config.json is not there" in stderr
+
+
 def test_an_empty_folder_says_what_is_expected(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     code, _, stderr = run(monkeypatch, capsys, tmp_path / "empty", "-o", tmp_path / "out")

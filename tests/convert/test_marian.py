@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -234,6 +235,15 @@ def resaved(folder, change):
     np.savez(folder / "model.npz", **arrays)
 
 
+def with_a_member(folder, name):
+    with zipfile.ZipFile(folder / "model.npz", "a") as file:
+        file.writestr(name, "of somebody")
+
+
+def with_settings(folder, text):
+    resaved(folder, lambda arrays: {**arrays, "special:model.yml": np.frombuffer(text, np.int8)})
+
+
 DAMAGES = {
     "lacks": (
         lambda f: resaved(f, lambda a: {k: v for k, v in a.items() if k != "encoder_l1_ffn_W1"}),
@@ -256,6 +266,14 @@ DAMAGES = {
     "no settings": (
         lambda f: resaved(f, lambda a: {k: v for k, v in a.items() if ":" not in k}),
         "holds no special:model.yml",
+    ),
+    "a further member": (lambda f: with_a_member(f, "notes.txt"), r"notes\.txt in it is no array"),
+    "settings that are text": (lambda f: with_settings(f, b"all of them"), "is no mapping of settings"),
+    "settings within one another": (lambda f: with_settings(f, b"[" * 100_000), r"special:model\.yml: cannot be read"),
+    "a tag without a value": (lambda f: with_settings(f, b"dim-emb: !!int"), r"special:model\.yml: cannot be read"),
+    "torn off": (
+        lambda f: (f / "model.npz").write_bytes((f / "model.npz").read_bytes()[:-99]),
+        "not a .npz file of plain numbers",
     ),
     "not npz": (lambda f: (f / "model.npz").write_text("no"), "not a .npz file"),
     "no decoder.yml": (lambda f: (f / "model.npz.decoder.yml").unlink(), "decoder.yml"),
@@ -295,6 +313,25 @@ def test_settings_that_the_baseline_lacks(folder, settings, message, spm):
     write(made, arrays_of(1, spm[1], SETTINGS), {**SETTINGS, **settings}, spm[0])
     with pytest.raises(UserError, match=message):
         import_model(made)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("vocabs", "ab", "vocabs must name two files"),
+        ("vocabs", [1, 2], "vocabs must name two files"),
+        ("vocabs", 5, "vocabs must name two files"),
+        ("beam-size", "many", "beam-size: a whole number of at least 1 is expected, not 'many'"),
+        ("beam-size", -2, "beam-size: a whole number of at least 1 is expected, not -2"),
+        ("normalize", [1], r"normalize: a number is expected, not \[1\]"),
+        ("normalize", float("nan"), "normalize: a number is expected, not nan"),
+    ],
+)
+def test_what_decoder_yml_cannot_mean(folder, field, value, message):
+    file = folder() / "model.npz.decoder.yml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), field: value}))
+    with pytest.raises(UserError, match=rf"decoder\.yml: {message}"):
+        import_model(file.parent)
 
 
 def test_the_record(folder, tmp_path):

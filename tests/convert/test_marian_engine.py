@@ -14,6 +14,7 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import import_model
+from hf_mlnmt.convert.vocabularies import _listed
 
 if importlib.util.find_spec("pymarian") is None:
     pytest.skip("Marian's engine is not installed: pip install pymarian", allow_module_level=True)
@@ -87,6 +88,17 @@ def translations(folder, beams: int, lines: list[str]):
     found, _ = engine("translate", options, str(folder / "input"))
     rows = [row.split(" ||| ") for row in json.loads(found)]
     return [(int(n), pieces.split(), [float(x) for x in words.split()[1:]]) for n, pieces, words, *_ in rows]
+
+
+def test_every_token_of_the_engines_vocabulary_is_text(tmp_path):
+    """It writes vocab.yml itself, from the words of the training set."""
+    words = "on No null ~ 010 true << 1e3 0x1f 2020-01-01 1:30 = ! .inf y a: # a# ' \" \\ - ? [ &a % { } , | > @ ` *"
+    words = [*words.split(), "---", "...", "a\x85b", "a\u2028b", "a\x0bb", "a\x1cb", "\xa0", "\ufeffa", "日本", "🙂"]
+    (tmp_path / "text").write_text(f"{' '.join(words)}\n", encoding="utf-8")
+    files = f"--vocabs {tmp_path / 'v.yml'} {tmp_path / 'v.yml'} --train-sets {tmp_path / 'text'} {tmp_path / 'text'}"
+    model = f"--type transformer --model {tmp_path / 'model.npz'} --after 1u --cpu-threads 1 --workspace 200"
+    engine("train", f"{model} {files} {SIZES}")
+    assert set(_listed(tmp_path / "v.yml")) == {"</s>", "<unk>", *words}
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -291,6 +291,35 @@ def test_a_missing_output_projection_is_not_the_embeddings(make, tmp_path):
         import_model(make(tmp_path / "x", change=without_output))
 
 
+@pytest.mark.parametrize("missing", ["encoder", "decoder"])
+@pytest.mark.parametrize("make", [opennmt, eole], ids=lambda make: make.__name__)
+def test_a_missing_embedding_is_not_the_other_sides(make, missing, tmp_path):
+    """Unless the settings say that both sides share it."""
+    name = {"encoder": ("src_emb", "encoder.embed"), "decoder": ("tgt_emb", "decoder.embed")}[missing]
+
+    def change(content):
+        tensors = content.get("model", content)
+        for tensor in [tensor for tensor in tensors if tensor.startswith(name) and "pe.pe" not in tensor]:
+            del tensors[tensor]
+        return content
+
+    with pytest.raises(UserError, match=r"the tensor (src|tgt|encoder|decoder)\S+ is missing"):
+        import_model(make(tmp_path / "x", change=change))
+    if missing == "decoder":
+        shared = {"share_embeddings": True} if make is opennmt else {"model__share_embeddings": True}
+        model = import_model(make(tmp_path / "y", change=change, **shared)).model
+        source, target = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
+        assert torch.equal(source, target)
+
+
+@pytest.mark.parametrize("part", ["model", "generator"])
+@pytest.mark.parametrize("odd", [[1], "weights", {3: torch.ones(2)}], ids=["list", "text", "number"])
+def test_weights_that_are_no_mapping(part, odd, tmp_path):
+    folder = opennmt(tmp_path / "x", change=lambda content: {**content, part: odd})
+    with pytest.raises(UserError, match=rf"{part}: a mapping of names to tensors is expected"):
+        import_model(folder)
+
+
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [
@@ -300,6 +329,9 @@ def test_a_missing_output_projection_is_not_the_embeddings(make, tmp_path):
             r"model\.encoder: num_heads: a whole number is expected, not 'two'",
         ),
         (opennmt, {"heads": [4]}, r"its options: heads: a whole number is expected, not \[4\]"),
+        (joeynmt, {"testing__beam_size": "five"}, "beam_size: a whole number of at least 1 is expected, not 'five'"),
+        (joeynmt, {"testing__beam_size": -2}, "beam_size: a whole number of at least 1 is expected, not -2"),
+        (joeynmt, {"testing__beam_alpha": "x"}, "beam_alpha: a number is expected, not 'x'"),
         (opennmt, {"enc_layers": None}, "its options: nothing is said of enc_layers"),
         (opennmt, {"transformer_ff": True}, "transformer_ff: a whole number is expected, not True"),
     ],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import typer
 from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from helpers.fused_folders import write_fused
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli.export import export
@@ -88,6 +91,29 @@ def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):
     config = MarianConfig(vocab_size=len(tokenizers.source), pad_token_id=0, decoder_start_token_id=0, **sizes, **heads)
     folder = write_folder(tmp_path / "marian", tokenizers, MarianMTModel(config))
     assert "MarianMTModel is no model of this package" in refused(folder, "--format", "onnx", "-o", tmp_path / "out")
+
+
+def test_configs_that_no_engine_can_have(folder, tmp_path):
+    """And a config of tokens that there are not, though generation_config.json beside it is right."""
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    config = json.loads((broken / "config.json").read_text())
+    for fields, message in (
+        ({"eos_token_id": 4444}, "config.json: eos_token_id: 4444 is no number of a token"),
+        ({"pad_token_id": -1}, "config.json: pad_token_id: -1 is no number of a token"),
+        ({"architectures": 3}, "architectures: expected a list of names"),
+    ):
+        (broken / "config.json").write_text(json.dumps({**config, **fields}))
+        for to in ("ctranslate2", "marian", "onnx"):
+            assert message in refused(broken, "--format", to, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "marian", "onnx"])
+def test_fused_models_are_refused_by_name(to, tmp_path):
+    said = refused(write_fused(tmp_path / "fused"), "--format", to, "-o", tmp_path / "x")
+    assert "FusionForConditionalGeneration cannot be exported to" in said
+    assert not (tmp_path / "x").exists()
 
 
 def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
