@@ -218,11 +218,11 @@ def leave_out_sines(account: Account, name: str, config: TransformerConfig) -> N
     table = account.tensors.get(name)
     if table is None:
         return
-    kind, sizes = config.position_embedding, (config.max_position_embeddings, config.d_model)
+    length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
     theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
     # They may have been kept in half precision.
-    if theirs.shape != sizes or not torch.allclose(
-        theirs, SinusoidalPositions.compute(*sizes, kind, config.position_offset), atol=1e-3
+    if theirs.shape != (length, width) or not torch.allclose(
+        theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
     ):
         raise UserError(f"{account.source}: {name} holds other numbers than this architecture's sines and cosines.")
     account.leave_out(name, "sines and cosines, computed anew")

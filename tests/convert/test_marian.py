@@ -268,13 +268,8 @@ DAMAGES = {
         "holds no special:model.yml",
     ),
     "a further member": (lambda f: with_a_member(f, "notes.txt"), r"notes\.txt in it is no array"),
-    "settings that are text": (lambda f: with_settings(f, b"all of them"), "is no mapping of settings"),
     "settings within one another": (lambda f: with_settings(f, b"[" * 100_000), r"special:model\.yml: cannot be read"),
     "a tag without a value": (lambda f: with_settings(f, b"dim-emb: !!int"), r"special:model\.yml: cannot be read"),
-    "torn off": (
-        lambda f: (f / "model.npz").write_bytes((f / "model.npz").read_bytes()[:-99]),
-        "not a .npz file of plain numbers",
-    ),
     "not npz": (lambda f: (f / "model.npz").write_text("no"), "not a .npz file"),
     "no decoder.yml": (lambda f: (f / "model.npz.decoder.yml").unlink(), "decoder.yml"),
     "no vocabulary": (lambda f: (f / "v.spm").unlink(), "v.spm is not beside it"),
