@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import pickletools
 import re
 import warnings
@@ -55,7 +54,7 @@ class Source:
 
 def baseline_config(source: str, **fields: Any) -> TransformerConfig:
     """The baseline's config. Raises: UserError that names `source` and the field that makes no model."""
-    if fields["activation_function"] not in ACT2FN:
+    if str(fields["activation_function"]) not in ACT2FN:
         raise UserError(f"{source}: the activation {fields['activation_function']} is none that Transformers knows.")
     try:
         return TransformerConfig(**fields)
@@ -78,14 +77,36 @@ def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, t
             raise UserError(f"{where}{name}: {value!r} is nothing that the baseline can compute.")
 
 
-def need_whole_numbers(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raises: UserError for a setting that is not there, or is no whole number; `where`: what stands before it."""
-    names = list(names)
+def need_whole_numbers(
+    where: str, settings: Mapping[str, Any], names: Iterable[str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Raises: UserError for a setting that is not there, is no whole number, or larger than a dimension of the weights
+    and than their number; `where`: what stands before it.
+    """
+    names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
     if missing := [name for name in names if settings.get(name) is None]:
         raise UserError(f"{where}: nothing is said of {', '.join(missing)}.")
     for name in names:
         if not isinstance(settings[name], int) or isinstance(settings[name], bool):
             raise UserError(f"{where}: {name}: a whole number is expected, not {settings[name]!r:.60}.")
+        if settings[name] > limit:
+            raise UserError(f"{where}: {name} is {settings[name]:,}, which the weights cannot have.")
+
+
+def section(where: str, settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The settings below another one; none where it is not there. Raises: UserError for anything else."""
+    value = settings.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: {name}: settings below it are expected, not {value!r:.60}.")
+    return value
+
+
+def texts(where: str, settings: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts; empty where it is not there. Raises: UserError for anything else."""
+    value = settings.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise UserError(f"{where}: {name}: a list of texts is expected, not {value!r:.60}.")
+    return value
 
 
 def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: str) -> None:
@@ -94,8 +115,8 @@ def need_search(where: str, settings: Mapping[str, Any], beams: str, penalty: st
     if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         raise UserError(f"{where}: {beams}: a whole number of at least 1 is expected, not {value!r:.60}.")
     value = settings.get(penalty)
-    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
-        raise UserError(f"{where}: {penalty}: a number is expected, not {value!r:.60}.")
+    if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # as generate() takes it
+        raise UserError(f"{where}: {penalty}: a number from -10 to 10 is expected, not {value!r:.60}.")
 
 
 def read_yaml(path: Path) -> Any:

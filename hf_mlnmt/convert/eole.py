@@ -12,7 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-from hf_mlnmt.convert.checkpoint import EOLE_DECODER, EOLE_ENCODER, Source, leave_out_sines, refuse_others, weights_of
+from hf_mlnmt.convert.checkpoint import (
+    EOLE_DECODER,
+    EOLE_ENCODER,
+    Source,
+    leave_out_sines,
+    refuse_others,
+    section,
+    weights_of,
+)
 from hf_mlnmt.convert.opennmt import SPECIAL, build, place, vocabularies_of
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
@@ -49,7 +57,7 @@ def read(folder: Path) -> Source:
             raise UserError(f"{folder}: a model of Eole; its {name} is not there.")
     content, vocabulary = (read_json(folder / name) for name in ("config.json", "vocab.json"))
     settings = _settings(folder, content)
-    specials = vocabulary.get("specials") or {}
+    specials = section(f"{folder}: vocab.json", vocabulary, "specials")
     ours = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
     if other := [f"{name}: {specials[name]!r}" for name in ours if specials.get(name, ours[name]) != ours[name]]:
         raise UserError(f"{folder}: vocab.json: specials: {', '.join(other)}: {', '.join(SPECIAL)} can be imported.")
@@ -101,7 +109,7 @@ def _settings(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         one, other = (side.get(name) for side in sides.values())
         if one != other:
             raise UserError(f"{folder}: config.json: {name} is {one} in the encoder, {other} in the decoder.")
-    training = content.get("training") or {}
+    training = section(f"{folder}: config.json", content, "training")
     ours = {**sides["encoder"], "norm_eps": sides["encoder"].get("norm_eps", 1e-5)}  # the default
     ours["pos_ffn_activation_fn"] = ours.get("mlp_activation_fn", "relu")
     if ours.get("add_final_linear_bias", ours.get("add_qkvbias", False)) != ours.get("add_qkvbias", False):

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
@@ -33,6 +35,7 @@ from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 START, PAD, EOS, UNK = range(4)
+_MOST_POSITIONS = 1_000_000
 _NOTE = (
     "fairseq's dictionaries do not say how text was cut into subwords: give text that is cut already, subwords "
     "separated by spaces; translations come out like that"
@@ -80,6 +83,7 @@ def tokenizers_of(path: Path, sides: list[Side]) -> tuple[Tokenizers, list[str]]
     return Tokenizers(source, source if sides[0].ids == sides[1].ids else target), [_NOTE]
 
 
+_FLAG = (False, True, None)
 # What the baseline cannot do, if it is set to anything else than these.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "adaptive_softmax_cutoff": (None,),
@@ -90,6 +94,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "encoder_layers_to_keep": (None,),
     "decoder_layers_to_keep": (None,),
     "char_inputs": (False,),
+    **dict.fromkeys(("share_all_embeddings", "share_decoder_input_output_embed", "no_scale_embedding"), _FLAG),
+    **dict.fromkeys(("encoder_learned_pos", "encoder_normalize_before", "layernorm_embedding"), _FLAG),
 }
 
 
@@ -106,7 +112,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
         if table is not None and len(table) > sizes[place]:
             more.append(f"{side}.embed_tokens.weight has {len(table)} rows, its dictionary {sizes[place]} tokens")
             sizes[place] = len(table)
-    config = _config(path, settings, sizes)
+    config = _config(path, settings, sizes, tensors)
     account = Account(str(path), tensors)
     account.move(stacks(config, FAIRSEQ_ENCODER, FAIRSEQ_DECODER))
     for side in ("encoder", "decoder"):
@@ -139,12 +145,17 @@ def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
-def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> TransformerConfig:
+def _config(
+    path: Path, settings: Mapping[str, Any], sizes: list[int], tensors: Mapping[str, Tensor]
+) -> TransformerConfig:
     learned = bool(settings.get("encoder_learned_pos"))
     shared = bool(settings.get("share_all_embeddings"))
     sides = ("encoder", "decoder")
     sizes_of_sides = [f"{side}_{name}" for side in sides for name in ("layers", "attention_heads", "ffn_embed_dim")]
-    need_whole_numbers(f"{path}: its settings", settings, ["encoder_embed_dim", *sizes_of_sides])
+    need_whole_numbers(f"{path}: its settings", settings, ["encoder_embed_dim", *sizes_of_sides], tensors)
+    positions = [settings.get(f"max_{side}_positions") or 1024 for side in ("source", "target")]
+    if odd := [value for value in positions if not (isinstance(value, int) and 0 < value <= _MOST_POSITIONS)]:
+        raise UserError(f"{path}: max_source_positions or max_target_positions: {odd[0]!r:.60} is no length.")
     return baseline_config(
         str(path),
         vocab_size=sizes[0],
@@ -163,7 +174,7 @@ def _config(path: Path, settings: Mapping[str, Any], sizes: list[int]) -> Transf
         normalize_embedding=bool(settings.get("layernorm_embedding", False)),
         position_embedding="learned" if learned else "tensor2tensor",
         position_offset=0 if learned else PAD + 1,
-        max_position_embeddings=max(settings.get(f"max_{side}_positions") or 1024 for side in ("source", "target")),
+        max_position_embeddings=max(positions),
         share_encoder_decoder_embeddings=shared,
         tie_word_embeddings=shared or bool(settings.get("share_decoder_input_output_embed")),
         pad_token_id=PAD,

@@ -110,7 +110,8 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
             "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
         )
     folder = fetch_small_files(name, **options)
-    need_search(str(folder / GENERATION_CONFIG), read_json(folder / GENERATION_CONFIG), "num_beams", "length_penalty")
+    search = folder / (GENERATION_CONFIG if (folder / GENERATION_CONFIG).is_file() else CONFIG)
+    need_search(str(search), read_json(search), "num_beams", "length_penalty")
     stored = config.dtype
     if not (stored is None or (isinstance(stored, torch.dtype) and stored.is_floating_point)):
         raise UserError(f"{name}: {CONFIG}: dtype: expected float32, float16 or bfloat16, not {stored}. Mend it there.")

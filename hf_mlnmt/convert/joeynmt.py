@@ -34,7 +34,9 @@ from hf_mlnmt.convert.checkpoint import (
     need_whole_numbers,
     read_yaml,
     refuse_others,
+    section,
     stacks,
+    texts,
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import EOS, PAD, UNK, Side, Special, words_tokenizer
@@ -151,8 +153,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
 
     Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
     """
-    settings = _settings(path)
     tensors = weights_of(f"{path}: model_state", content["model_state"])
+    settings = _settings(path, tensors)
     special = special_tokens(path, settings)
     vocabularies = read_vocabularies(path, settings, special)
     config = _config(path, settings, tensors, vocabularies[0], vocabularies[1], special)
@@ -170,7 +172,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     return Source("joeynmt", config, account, tokenizers, _generation_config(settings, config), notes=notes)
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     file = path.resolve().parent / "config.yaml"  # best.ckpt is a link
     if not file.is_file():
         file = path.with_name("config.yaml")
@@ -181,26 +183,35 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(model, dict) or not all(isinstance(model.get(side), dict) for side in _SIDES):
         raise UserError(f"{file}: model, with encoder and decoder below it, is missing.")
     for side in _SIDES:
-        _check(file, f"model.{side}", model[side])
+        _check(file, f"model.{side}", model[side], tensors)
+    refuse_others(f"{file}: model.", model, dict.fromkeys(("tied_embeddings", "tied_softmax"), (False, True, None)))
     for name, default in (("hidden_size", None), ("activation", "relu"), ("layer_norm", None)):
         values = [model[side].get(name, default) for side in _SIDES]
         if values[0] != values[1]:
             raise UserError(f"{file}: model: {name} is {values[0]} in the encoder, {values[1]} in the decoder.")
     if not model.get("tied_embeddings") and len({_scale(model[side]) for side in _SIDES}) > 1:
         raise UserError(f"{file}: model: embeddings.scale differs between encoder and decoder.")
-    for where in ("testing", "test"):
+    for name in ("testing", "test"):
         for penalty in ("beam_alpha", "alpha"):
-            need_search(f"{file}: {where}", settings.get(where) or {}, "beam_size", penalty)
+            need_search(f"{file}: {name}", section(str(file), settings, name), "beam_size", penalty)
+    where = f"{file}: data.special_symbols"
+    symbols = section(f"{file}: data", section(str(file), settings, "data"), "special_symbols")
+    texts(where, symbols, "lang_tags")
+    if odd := [name for name in _DEFAULTS if not isinstance(symbols.get(name) or "", str)]:
+        raise UserError(f"{where}: {odd[0]}: a text is expected, not {symbols[odd[0]]!r:.60}.")
+    for side in _LANGUAGES:
+        section(f"{file}: data.{side}", side_settings(settings, side), "tokenizer_cfg")
     return settings
 
 
-def _check(file: Path, where: str, side: Mapping[str, Any]) -> None:
+def _check(file: Path, where: str, side: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """One side's settings. Raises: UserError for what the baseline lacks."""
     plain = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
     refuse_others(f"{file}: {where}.", {"type": "recurrent", **side}, plain)  # what is meant where no type is named
-    need_whole_numbers(f"{file}: {where}", side, ("hidden_size", "ff_size", "num_layers", "num_heads"))
+    need_whole_numbers(f"{file}: {where}", side, ("hidden_size", "ff_size", "num_layers", "num_heads"), tensors)
     if not isinstance(side.get("embeddings"), dict):
         raise UserError(f"{file}: {where} says nothing of embeddings.")
+    refuse_others(f"{file}: {where}.embeddings.", side["embeddings"], {"scale": (False, True, None)})
 
 
 def _scale(side: Mapping[str, Any]) -> bool:
@@ -271,8 +282,8 @@ def _moves(config: TransformerConfig) -> Iterator[Move]:
 def _generation_config(settings: Mapping[str, Any], config: TransformerConfig) -> GenerationConfig:
     """Its search never says <s> and <pad>; it divides by ((5 + length) / 6)^beam_alpha."""
     testing = settings.get("testing") or settings.get("test") or {}
-    beams, alpha = testing.get("beam_size") or 1, testing.get("beam_alpha", testing.get("alpha", -1))
+    beams, alpha = testing.get("beam_size") or 1, testing.get("beam_alpha", testing.get("alpha"))
     search: dict[str, Any] = {}
     if beams > 1:
-        search = {"num_beams": beams, "length_penalty": max(float(alpha), 0.0), "length_normalization": "gnmt"}
+        search = {"num_beams": beams, "length_penalty": max(float(alpha or 0), 0.0), "length_normalization": "gnmt"}
     return generation_config(config, bad_words_ids=[[config.pad_token_id], [config.bos_token_id]], **search)

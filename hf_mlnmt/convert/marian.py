@@ -56,6 +56,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "factors-dim-emb": (0,),
     "right-left": (False,),
     "ulr": (False,),
+    **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src"), (False, True, None)),
+    "output-omit-bias": (False, True, None),
 }
 
 
@@ -73,7 +75,7 @@ def read(path: Path) -> Source:
     decoding = read_decoding(file)
     sides = read_vocabularies(file, decoding)
     sizes = [len(side.ids) for side in sides]
-    config = _config(file, settings, max(sizes), sides[1].ids[EOS])
+    config = _config(file, tensors, settings, max(sizes), sides[1].ids[EOS])
     account = _account(file, tensors, settings, config, sizes)
     beams = decoding.get("beam-size") or 1
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
@@ -115,8 +117,11 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
     refuse_others(f"{file}: ", settings, _PLAIN)
-    if settings.get("transformer-ffn-activation", "swish") not in _ACTIVATIONS:
+    if str(settings.get("transformer-ffn-activation", "swish")) not in _ACTIVATIONS:
         raise UserError(f"{file}: transformer-ffn-activation: known are {', '.join(_ACTIVATIONS)}.")
+    for name in ("preprocess", "postprocess", "postprocess-top", "postprocess-emb"):
+        if not isinstance(style := settings.get(f"transformer-{name}") or "", str):
+            raise UserError(f"{file}: transformer-{name}: letters such as dan are expected, not {style!r:.60}.")
     styles = [
         set(settings.get(f"transformer-{name}") or "") - {"d"}
         for name in ("preprocess", "postprocess", "postprocess-top")
@@ -128,9 +133,11 @@ def _check(file: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _config(file: Path, settings: Mapping[str, Any], pad: int, end: int) -> TransformerConfig:
+def _config(
+    file: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], pad: int, end: int
+) -> TransformerConfig:
     needed = ("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn")
-    need_whole_numbers(f"{file}: {SETTINGS}", settings, needed)
+    need_whole_numbers(f"{file}: {SETTINGS}", settings, needed, tensors)
     everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
     return baseline_config(
         str(file),

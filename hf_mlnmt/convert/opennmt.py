@@ -29,6 +29,8 @@ from hf_mlnmt.convert.checkpoint import (
     modules,
     need_whole_numbers,
     refuse_others,
+    section,
+    texts,
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, words_tokenizer
@@ -62,6 +64,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "lora_layers": ([], None),
     "lora_embedding": (False,),
     "quant_layers": ([], None),
+    **dict.fromkeys(("share_embeddings", "share_decoder_embeddings", "add_qkvbias"), (False, True, None)),
 }
 
 
@@ -83,7 +86,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Source:
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
     stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
     place(source, names, [OPENNMT_ENCODER, OPENNMT_DECODER], stacks, shared)
-    source.notes.append(_how_to_cut(settings))
+    source.notes.append(_how_to_cut(path, settings))
     return source
 
 
@@ -129,19 +132,25 @@ def build(
 ) -> Source:
     """Config, tokenizers and generation settings; no tensor has its place yet."""
     refuse_others(f"{path}: ", settings, _PLAIN)
-    config = _config(path, settings, sides, SPECIAL.start if start is None else start)
+    config = _config(path, settings, sides, SPECIAL.start if start is None else start, tensors)
     source, target = (words_tokenizer(ids, SPECIAL, end=end) for ids, end in zip(sides, (False, True), strict=True))
     never = [[config.pad_token_id], [config.bos_token_id]]
     generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
     return Source(name, config, Account(path, tensors), Tokenizers(source, target), generation)
 
 
-def _config(path: str, settings: Mapping[str, Any], sides: Sequence[dict[str, int]], start: str) -> TransformerConfig:
+def _config(
+    path: str,
+    settings: Mapping[str, Any],
+    sides: Sequence[dict[str, int]],
+    start: str,
+    tensors: Mapping[str, Tensor],
+) -> TransformerConfig:
     needed = ("enc_layers", "dec_layers", "heads", "transformer_ff", "enc_hid_size", "dec_hid_size")
-    need_whole_numbers(f"{path}: its options", settings, needed)
+    need_whole_numbers(f"{path}: its options", settings, needed, tensors)
     if settings["enc_hid_size"] != settings["dec_hid_size"]:
         raise UserError(f"{path}: enc_hid_size and dec_hid_size differ, which the baseline cannot do.")
-    if start not in sides[1]:
+    if not isinstance(start, str) or start not in sides[1]:
         raise UserError(f"{path}: decoder_start_token: {start!r} is not in the target's vocabulary.")
     tied = bool(settings.get("share_decoder_embeddings"))
     return baseline_config(
@@ -220,8 +229,10 @@ def _layers(source: Source, parts: Parts, side: str, stack: str) -> Iterator[Mov
             yield move
 
 
-def _how_to_cut(settings: Mapping[str, Any]) -> str:
-    used = [name for data in (settings.get("data") or {}).values() for name in data.get("transforms") or []]
+def _how_to_cut(path: Path, settings: Mapping[str, Any]) -> str:
+    corpora = section(str(path), settings, "data")
+    where = f"{path}: data"
+    used = [name for corpus in corpora for name in texts(where, section(where, corpora, corpus), "transforms")]
     cutting = [name for name in dict.fromkeys(used) if name in ("sentencepiece", "bpe", "onmt_tokenize")]
     how = f" by {', '.join(cutting)}" if cutting else ""
     models = [Path(str(settings[f"{side}_subword_model"])).name for side in ("src", "tgt")

@@ -193,6 +193,8 @@ def _load(name: str) -> tuple[Any, Tokenizers]:
             f"{name}: has modules of {', '.join(model.config.languages)}; an export is of one pair. Save one: "
             "model.pair(source, target).save_pretrained(FOLDER), and its tokenizers (docs/multilingual.md)."
         )
+    if model.config.eos_token_id is None:
+        raise UserError(f"{name}: {CONFIG}: eos_token_id: no token ends a sentence. Write its number there.")
     check_tokens(f"{name}: {CONFIG}", model.config, model.config)
     model.generation_config = clean_generation_config(model.generation_config, model.config)
     sides = {"source": parts.source_processing, "target": parts.target_processing}

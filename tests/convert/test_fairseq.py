@@ -165,6 +165,11 @@ def test_what_is_not_whole_is_refused(checkpoint, change, message, tmp_path, cap
         ({"decoder_embed_dim": 32}, "encoder_embed_dim and decoder_embed_dim"),
         ({"encoder_layers": None}, "nothing is said of encoder_layers"),
         ({"activation_fn": "linear3"}, "activation linear3"),
+        ({"activation_fn": ["relu"]}, "activation"),
+        ({"no_scale_embedding": "false"}, "no_scale_embedding: 'false'"),
+        ({"decoder_layers": 10**12}, "decoder_layers is 1,000,000,000,000, which the weights cannot have"),
+        ({"max_source_positions": "many"}, "max_target_positions: 'many' is no length"),
+        ({"max_source_positions": 10**12}, "max_target_positions: 1000000000000 is no length"),
     ],
 )
 def test_settings_that_the_baseline_lacks(checkpoint, changes, message):

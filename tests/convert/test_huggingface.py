@@ -230,7 +230,14 @@ DAMAGES = {
     "a dtype of no weights": (lambda f: edit(f, dtype="int32"), "dtype.*int32"),
     "many layers": (lambda f: edit(f, encoder_layers=10**9), "which the weights cannot have"),
     "beams": (lambda f: generation(f, num_beams=-2), "num_beams: a whole number of at least 1 is expected, not -2"),
-    "penalty": (lambda f: generation(f, length_penalty="x"), "length_penalty: a number is expected, not 'x'"),
+    "beams of an old folder": (
+        lambda f: ((f / "generation_config.json").unlink(), edit(f, num_beams=-2)),
+        r"config\.json: num_beams: a whole number of at least 1 is expected, not -2",
+    ),
+    "penalty": (
+        lambda f: generation(f, length_penalty="x"),
+        "length_penalty: a number from -10 to 10 is expected, not 'x'",
+    ),
     "not a number": (
         lambda f: tensors(f, lambda s: {**s, FIRST: torch.full_like(s[FIRST], float("nan"))}),
         "holds numbers that are none",

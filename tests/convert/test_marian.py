@@ -300,6 +300,11 @@ def test_what_is_not_whole_is_refused(folder, damage, tmp_path):
         ({"transformer-preprocess": "n"}, "must be"),
         ({"transformer-train-position-embeddings": True}, "position-embeddings: True"),
         ({"right-left": True}, "right-left"),
+        ({"tied-embeddings": "false"}, "tied-embeddings: 'false'"),
+        ({"output-omit-bias": "no"}, "output-omit-bias: 'no'"),
+        ({"transformer-ffn-activation": ["relu"]}, "transformer-ffn-activation: known are"),
+        ({"transformer-postprocess-emb": 3}, "transformer-postprocess-emb: letters such as dan are expected, not 3"),
+        ({"dec-depth": 10**12}, "dec-depth is 1,000,000,000,000, which the weights cannot have"),
         ({"dim-emb": None}, "nothing is said of dim-emb"),
     ],
 )
@@ -318,8 +323,8 @@ def test_settings_that_the_baseline_lacks(folder, settings, message, spm):
         ("vocabs", 5, "vocabs must name two files"),
         ("beam-size", "many", "beam-size: a whole number of at least 1 is expected, not 'many'"),
         ("beam-size", -2, "beam-size: a whole number of at least 1 is expected, not -2"),
-        ("normalize", [1], r"normalize: a number is expected, not \[1\]"),
-        ("normalize", float("nan"), "normalize: a number is expected, not nan"),
+        ("normalize", [1], r"normalize: a number from -10 to 10 is expected, not \[1\]"),
+        ("normalize", float("nan"), "normalize: a number from -10 to 10 is expected, not nan"),
     ],
 )
 def test_what_decoder_yml_cannot_mean(folder, field, value, message):

@@ -312,6 +312,20 @@ def test_a_missing_embedding_is_not_the_other_sides(make, missing, tmp_path):
         assert torch.equal(source, target)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("specials", "x", "specials: settings below it are expected, not 'x'"),
+        ("decoder_start_token", ["<s>"], r"decoder_start_token: \['<s>'\] is not in the target's vocabulary"),
+    ],
+)
+def test_what_a_vocabulary_of_eole_cannot_say(field, value, message, tmp_path):
+    file = eole(tmp_path / "x") / "vocab.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(UserError, match=message):
+        import_model(tmp_path / "x")
+
+
 @pytest.mark.parametrize("part", ["model", "generator"])
 @pytest.mark.parametrize("odd", [[1], "weights", {3: torch.ones(2)}], ids=["list", "text", "number"])
 def test_weights_that_are_no_mapping(part, odd, tmp_path):
@@ -331,7 +345,24 @@ def test_weights_that_are_no_mapping(part, odd, tmp_path):
         (opennmt, {"heads": [4]}, r"its options: heads: a whole number is expected, not \[4\]"),
         (joeynmt, {"testing__beam_size": "five"}, "beam_size: a whole number of at least 1 is expected, not 'five'"),
         (joeynmt, {"testing__beam_size": -2}, "beam_size: a whole number of at least 1 is expected, not -2"),
-        (joeynmt, {"testing__beam_alpha": "x"}, "beam_alpha: a number is expected, not 'x'"),
+        (joeynmt, {"testing__beam_alpha": "x"}, "beam_alpha: a number from -10 to 10 is expected, not 'x'"),
+        (
+            joeynmt,
+            {"data__special_symbols": ["<pad>"]},
+            r"data: special_symbols: settings below it are expected, not \[",
+        ),
+        (joeynmt, {"data__special_symbols__lang_tags": 3}, "special_symbols: lang_tags: a list of texts is expected"),
+        (joeynmt, {"data__special_symbols__pad_token": 3}, "special_symbols: pad_token: a text is expected, not 3"),
+        (joeynmt, {"data__src__tokenizer_cfg": "x"}, r"data\.src: tokenizer_cfg: settings below it are expected"),
+        (joeynmt, {"testing": "x"}, "testing: settings below it are expected"),
+        (joeynmt, {"model__encoder__embeddings__scale": "false"}, r"embeddings\.scale: 'false'"),
+        (joeynmt, {"model__tied_softmax": "false"}, r"model\.tied_softmax: 'false'"),
+        (joeynmt, {"model__decoder__num_layers": 10**12}, r"num_layers is 1,000,000,000,000, which the weights cannot"),
+        (opennmt, {"data": ["x"]}, "data: settings below it are expected"),
+        (opennmt, {"data": {"corpus_1": {"transforms": "bpe"}}}, "transforms: a list of texts is expected, not 'bpe'"),
+        (opennmt, {"share_embeddings": "false"}, "share_embeddings: 'false'"),
+        (eole, {"training": [1]}, r"config\.json: training: settings below it are expected, not \[1\]"),
+        (eole, {"model__decoder__layers": 10**12}, "dec_layers is 1,000,000,000,000, which the weights cannot have"),
         (opennmt, {"enc_layers": None}, "its options: nothing is said of enc_layers"),
         (opennmt, {"transformer_ff": True}, "transformer_ff: a whole number is expected, not True"),
     ],

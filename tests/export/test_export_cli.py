@@ -100,6 +100,7 @@ def test_configs_that_no_engine_can_have(folder, tmp_path):
     config = json.loads((broken / "config.json").read_text())
     for fields, message in (
         ({"eos_token_id": 4444}, "config.json: eos_token_id: 4444 is no number of a token"),
+        ({"eos_token_id": None}, "config.json: eos_token_id: no token ends a sentence"),
         ({"pad_token_id": -1}, "config.json: pad_token_id: -1 is no number of a token"),
         ({"architectures": 3}, "architectures: expected a list of names"),
     ):
