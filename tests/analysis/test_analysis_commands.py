@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 
 import pytest
+from transformers import AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
 from hf_mlnmt.analysis.figures import Panel, bars, curves, heat_maps, points, save, token_bars
@@ -13,6 +15,7 @@ from hf_mlnmt.analysis.study import to_csv
 from hf_mlnmt.cli import app
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import file_name
+from hf_mlnmt.model_folder import copy_text_files
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
@@ -239,3 +242,25 @@ def test_figures_have_what_they_are_given(tmp_path):
 def test_csv_and_names():
     assert to_csv([{"a": 1, "b": None}, {"a": 'x,"', "c": 2.5}]) == 'a,b,c\n1,,\n"x,""",,2.5\n'
     assert file_name("m-10, layer 2/x") == "m-10--layer-2-x"
+
+
+def test_a_bridge_is_looked_at_between_the_two_languages_that_are_named(folders, files):
+    whole = AutoModelForSeq2SeqLM.from_pretrained(folders("bridge-transformer"))
+    languages = {"source_languages": ["de", "en"], "target_languages": ["en", "fr"]}
+    config = copy.deepcopy(whole.config)
+    for name, codes in languages.items():
+        setattr(config, name, codes)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    model.save_pretrained(files / "bridge")
+    model.pair("de", "fr").save_pretrained(files / "pair")
+    for name in ("bridge", "pair"):
+        copy_text_files(folders("bridge-transformer"), files / name)
+    arguments = ["-s", files / "src", "--what", "entropy", "--what", "maps", "-n", "2", "-o"]
+    with pytest.raises(UserError, match=r"source_language: needed by this model. bridge knows: de, en"):
+        run("analyse", "attention", files / "bridge", *arguments, files / "none")
+    named = ["--from", "de", "--to", "fr"]
+    for name in ("bridge", "pair"):
+        run("analyse", "attention", f"it={files / name}", *arguments, files / f"{name}-out", *named)
+    assert (files / "bridge-out" / "entropy.encoder.csv").read_bytes() == (
+        files / "pair-out" / "entropy.encoder.csv"
+    ).read_bytes()
