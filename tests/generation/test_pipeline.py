@@ -186,7 +186,11 @@ def test_an_overlong_sentence_is_divided_and_reported(pipeline, caplog):
     assert len(result[1].split()) == 7
 
 
-def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog):
+def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog, monkeypatch):
+    read, generate = [], pipeline.model.generate
+    monkeypatch.setattr(
+        pipeline.model, "generate", lambda **given: (read.append(given["input_ids"][0]), generate(**given))[1]
+    )
     with caplog.at_level(logging.WARNING):
         pipeline(["x" * 5000])
     assert "line 1: " in caplog.text
@@ -195,6 +199,7 @@ def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog):
     with caplog.at_level(logging.WARNING):
         pipeline([" ".join(SENTENCES[:40])], split_long=False)
     assert "the rest is not translated" in caplog.text
+    assert {int(ids[-1]) for ids in read} == {pipeline.model.config.eos_token_id}, "a sentence that ends nowhere"
 
 
 def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):

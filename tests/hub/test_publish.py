@@ -220,6 +220,7 @@ def test_weights_are_those_of_the_model(published, trained_folder):
     [
         ("training_args.bin", b"PK\x03\x04", "pickle"),
         ("state.dat", b"\x80\x04\x95", "pickle"),
+        ("weights.dat", b"PK\x03\x04", "pickle"),
         ("notes.txt", b"see /home/anna/runs/1", "/home/anna"),
         ("notes.md", f"cd {Path.home()}/x/y".encode() if len(Path.home().parts) > 2 else b"/Users/anna/x", "paths of"),
         ("log.txt", b"HF_TOKEN=hf_" + b"a" * 34, "token"),
