@@ -118,8 +118,8 @@ def _markdown_cell(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text in which no "<" begins an element of HTML; between backticks it stays as it is."""
-    return re.sub(r"(`[^`]*`)|<", lambda match: match[1] or "&lt;", text)
+    """Text in which no "<" begins an element of HTML; between backticks, in one line, it stays as it is."""
+    return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda match: match[1] or "&lt;", text)
 
 
 def _element(tag: str, kind: str, text: str) -> str:

@@ -2,7 +2,9 @@
 
 | name | what it is |
 | --- | --- |
-| load | PyTorch's checkpoints, read without running anything that stands in them |
+| load, weights_of | PyTorch's checkpoints, read without running anything that stands in them; their tensors alone |
+| yaml_of, section, texts | settings, and parts of them, of the kind that is expected |
+| refuse_others, FLAG, need_whole_numbers, need_search | settings that the baseline does not have are refused by name |
 | Source | what the reader of a format hands over: everything that an imported model is made of |
 | Account, Move | which tensor became which parameter of ours: every one must be used, and none may be missing |
 | stacks, layers, modules | our parameters in the words of other toolkits: a table of names for each, made into moves |
@@ -65,6 +67,9 @@ def baseline_config(source: str, **fields: Any) -> TransformerConfig:
 def reason_of(error: Exception) -> str:
     """The last line of an error's text, which says why where the first says what."""
     return [type(error).__name__, *str(error.__cause__ or error).strip().splitlines()][-1].strip()
+
+
+FLAG = (False, True, None)  # what is said of a setting that is on or off, or left out
 
 
 def refuse_others(where: str, settings: Mapping[str, Any], plain: Mapping[str, tuple[Any, ...]]) -> None:
@@ -396,16 +401,16 @@ def _code_in(path: Path, error: Exception) -> str | None:
     """What a file would run that PyTorch did not name, or None."""
     if "TorchScript" in str(error):
         return "a program of TorchScript"
-    texts: list[str] = []
+    names: list[str] = []
     try:
         with path.open("rb") as file:
             for operation, argument, _ in pickletools.genops(file):
                 if operation.name in ("GLOBAL", "INST"):
                     return str(argument).replace(" ", ".")
                 if operation.name == "STACK_GLOBAL":
-                    return ".".join(texts[-2:])
+                    return ".".join(names[-2:])
                 if isinstance(argument, str):
-                    texts.append(argument)
+                    names.append(argument)
     except Exception:  # no pickle: pickletools raises whatever comes
         pass
     return None

@@ -17,6 +17,7 @@ from torch import Tensor
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
     FAIRSEQ_ENCODER,
+    FLAG,
     Account,
     Move,
     Source,
@@ -83,7 +84,6 @@ def tokenizers_of(path: Path, sides: list[Side]) -> tuple[Tokenizers, list[str]]
     return Tokenizers(source, source if sides[0].ids == sides[1].ids else target), [_NOTE]
 
 
-_FLAG = (False, True, None)
 # What the baseline cannot do, if it is set to anything else than these.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "adaptive_softmax_cutoff": (None,),
@@ -94,8 +94,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "encoder_layers_to_keep": (None,),
     "decoder_layers_to_keep": (None,),
     "char_inputs": (False,),
-    **dict.fromkeys(("share_all_embeddings", "share_decoder_input_output_embed", "no_scale_embedding"), _FLAG),
-    **dict.fromkeys(("encoder_learned_pos", "encoder_normalize_before", "layernorm_embedding"), _FLAG),
+    **dict.fromkeys(("share_all_embeddings", "share_decoder_input_output_embed", "no_scale_embedding"), FLAG),
+    **dict.fromkeys(("encoder_learned_pos", "encoder_normalize_before", "layernorm_embedding"), FLAG),
 }
 
 

@@ -68,8 +68,7 @@ _SAME = (
 
 def read(name: str, options: dict[str, Any]) -> Source:
     """A folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
-    left_over: list[str] = []
-    model = load(name, left_over, **options)
+    model, left_over = load(name, **options)
     config = config_of(name, model)
     stored = getattr(model.config, "dtype", None)  # what the checkpoint says that it is kept in
     return Source(
@@ -84,12 +83,11 @@ def read(name: str, options: dict[str, Any]) -> Source:
     )
 
 
-def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
-    """The model as Transformers loads it, every weight from the checkpoint.
+def load(name: str, **options: Any) -> tuple[Any, list[str]]:
+    """The model as Transformers loads it, every weight from the checkpoint; and the names of what nothing reads.
 
-    Args:
-        left_over: gets the names of tensors that earlier versions of Transformers saved, and nothing reads.
-        options: of from_pretrained (revision, token, cache_dir).
+    `options` are those of from_pretrained (revision, token, cache_dir). What nothing reads, earlier versions of
+    Transformers saved.
 
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.
@@ -127,8 +125,6 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
     unexpected = set(map(str, info.get("unexpected_keys") or ()))
     known = {name for name in unexpected if _LEFT_OVER.search(name)}
     info["unexpected_keys"] = unexpected - known
-    if left_over is not None:
-        left_over += sorted(known)
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has misshapen")):
         if names := sorted(map(str, info.get(key) or ())):
             raise UserError(
@@ -140,7 +136,7 @@ def load(name: str, left_over: list[str] | None = None, **options: Any) -> Any:
     if odd := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None):
         raise UserError(f"{name}: {odd} holds numbers that are none (NaN or infinity). Was its training whole?")
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model.config, model.generation_config)
-    return model.eval()
+    return model.eval(), sorted(known)
 
 
 def _whole_numbers(folder: Path) -> Iterator[str]:

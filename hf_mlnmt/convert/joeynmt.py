@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from hf_mlnmt.convert.checkpoint import (
+    FLAG,
     JOEYNMT_DECODER,
     JOEYNMT_ENCODER,
     Account,
@@ -184,7 +185,7 @@ def _settings(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         raise UserError(f"{file}: model, with encoder and decoder below it, is missing.")
     for side in _SIDES:
         _check(file, f"model.{side}", model[side], tensors)
-    refuse_others(f"{file}: model.", model, dict.fromkeys(("tied_embeddings", "tied_softmax"), (False, True, None)))
+    refuse_others(f"{file}: model.", model, dict.fromkeys(("tied_embeddings", "tied_softmax"), FLAG))
     for name, default in (("hidden_size", None), ("activation", "relu"), ("layer_norm", None)):
         values = [model[side].get(name, default) for side in _SIDES]
         if values[0] != values[1]:
@@ -211,7 +212,7 @@ def _check(file: Path, where: str, side: Mapping[str, Any], tensors: Mapping[str
     need_whole_numbers(f"{file}: {where}", side, ("hidden_size", "ff_size", "num_layers", "num_heads"), tensors)
     if not isinstance(side.get("embeddings"), dict):
         raise UserError(f"{file}: {where} says nothing of embeddings.")
-    refuse_others(f"{file}: {where}.embeddings.", side["embeddings"], {"scale": (False, True, None)})
+    refuse_others(f"{file}: {where}.embeddings.", side["embeddings"], {"scale": FLAG})
 
 
 def _scale(side: Mapping[str, Any]) -> bool:

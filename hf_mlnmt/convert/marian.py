@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
+    FLAG,
     Account,
     Move,
     Source,
@@ -56,8 +57,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "factors-dim-emb": (0,),
     "right-left": (False,),
     "ulr": (False,),
-    **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src"), (False, True, None)),
-    "output-omit-bias": (False, True, None),
+    **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src"), FLAG),
+    "output-omit-bias": FLAG,
 }
 
 

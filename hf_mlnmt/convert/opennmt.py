@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.convert.checkpoint import (
+    FLAG,
     OPENNMT_DECODER,
     OPENNMT_ENCODER,
     Account,
@@ -64,7 +65,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "lora_layers": ([], None),
     "lora_embedding": (False,),
     "quant_layers": ([], None),
-    **dict.fromkeys(("share_embeddings", "share_decoder_embeddings", "add_qkvbias"), (False, True, None)),
+    **dict.fromkeys(("share_embeddings", "share_decoder_embeddings", "add_qkvbias"), FLAG),
 }
 
 

@@ -253,10 +253,12 @@ def fingerprint_of(spec: CorpusSpec | TextSpec, root: str | Path, tokenizers: To
     return digest.value(parts).hex()
 
 
-def identity_of(tokenizer: Any) -> str:
-    """Text that is the same for two tokenizers if they give the same ids."""
+def identity_of(tokenizer: Any, around: bool = True) -> str:
+    """Text that is the same for two tokenizers if they give the same ids; without `around`, if those of words are the
+    same, whatever they put around a text (text.py)."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
-        return tokenizer.backend_tokenizer.to_str()
+        text = tokenizer.backend_tokenizer.to_str()
+        return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
     return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
 
 

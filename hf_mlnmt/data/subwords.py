@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -75,6 +75,7 @@ def train_tokenizer(
         )
     _check_kept(keep, [*SPECIAL_TOKENS, *codes])
     train = _train_bpe if kind == "bpe" else _train_unigram
+    asked = _Asked(vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress)
     once = not callable(texts) and iter(texts) is texts
     again = texts if callable(texts) else texts.__iter__
     most = max(_ORDINARY, vocab_size // 8) if byte_fallback and alphabet_limit is None and not once else None
@@ -82,22 +83,12 @@ def train_tokenizer(
         again, most = list(again()).__iter__ if once else again, 0
     counts: Counter[str] = Counter()
     try:
-        model = train(
-            _some(_counted(again(), counts, most)), vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress
-        )
+        model = train(_some(_counted(again(), counts, most)), asked)
     except _Crowded:
         ranks = sorted(counts, key=lambda one: (-counts[one], one))[:alphabet_limit]
         least = max(_RARE, counts.total() // (32 * vocab_size)) if alphabet_limit is None else 0
         rare = dict.fromkeys(map(ord, counts.keys() - {one for one in ranks if counts[one] >= least}), " ")
-        model = train(
-            _some(line.translate(rare) for line in again()),
-            vocab_size,
-            reserved,
-            byte_fallback,
-            alphabet_limit,
-            keep,
-            progress,
-        )
+        model = train(_some(line.translate(rare) for line in again()), asked)
     backend = _backend(model, [*SPECIAL_TOKENS, *codes], keep)
     size = backend.get_vocab_size()
     if size > vocab_size:
@@ -196,49 +187,50 @@ def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
     return backend
 
 
-def _train_bpe(
-    texts: Iterable[str],
-    size: int,
-    reserved: list[str],
-    byte_fallback: bool,
-    limit: int | None,
-    keep: Sequence[str],
-    progress: bool,
-) -> Any:
+class _Asked(NamedTuple):
+    """What a model of subwords is trained for, as `train_tokenizer` says; `reserved`: entries before all that is
+    learnt."""
+
+    size: int
+    reserved: list[str]
+    byte_fallback: bool
+    limit: int | None
+    keep: Sequence[str]
+    progress: bool
+
+
+def _train_bpe(texts: Iterable[str], asked: _Asked) -> Any:
     from tokenizers.models import BPE
     from tokenizers.trainers import BpeTrainer
 
-    trained = _prepare(BPE(unk_token=UNK), keep)
-    options: dict[str, Any] = {} if limit is None else {"limit_alphabet": limit}
-    options |= {"initial_alphabet": list(_stand_ins(keep).values())} if keep else {}
-    trainer = BpeTrainer(vocab_size=size, special_tokens=reserved, min_frequency=2, show_progress=progress, **options)  # type: ignore[call-arg]
+    trained = _prepare(BPE(unk_token=UNK), asked.keep)
+    limit: dict[str, Any] = {} if asked.limit is None else {"limit_alphabet": asked.limit}
+    trainer = BpeTrainer(
+        vocab_size=asked.size,
+        special_tokens=asked.reserved,
+        min_frequency=2,
+        initial_alphabet=list(_stand_ins(asked.keep).values()),
+        show_progress=asked.progress,
+        **limit,
+    )  # type: ignore[call-arg]
     trained.train_from_iterator(texts, trainer)
     learnt = json.loads(trained.to_str())["model"]
     # Rebuilt, because as special tokens the bytes would be skipped in decoding and found in raw text.
     merges = [tuple(merge) for merge in learnt["merges"]]
-    return BPE(learnt["vocab"], merges, unk_token=UNK, byte_fallback=byte_fallback, fuse_unk=False)
+    return BPE(learnt["vocab"], merges, unk_token=UNK, byte_fallback=asked.byte_fallback, fuse_unk=False)
 
 
-def _train_unigram(
-    texts: Iterable[str],
-    size: int,
-    reserved: list[str],
-    byte_fallback: bool,
-    limit: int | None,
-    keep: Sequence[str],
-    progress: bool,
-) -> Any:
+def _train_unigram(texts: Iterable[str], asked: _Asked) -> Any:
     from tokenizers.models import Unigram
     from tokenizers.trainers import UnigramTrainer
 
-    trained = _prepare(Unigram(), keep)
-    options: dict[str, Any] = {"initial_alphabet": list(_stand_ins(keep).values())} if keep else {}
+    trained = _prepare(Unigram(), asked.keep)
     trainer = UnigramTrainer(
-        vocab_size=size - len(reserved) + 1,
+        vocab_size=asked.size - len(asked.reserved) + 1,
         special_tokens=[UNK],
         unk_token=UNK,
-        show_progress=progress,
-        **options,
+        initial_alphabet=list(_stand_ins(asked.keep).values()),
+        show_progress=asked.progress,
     )  # type: ignore[call-arg]
     try:
         trained.train_from_iterator(texts, trainer)
@@ -251,5 +243,5 @@ def _train_unigram(
     learnt = json.loads(trained.to_str())["model"]["vocab"]
     pieces = [(piece, score) for piece, score in learnt if piece != UNK]
     # No text reaches the reserved entries: the pre-tokenizer cuts it at "<" and ">".
-    vocabulary = [(token, 0.0) for token in reserved] + pieces
-    return Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=byte_fallback)
+    vocabulary = [(token, 0.0) for token in asked.reserved] + pieces
+    return Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=asked.byte_fallback)

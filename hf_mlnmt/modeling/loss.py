@@ -98,12 +98,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        every = not runs_ahead(states)  # no label is -100
-        counts = (labels != -100).unsqueeze(1)
+        counts = (labels != -100).unsqueeze(1) if runs_ahead(states) else None  # None: every label does
         buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
-            chunk, target, real = states[inside], labels[inside].clamp(min=0).unsqueeze(1), counts[inside]
+            chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
             logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
@@ -113,11 +112,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             # The largest probability is at least 1 / V, so its logarithm is safe where that of the target's is not.
             lse = largest - probabilities.amax(1, keepdim=True).log()
             losses = lse - (1.0 - label_smoothing) * chosen
-            total += (losses if every else torch.where(real, losses, 0.0)).sum()
+            total += (losses if counts is None else torch.where(counts[inside], losses, 0.0)).sum()
             if needs_gradient:
                 probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, label_smoothing - 1.0))
-                if not every:
-                    probabilities.masked_fill_(~real, 0.0)
+                if counts is not None:
+                    probabilities.masked_fill_(~counts[inside], 0.0)
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
@@ -128,13 +127,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     gradient[1].add_(by_logits.t() @ chunk)
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
             mean_weight, read = weight.to(exact).mean(0), states.to(exact)
-            sum_states = (read if every else torch.where(counts, read, 0.0)).sum(0)
+            sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)
             by_state = (label_smoothing * mean_weight).to(states.dtype)
             total -= label_smoothing * (mean_weight @ sum_states)
-            gradient[0].sub_(by_state if every else by_state * counts)
+            gradient[0].sub_(by_state if counts is None else by_state * counts)
             gradient[1].sub_(label_smoothing / weight.shape[0] * sum_states)
             if bias is not None and by_bias is not None:
-                items = states.shape[0] if every else counts.sum().to(exact)
+                items = states.shape[0] if counts is None else counts.sum().to(exact)
                 total -= label_smoothing * items * bias.to(exact).mean()
                 by_bias.sub_(label_smoothing * items / weight.shape[0])
         if needs_gradient:

@@ -288,7 +288,7 @@ class Round:
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
-    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.")
+    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", Range(0, above=True))
     recipe: dict[str, Any] = key({}, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",))
 
 

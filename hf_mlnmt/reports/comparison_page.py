@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -30,7 +29,7 @@ from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
 from hf_mlnmt.reports.tables import MISSING, show, template, title
-from hf_mlnmt.table import Number, Table
+from hf_mlnmt.table import Number, Table, markdown_text
 from hf_mlnmt.zoo.records import BASE, records_root
 
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
@@ -53,8 +52,7 @@ def comparison_page(
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
     blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
     blocks.append(_signatures(comparison.first))
-    # Names and notes come from files: outside of code, Markdown would take <...> in them for HTML.
-    return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda part: part[1] or "&lt;", "\n\n".join(blocks)) + "\n"
+    return markdown_text("\n\n".join(blocks)) + "\n"  # names and notes come from files
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:

@@ -1,7 +1,7 @@
 """What a model is: architecture, parameters by part, config, tokenizer, generation settings, scores; as JSON or tables.
 
-Of a model folder, a Hub name, or a config as those in modeling/; the parameters are counted
-on a model without memory, and of weights names and shapes are compared with it.
+Of a model folder, a Hub name, or a config as those in modeling/; the parameters are counted on a model without memory,
+and of weights names and shapes are compared with it.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import needs_code
 from hf_mlnmt.reports.paths import hide_paths
 
-_LARGEST = 1e15
-
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.comparison import Comparison
+
+_LARGEST = 1e15  # nothing that is measured here comes near it
 
 
 @dataclass(frozen=True)

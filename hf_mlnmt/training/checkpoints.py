@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedConfig
 
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
@@ -119,14 +119,7 @@ def _check_same_vocabularies(paths: Sequence[Path]) -> None:
 def _vocabularies(folder: Path) -> Any:
     tokenizers = load_tokenizers(folder)
     each = {"source": tokenizers.source, "target": tokenizers.target, **tokenizers.each}
-    return {side: vocabulary_of(one) for side, one in each.items()}, tokenizers.processing
-
-
-def vocabulary_of(tokenizer: Any) -> str:
-    """What is the same for two tokenizers that give the same ids, whatever they put around a text (text.py)."""
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        return identity_of(tokenizer)
-    return json.dumps({**json.loads(identity_of(tokenizer)), "post_processor": None}, sort_keys=True)
+    return {side: identity_of(one, around=False) for side, one in each.items()}, tokenizers.processing
 
 
 def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
 from hf_mlnmt.model_folder import CONFIG, check_model_folder
-from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights, vocabulary_of
+from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
@@ -276,15 +277,19 @@ def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: st
         there, here = (", ".join(one.each) or "one for all" for one in (theirs, tokenizers))
         raise UserError(f"{where}: has tokenizers of other languages ({there}) than this training ({here}).")
     for language, new in tokenizers.each.items():
-        if vocabulary_of(theirs.each[language]) != vocabulary_of(new):
+        if not _same_words(theirs.each[language], new):
             raise UserError(f"{where}: its tokenizer of {language} is not this training's: tokenizer.path: {folder}")
     for side in sides:
         old, new = getattr(theirs, side), getattr(tokenizers, side)
-        if vocabulary_of(old) != vocabulary_of(new) or theirs.processing[side] != tokenizers.processing[side]:
+        if not _same_words(old, new) or theirs.processing[side] != tokenizers.processing[side]:
             raise UserError(
                 f"{where}: its {side} tokenizer is not this training's ({len(old):,} entries there, {len(new):,} "
                 f"here): the same ids would mean other words. Take that one: tokenizer.path: {folder}"
             )
+
+
+def _same_words(one: Any, other: Any) -> bool:
+    return identity_of(one, around=False) == identity_of(other, around=False)
 
 
 def _read_config(folder: Path, where: str) -> dict[str, Any]:

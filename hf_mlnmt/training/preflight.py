@@ -15,8 +15,8 @@
 | memory | the largest batch needs more memory than there is |
 
 Behind these, with the length of an epoch known: `check_budget` (recipe/checks.py), `check_lengths` and
-`doubts_about_rows`. A sweep runs
-`CHECKS` once for each of its points. What concerns the folder of a run is in folder.py.
+`doubts_about_rows`. A sweep runs `CHECKS` once for each of its points. What concerns the folder of a run is in
+folder.py.
 
 This file is in training/ and not in recipe/: a model is made, weights are read, Transformers' arguments are built.
 """

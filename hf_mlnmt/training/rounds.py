@@ -24,12 +24,10 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import Manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
-from hf_mlnmt.keys import Range, build
+from hf_mlnmt.keys import build
 from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
-
-RATIO = Range(0, above=True)
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,6 @@ def _stage(
     if not FILE_NAME.fullmatch(name) or name.endswith(".synthetic"):
         raise UserError(f"{where}: the name is a folder's: letters, digits and _ . + - are expected.")
     described = build(Round, keys, str(path), at)
-    if described.ratio is not None and (problem := RATIO.problem(described.ratio)):
-        raise UserError(f"{where}.ratio{problem}")
     own = copy.deepcopy(lay_over(content, described.recipe))
     own["model"] = own.get("model") or {"record": path.stem}
     if own.get(REVERSE, False) is not described.reverse:

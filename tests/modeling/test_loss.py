@@ -44,18 +44,21 @@ def test_all_three_agree(monkeypatch, chunk, smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("positions", [1, 3, 100])
 @pytest.mark.parametrize("biased", [False, True])
-def test_of_a_device_that_is_not_waited_for(monkeypatch, biased, positions, smoothing):
-    """All positions are projected, as many at a time as their logits may take bytes; those without a label count 0."""
+@pytest.mark.parametrize("ahead", [False, True])
+def test_of_a_device_that_is_waited_for_and_of_one_that_is_not(monkeypatch, ahead, biased, positions, smoothing):
+    """Where Python runs ahead all positions are projected, as many at a time as their logits may take bytes, and those
+    without a label count 0; elsewhere only those that have one."""
     states, weight, labels = example()
-    bias = torch.linspace(-1, 1, 11, dtype=torch.float64).requires_grad_() if biased else None
-    monkeypatch.setattr(module, "runs_ahead", lambda states: True)
+    bias = torch.linspace(-1, 2, 11, dtype=torch.float64).requires_grad_() if biased else None
+    monkeypatch.setattr(module, "runs_ahead", lambda states: ahead)
     monkeypatch.setattr(module, "LOGITS", positions * 11 * 8)
+    monkeypatch.setattr(module, "ROWS", positions)
     sizes, product = [], torch.mm
     monkeypatch.setattr(torch, "mm", lambda *given, out: sizes.append(len(out)) or product(*given, out=out))
     fused = results(lambda: projected_cross_entropy(states, weight, labels, smoothing, bias), states, weight, 3.0)
     by_bias = bias.grad.clone() if biased else None
     monkeypatch.undo()
-    assert max(sizes) == min(positions, 14)
+    assert max(sizes) == min(positions, 14 if ahead else int((labels != -100).sum()))
     if biased:
         bias.grad = None
     logits = lambda: nn.functional.linear(states, weight, bias)  # noqa: E731
