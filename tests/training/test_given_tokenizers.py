@@ -56,8 +56,10 @@ def test_a_sentencepiece_model_is_a_tokenizer(tmp_path):
         )
     recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer={"path": "spm.model"})
     run(recipe, data, tmp_path / "run")
-    pipe = TranslationPipeline.from_pretrained(str(tmp_path / "run" / "average"))
-    assert pipe("ba do")["translation_text"] if isinstance(pipe("ba do"), dict) else pipe("ba do")
+    made = tmp_path / "run" / "average"
+    pieces = sentencepiece.SentencePieceProcessor(str(data / "spm.model")).encode(lines, out_type=str)
+    assert [load_tokenizers(made).source.tokenize(line) for line in lines] == pieces
+    assert isinstance(TranslationPipeline.from_pretrained(made)("ba do"), str)
     (data / "broken.model").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"broken\.model: not a SentencePiece model"):
         run(recipe, data, tmp_path / "other", settings=["tokenizer.path=broken.model"])

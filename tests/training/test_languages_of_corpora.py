@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.tiny_run import run, run_in, write_corpus, write_recipe
+from helpers.tiny_run import run, write_corpus, write_recipe
 
 from hf_mlnmt import UserError
 
@@ -55,15 +55,24 @@ def test_moses_stays_where_it_comes_back(tmp_path):
     assert "parameters" in run(recipe, data, tmp_path / "run", dry_run=True)
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_development_line_that_the_model_cannot_read_is_named_beforehand(tmp_path, side, dry_run):
+def with_a_long_line(tmp_path, side):
+    """A corpus whose fourth development sentence has over a hundred words on a side."""
     data = write_corpus(tmp_path / "data")
     path = data / ("val.en" if side == "source" else "val.de")
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], "ba do ki " * 60, *lines[4:]]) + "\n")
-    changes = {"model": {"system": "transformer", "shape": "tiny", "settings": {"max_position_embeddings": 50}}}
-    recipe = write_recipe(tmp_path / "recipe.yaml", **changes)
+    return data
+
+
+def with_positions(tmp_path, system):
+    settings = {"max_position_embeddings": 50}
+    return write_recipe(tmp_path / "recipe.yaml", model={"system": system, "shape": "tiny", "settings": settings})
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_development_line_that_the_model_cannot_read_is_named_beforehand(tmp_path, side, dry_run):
+    data, recipe = with_a_long_line(tmp_path, side), with_positions(tmp_path, "transformer")
     message = rf"data.dev: sentence 4 .*{side} side.* subwords.* 50: .*max_position_embeddings"
     with pytest.raises(UserError, match=message):
         run(recipe, data, tmp_path / "run", dry_run=dry_run)
@@ -71,4 +80,5 @@ def test_a_development_line_that_the_model_cannot_read_is_named_beforehand(tmp_p
 
 
 def test_a_model_without_positions_reads_any_length(tmp_path):
-    assert "parameters" in run_in(tmp_path / "rnn", dry_run=True, model={"system": "rnn", "shape": "tiny"})
+    data, recipe = with_a_long_line(tmp_path, "source"), with_positions(tmp_path, "rnn")
+    assert "parameters" in run(recipe, data, tmp_path / "run", dry_run=True)
