@@ -25,7 +25,7 @@ demo: install  ## train, score, publish and reload a small English-German model 
 	$(BIN)/hf-mlnmt demo --output $(OUTPUT)
 
 test: install  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # What depends on the releases of Transformers and torch: models, their search, Transformers' own tests, the Hub, processes.
 VERSION_TESTS := tests/modeling tests/zoo tests/search tests/conformance tests/hub tests/generation \

@@ -28,6 +28,7 @@ def pytest_collection_finish(session: pytest.Session):
     """What collecting has made stays to the end: the collector, which Accelerate calls often, need not look at it."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # and it need not look as often as it does by itself
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc):

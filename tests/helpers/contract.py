@@ -136,6 +136,7 @@ def members() -> list[Member]:
     ]
 
 
+@functools.cache  # each test asks for them
 def members_once() -> list[Member]:
     """Every system in its default variant and in those of its own; the baseline in all."""
     systems = hf_mlnmt.list_systems("translation")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.processes import two_processes
 from helpers.tiny_run import write_corpus, write_recipe
 
 from hf_mlnmt.cli.processes import (
@@ -45,20 +46,29 @@ def test_the_children_do_not_start_children(arguments: list[str], kept: list[str
 def test_two_processes_train_one_model_and_go_on(tmp_path):
     data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
     write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3})
-    command = [sys.executable, "-m", "hf_mlnmt", "train", str(recipe), "--data", str(data), "--processes", "2"]
+    arguments = ["train", str(recipe), "--data", str(data), "--output", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    for steps in (4, 8):
-        asked = [*command, "--output", str(tmp_path / "run"), "--set", f"budget.steps={steps}"]
-        run = subprocess.run(asked, capture_output=True, text=True, timeout=300, env=environment)
-        assert run.returncode == 0, run.stderr[-3000:]
+
+    def start(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2", *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+    def check(steps: int) -> None:
         results = json.loads((tmp_path / "run" / "results.json").read_text())
         assert (results["budget"]["processes"], results["budget"]["steps"]) == (2, steps)
-    optimizer = torch.load(tmp_path / "run/checkpoints/checkpoint-8/optimizer.pt", weights_only=True)
-    assert {int(state["step"]) for state in optimizer["state"].values()} == {8}
 
-    missing = subprocess.run([*command, "--set", "bugdet.steps=4"], capture_output=True, text=True, env=environment)
+    missing = start("--set", "bugdet.steps=4")
     assert missing.returncode != 0
     assert "did you mean 'budget'" in missing.stderr
+    done = start("--set", "budget.steps=4")
+    assert done.returncode == 0, done.stderr[-3000:]
+    check(4)
+    # as its two processes do, but forks, which need not import anything
+    (tmp_path / "main.py").write_text("from hf_mlnmt.cli import main; main()")
+    two_processes(str(tmp_path / "main.py"), *arguments, "--set", "budget.steps=8")
+    check(8)
+    optimizer = torch.load(tmp_path / "run/checkpoints/checkpoint-8/optimizer.pt", weights_only=True)
+    assert {int(state["step"]) for state in optimizer["state"].values()} == {8}
 
 
 @pytest.fixture
