@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -169,8 +170,8 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; {} when there is no such file. UserError when it is broken."""
+def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
+    """A JSON object of a form from a file; {} when there is no such file. UserError when it is broken or other."""
     if not path.is_file():
         return {}
     try:
@@ -179,7 +180,41 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}. Copy or make the file again.")
+    if problem := misfit(content, form):
+        raise UserError(f"{path}: {problem} Copy or make the file again.")
     return content
+
+
+Form = Any
+"""What a JSON value is to be: a type (float: any finite number, int: a whole one), None, or a tuple of forms of which
+one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key that may
+lack, ...: form of all others}."""
+_WORDS = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+
+
+def misfit(value: Any, form: Form, place: str = "") -> str | None:
+    """The first thing in a JSON value that is not of a form: "pairs.lines: expected a number, not null."; else None."""
+    if isinstance(form, tuple):
+        problems = [misfit(value, each, place) for each in form]
+        return None if None in problems else problems[-1]
+    kind = dict if isinstance(form, dict) else list if isinstance(form, list) else form
+    if kind in (int, float):
+        fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = value is None if kind is None else isinstance(value, kind)
+    if not fits or (isinstance(form, list) and len(form) > 1 and len(value) != len(form)):
+        expected = f"a list of {len(form)}" if fits else _WORDS.get(kind, "another value")
+        return f"{place}: expected {expected}, not {json.dumps(value)[:60]}."
+    inner: list[tuple[Any, Form]] = []
+    if isinstance(form, list):
+        inner = [(number, form[min(number, len(form) - 1)]) for number in range(len(value))]
+    elif isinstance(form, dict):
+        known = {key.removesuffix("?"): each for key, each in form.items() if key is not ...}
+        if (lacking := next((key for key in known if key in form and key not in value), None)) is not None:
+            return f"{place}.{lacking}: is not there.".removeprefix(".")
+        inner = [(key, known.get(key, form.get(..., object))) for key in value]
+    places = (misfit(value[key], each, f"{place}.{key}".removeprefix(".")) for key, each in inner)
+    return next(filter(None, places), None)
 
 
 def check_file(path: str | Path) -> Path:

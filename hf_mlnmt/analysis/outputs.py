@@ -401,7 +401,7 @@ def domain_study(
             for system, runs in comparison.runs.items():
                 value, low, high = comparison.interval(system, test, protocol, metric)
                 row = {"test": test, "sentences": counted[test], "system": system, "measure": metric}
-                signature = next(iter(runs.values()))["scores"][test][protocol][metric]["signature"]
+                signature = next(iter(runs.values()))["scores"][test][protocol][metric].get("signature", "")
                 row |= {"value": value, "low": low, "high": high, "signature": signature}
                 if tested := comparison.tested(system, test, protocol, metric):
                     row |= {**tested, "sign": comparison.mark(system, test, protocol, metric)}

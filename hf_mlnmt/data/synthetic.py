@@ -14,12 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
+from hf_mlnmt.files import Form, misfit, read_json
 from hf_mlnmt.made_from import sha256
 
 MANIFEST = "manifest.json"
 SCHEMA = "hf_mlnmt.generation.back_translation/1"
 FILES = {"source": "source.txt", "target": "target.txt"}
+COUNTS: Form = {"read": int, "kept": int, "found": {...: int}, "dropped": {...: int}}
+MADE_FROM: Form = {
+    "direction": str,
+    "model": (None, {"name": str, "files": dict}),
+    "text": [{"name": str, "lines": int, "sha256": str}],
+    "method": dict,
+    "tag": (None, str),
+}
+FORM: Form = {
+    **MADE_FROM,
+    "pairs": {"lines": int, **{side: {"bytes": int, "sha256": str} for side in FILES}},
+    "counts": COUNTS,
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,8 @@ def read_manifest(folder: str | Path) -> Manifest:
     content = read_json(path)
     if content.get("schema") != SCHEMA:
         raise UserError(f"{path}: not a manifest of a synthetic corpus ('schema' is not {SCHEMA}).")
+    if problem := misfit(content, FORM):
+        raise UserError(f"{path}: {problem} Make the corpus again in another folder.")
     problems = {file: _difference(Path(folder) / file, content["pairs"][side]) for side, file in FILES.items()}
     if changed := [f"{file}: {problem}" for file, problem in problems.items() if problem]:
         raise UserError(

@@ -17,7 +17,6 @@ replaces what is there of it, and what depends on it is tested anew.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +53,7 @@ from hf_mlnmt.evaluation.significance import (
     unpack_counts,
     welch_test,
 )
-from hf_mlnmt.files import file_name, read_json
+from hf_mlnmt.files import Form, file_name, misfit, read_json
 from hf_mlnmt.made_from import Digest
 from hf_mlnmt.table import Number, Table
 
@@ -62,6 +61,13 @@ SCHEMA = "hf_mlnmt.comparison/3"
 OF_RUNS = "hf_mlnmt.comparison_of_runs/2"  # the same, of runs of training alone
 TIES_NOT_COUNTED = "hf_mlnmt.comparison_of_runs/1"  # can be read; its tests are made again when it is added to
 TESTED, METHODS = "tested", "methods"
+_TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
+FORM: Form = {
+    "baseline": str,
+    "systems": _TESTS,
+    "pairs?": (None, _TESTS),
+    "settings": {...: int},
+}
 OLD_RULE = (
     " The p-values of approximate randomisation in this comparison are older than our rule for ties: they leave out "
     "trials that differ by exactly as much as the systems do, so they are a little too small. `hf-mlnmt compare` makes "
@@ -156,7 +162,7 @@ class Comparison:
         """{system: p of approximate randomisation, not corrected}, of all but the baseline; None from few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
-        return {name: one["approximate_randomisation"] if one and not few else None for name, one in tests.items()}
+        return {name: one.get("approximate_randomisation") if one and not few else None for name, one in tests.items()}
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
         """The same, corrected for the number of systems (Holm)."""
@@ -334,7 +340,7 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     content = read_json(folder / COMPARISON)
     if content.get("schema") not in (SCHEMA, OF_RUNS, TIES_NOT_COUNTED):
         raise UserError(f"{folder}: no {COMPARISON} with schema {SCHEMA!r} in it: not a folder of `hf-mlnmt compare`.")
-    if problem := _problem(content):
+    if problem := misfit(content, FORM):
         raise UserError(f"{folder / COMPARISON}: {problem} It was not written by `hf-mlnmt compare`: make it again.")
     baseline, tests = content["baseline"], content["systems"]
     runs: dict[str, dict[int, dict[str, Any]]] = {}
@@ -348,39 +354,20 @@ def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
     if baseline not in runs:
         raise UserError(f"{folder}: no run of the baseline, {baseline}.")
     comparison = Comparison(baseline, in_order(runs, baseline, list(tests)), tests, content["settings"])
+    for system, seeds in runs.items():
+        for seed, run in seeds.items():
+            check_scored(folder / f"{file_name(system)}.seed{seed}.json", run, comparison.first)
     comparison.pairs, comparison.methods = content.get("pairs"), content.get("compares") == METHODS
     comparison.ties_counted = content["schema"] != TIES_NOT_COUNTED
     return comparison
 
 
-def _problem(content: Mapping[str, Any]) -> str | None:
-    """What is wrong with the parts of a comparison.json; None if nothing is."""
-    for key, kind in {"baseline": str, "systems": dict, "settings": dict}.items():
-        if not isinstance(content.get(key), kind):
-            return f"{key}: expected {'a name' if kind is str else 'a JSON object'}, not {content.get(key)!r}."
-    for name, value in content["settings"].items():
-        if not isinstance(value, int):
-            return f"settings.{name}: expected a whole number, not {value!r}."
-    if not isinstance(pairs := content.get("pairs") or {}, dict):
-        return f"pairs: expected a JSON object, not {pairs!r}."
-    for place, tests in {"systems": content["systems"], "pairs": pairs}.items():
-        for name, one in tests.items():
-            if not isinstance(one, dict) or not {"seeds", TESTED} <= one.keys():
-                return f"{place}.{name}: expected a JSON object with seeds and {TESTED}."
-            if problem := _problem_of_numbers(f"{place}.{name}.{TESTED}", one[TESTED]):
-                return problem
-    return None
-
-
-def _problem_of_numbers(place: str, numbers: Any, depth: int = 4) -> str | None:
-    """The same of {test set: {protocol: {metric: {name: number or null}}}}; a number of a test is finite."""
-    if depth == 0:
-        fits = numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))
-        return None if fits else f"{place}: expected a number, not {numbers!r}."
-    if not isinstance(numbers, dict):
-        return f"{place}: expected a JSON object, not {numbers!r}."
-    problems = (_problem_of_numbers(f"{place}.{key}", value, depth - 1) for key, value in numbers.items())
-    return next(filter(None, problems), None)
+def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    """UserError where a run's results lack a score that the baseline's first run has."""
+    for test, protocols in first.get("scores", {}).items():
+        for protocol, metrics in protocols.items():
+            for metric in metrics.keys() - run.get("scores", {}).get(test, {}).get(protocol, {}).keys():
+                raise UserError(f"{origin}: has no score of {test}, {protocol}, {metric}, as the baseline: score it.")
 
 
 def in_order(
@@ -487,7 +474,9 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
     lines = [first]
     if comparison.too_few(test_set, protocol):
         lines.append(f"{TOO_FEW}. What so few differ by is mostly chance (docs/scores.md).")
-    return "\n".join(lines + [f"{name}: {one['signature']}" for name, one in entries[test_set][protocol].items()])
+    return "\n".join(
+        lines + [f"{name}: {one.get('signature', '')}" for name, one in entries[test_set][protocol].items()]
+    )
 
 
 def _legend(comparison: Comparison) -> str:

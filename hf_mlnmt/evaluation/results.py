@@ -27,13 +27,22 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import ProtocolName, Scores
-from hf_mlnmt.files import check_file, write_json
+from hf_mlnmt.files import Form, check_file, misfit, write_json
 
 if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = "hf_mlnmt.results/1"
 _LARGEST = 1e6  # score; every metric has smaller ones
+_COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
+FORM: Form = {
+    "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
+    "outputs?": {...: {...: dict}},
+    "budget?": (None, {f"{name}?": (None, float) for name in _COUNTED}),
+    "seed?": (None, int),
+    "parameters?": object,
+    **dict.fromkeys(("versions?", "decoding?", "significance?", "languages?", "recipe?"), dict),
+}
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
 
 
@@ -91,46 +100,24 @@ def results_content(path: str | Path) -> dict[str, Any]:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA or not isinstance(content.get("system"), str):
         raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
-    if problem := next(_problems(content), None):
+    if problem := misfit(content, FORM) or next(_problems(content), None):
         raise UserError(f"{path}: {problem} Was it written by `hf-mlnmt train` or `evaluate`?")
-    for key, depth in SECTIONS.items():
-        if problem := _not_an_object(key, content.get(key, {}), depth):
-            raise UserError(f"{path}: {problem} Copy or make the file again.")
     return content
 
 
-SECTIONS = {"versions": 1, "decoding": 1, "significance": 1, "outputs": 3}
-"""Keys whose values are JSON objects, and how many levels of them lie in one another."""
-
-
-def _not_an_object(place: str, value: Any, depth: int) -> str | None:
-    """What is wrong with a value that is to be so many levels of JSON objects; None if nothing is."""
-    if depth == 0:
-        return None
-    if not isinstance(value, dict):
-        return f"{place}: expected a JSON object, not {value!r}."
-    problems = (_not_an_object(f"{place}.{key}", inner, depth - 1) for key, inner in value.items())
-    return next(filter(None, problems), None)
-
-
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of names, seed and scores that nothing could be made of, or that would break a page."""
+    """What is said of a seed, names and scores that nothing could be made of, or that would break a page."""
     scores, seed = content.get("scores", {}), content.get("seed")
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+    if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
-    if not isinstance(scores, dict):
-        yield "scores: expected a JSON object of test sets."
-        return
     for name in (content["system"], *scores):
         if not name.isprintable() or "`" in name:
             yield f"the name {name!r} has a line break, a control character or a backtick."
     for test, protocols in scores.items():
-        for protocol, metrics in protocols.items() if isinstance(protocols, dict) else [("", None)]:
-            for metric, entry in metrics.items() if isinstance(metrics, dict) else [("", None)]:
-                score = entry.get("score") if isinstance(entry, dict) else None
-                if not isinstance(score, int | float) or not abs(score) <= _LARGEST:
-                    place = ".".join(filter(None, ("scores", test, protocol, metric)))
-                    yield f"{place}: expected a score, a number, not {json.dumps(entry)[:60]}."
+        for protocol, metrics in protocols.items():
+            for metric, entry in metrics.items():
+                if abs(entry["score"]) > _LARGEST:
+                    yield f"scores.{test}.{protocol}.{metric}: expected a score, not {entry['score']!r}."
 
 
 def read_results(path: str | Path) -> Results:

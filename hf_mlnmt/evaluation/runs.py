@@ -363,7 +363,7 @@ def check_references(runs: Sequence[tuple[Run, Mapping[str, Texts]]]) -> None:
 
 def _signatures(run: Run, test: str) -> dict[str, dict[str, str]]:
     by_protocol = run.results["scores"][test]
-    return {name: {m: one["signature"] for m, one in metrics.items()} for name, metrics in by_protocol.items()}
+    return {name: {m: one.get("signature") for m, one in metrics.items()} for name, metrics in by_protocol.items()}
 
 
 def check_one_model(run: Run, first: Run, defaults: Mapping[str, Any] | None = None) -> None:

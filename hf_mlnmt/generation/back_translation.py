@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,9 +27,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import FILES, MANIFEST, SCHEMA, Manifest, read_manifest
+from hf_mlnmt.data.synthetic import COUNTS, FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import check_file, check_folder_name, explained, only_one, write_json
+from hf_mlnmt.files import Form, check_file, check_folder_name, explained, only_one, read_json, write_json
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
@@ -93,6 +92,13 @@ def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
 
 
 STATE = "state.json"
+_PROGRESS: Form = {
+    "lines": int,
+    "bytes": dict.fromkeys(FILES, int),
+    "sha256?": dict.fromkeys(FILES, str),
+    "counts?": COUNTS,
+    "warnings?": [str],
+}
 _BLOCK = 1 << 22
 
 
@@ -119,10 +125,9 @@ class Journal:
         if not path.is_file():
             return None
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            return {"about": state["about"], "progress": state["progress"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: broken. Delete the folder {folder} and begin again.") from error
+            return read_json(path, {"about": MADE_FROM, "progress": _PROGRESS})
+        except UserError as error:
+            raise UserError(f"{error} Or delete the folder {folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Open the files where that state left them; without one, empty."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_mlnmt.analysis.outputs import OutputAnalysis, analyse_outputs
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation.comparison import Comparison, add_tests, in_order, read_comparison
+from hf_mlnmt.evaluation.comparison import Comparison, add_tests, check_scored, in_order, read_comparison
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.runs import (
     COMPARISON,
@@ -174,3 +174,4 @@ def _check(runs: Mapping[tuple[str, int], Run], comparison: Comparison, tell: Ca
                 tell(f"note: {note}")
         else:
             check_tests(run, other)
+        check_scored(run.origin, run.results, first.results)

@@ -112,7 +112,9 @@ def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -
 
 def overview(comparison: Comparison) -> Table:
     """A row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
-    columns = [Number(f"{test}, BLEU {protocol}") for test, protocol in comparison.places]
+    columns = [
+        Number(f"{test}, {_headline(comparison, test, protocol)} {protocol}") for test, protocol in comparison.places
+    ]
     rows = []
     for system, runs in comparison.runs.items():
         cells = [with_difference(comparison, system, *test) for test in comparison.places]
@@ -143,8 +145,14 @@ def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
     """BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
-    scores, difference, _ = detail(comparison, system, test_set, protocol, "BLEU")
+    scores, difference, _ = detail(comparison, system, test_set, protocol, _headline(comparison, test_set, protocol))
     return f"{scores} ({difference})" if difference else scores
+
+
+def _headline(comparison: Comparison, test_set: str, protocol: str) -> str:
+    """BLEU, or the first metric where it was not scored."""
+    metrics = comparison.metrics(test_set, protocol)
+    return "BLEU" if "BLEU" in metrics else metrics[0]
 
 
 def mean_text(scores: Sequence[float]) -> str:
@@ -211,7 +219,7 @@ def _legend(comparison: Comparison) -> str:
 def _signatures(results: Mapping[str, Any]) -> str:
     lines = []
     for protocol, metrics in next(iter(results["scores"].values())).items():
-        lines += [f"- {protocol} {name}: `{entry['signature']}`" for name, entry in metrics.items()]
+        lines += [f"- {protocol} {name}: `{entry.get('signature', '')}`" for name, entry in metrics.items()]
     return "Signatures:\n\n" + "\n".join(lines)
 
 
@@ -257,7 +265,11 @@ def html_page(
         notes=[*notes, *([FIRST_RUN] if comparison.several and analyses else []), *filter(None, [comparison.note])],
         legend=LEGEND,
         settings={
-            **{name: f"{comparison.settings[name]:,}" for name in ("bootstrap", "trials", "seed")},
+            **{
+                name: f"{comparison.settings[name]:,}"
+                for name in ("bootstrap", "trials", "seed")
+                if name in comparison.settings
+            },
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
         },
     )
@@ -310,7 +322,7 @@ def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]
         "title": f"{test}, {title(protocol)}" if several else title(protocol),
         "table": _scores(comparison, test, protocol).html(),
         "plots": {with_arrow(metric): _forest(comparison, test, protocol, metric) for metric in metrics},
-        "signatures": {name: entry["signature"] for name, entry in entries.items()},
+        "signatures": {name: entry.get("signature", "") for name, entry in entries.items()},
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.finished_runs import write_run, write_runs
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
@@ -53,13 +54,13 @@ GOOD = {"schema": "hf_mlnmt.comparison/3", "baseline": "a", "settings": {"trials
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"baseline": None}, "baseline: expected a name, not None"),
-        ({"baseline": ["a"]}, "baseline: expected a name"),
+        ({"baseline": None}, "baseline: expected a text, not null"),
+        ({"baseline": ["a"]}, "baseline: expected a text"),
         ({"systems": []}, r"systems: expected a JSON object, not \[\]"),
         ({"settings": None}, "settings: expected a JSON object"),
-        ({"settings": {"trials": "many"}}, "settings.trials: expected a whole number, not 'many'"),
+        ({"settings": {"trials": "many"}}, 'settings.trials: expected a whole number, not "many"'),
         ({"pairs": "b > a"}, "pairs: expected a JSON object"),
-        ({"systems": {"b": []}}, "systems.b: expected a JSON object with seeds"),
+        ({"systems": {"b": []}}, "systems.b: expected a JSON object"),
         ({"systems": {"b": {"seeds": [1], "made_of": "", "tested": None}}}, "systems.b.tested: expected a JSON object"),
         (
             {
@@ -67,11 +68,19 @@ GOOD = {"schema": "hf_mlnmt.comparison/3", "baseline": "a", "settings": {"trials
                     "b": {"seeds": [1], "made_of": "", "tested": {"t": {"cased": {"BLEU": {"difference": "1"}}}}}
                 }
             },
-            r"systems.b.tested.t.cased.BLEU.difference: expected a number, not '1'",
+            r'systems.b.tested.t.cased.BLEU.difference: expected a number, not "1"',
         ),
         (
-            {"pairs": {"b > c": {"seeds": [1], "made_of": "", "tested": {"t": {"cased": {"BLEU": {"p": np.nan}}}}}}},
-            "pairs.b > c.tested.t.cased.BLEU.p: expected a number, not nan",
+            {
+                "pairs": {
+                    "b > c": {
+                        "seeds": [1],
+                        "made_of": "",
+                        "tested": {"t": {"cased": {"BLEU": {"difference": 1, "p": np.nan}}}},
+                    }
+                }
+            },
+            "pairs.b > c.tested.t.cased.BLEU.p: expected a number, not NaN",
         ),
     ],
 )
@@ -109,6 +118,40 @@ def test_scores_that_lack_a_level(tmp_path, key, value) -> None:
     path.write_text(json.dumps({"schema": "hf_mlnmt.results/1", "system": "a", key: value}))
     with pytest.raises(UserError, match=rf"r\.json: {key}\.t.*: expected "):
         run("compare", path, f"b={path}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("budget", "x", 'budget: expected a JSON object, not "x"'),
+        ("budget__cpu_minutes", [None], r"budget.cpu_minutes: expected a number, not \[null\]"),
+        ("languages", 3, "languages: expected a JSON object, not 3"),
+        ("recipe", [None], "recipe: expected a JSON object"),
+        ("seed", True, "seed: expected a whole number, not true"),
+        ("scores__test__cased__TER__ci", True, "TER.ci: expected a list, not true"),
+        ("scores__test__cased__TER__ci", [1.0], "TER.ci: expected a list of 2"),
+        ("scores__test__cased__TER__ci", [1.0, np.inf], "TER.ci.1: expected a number, not Infinity"),
+        ("scores__test__cased", {}, "has no score of test, cased, "),
+    ],
+)
+def test_a_run_whose_results_are_of_other_types(tmp_path, key, value, message) -> None:
+    runs = write_runs(tmp_path)
+    write_run(runs / "a", "a", **{key: value})
+    with pytest.raises(UserError, match=rf"/a\b.*{message}"):
+        run("compare", runs / "base", runs / "a", "--data", runs / "data", "--trials", 2, "--bootstrap", 2)
+
+
+def test_a_comparison_without_bleu_shows_what_it_has(tmp_path) -> None:
+    runs = write_runs(tmp_path)
+    for name in ("base", "a"):
+        path = runs / name / "results.json"
+        results = json.loads(path.read_text())
+        for metrics in results["scores"]["test"].values():
+            del metrics["BLEU"]
+        path.write_text(json.dumps(results))
+    few = ("--data", runs / "data", "--trials", 2, "--bootstrap", 2)
+    run("compare", runs / "base", runs / "a", *few, "-o", tmp_path / "out")
+    assert "test, chrF cased" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("shape", [(3, 9), (3, 0)])

@@ -232,6 +232,39 @@ def test_a_manifest_whose_files_changed_is_refused(folder, texts, tmp_path):
         back_translate(folder, texts, output, Method("greedy"), Settings(**FREE))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("pairs", None, "pairs: expected a JSON object, not null"),
+        ("pairs", {"lines": "many"}, 'pairs.lines: expected a whole number, not "many"|pairs.source: is not there'),
+        ("text", [3], "text.0: expected a JSON object, not 3"),
+        ("model", {"name": 1, "files": {}}, "model.name: expected a text, not 1"),
+        ("tag", [None], r"tag: expected a text, not \[null\]"),
+        (
+            "counts",
+            {"read": 1, "kept": 1, "found": {"long": "x"}, "dropped": {}},
+            "counts.found.long: expected a whole",
+        ),
+    ],
+)
+def test_a_manifest_whose_values_are_of_other_types(folder, texts, tmp_path, key, value, message):
+    output = tmp_path / "out"
+    back_translate(folder, texts, output, Method("greedy"), Settings(**FREE))
+    content = json.loads((output / "manifest.json").read_text())
+    (output / "manifest.json").write_text(json.dumps({**content, key: value}))
+    for read in (read_manifest, lambda path: back_translate(folder, texts, path, Method("greedy"), Settings(**FREE))):
+        with pytest.raises(UserError, match=rf"manifest\.json: ({message})"):
+            read(output)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "{}", '{"about": [], "progress": {}}', '{"about"'])
+def test_a_state_that_is_none(folder, texts, tmp_path, text):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "state.json").write_text(text)
+    with pytest.raises(UserError, match=r"state\.json: .* delete the folder .* and begin again"):
+        back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE))
+
+
 def test_what_is_no_synthetic_corpus(tmp_path, texts):
     with pytest.raises(UserError, match=r"no synthetic corpus there .* hf-mlnmt back-translate"):
         find_synthetic("nothing", tmp_path)
