@@ -332,6 +332,12 @@ class BatchSize:
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
     accumulate: int = key(1, "Batches per optimizer step.", Range(0, 10**5, above=True))
     max_sentences: int | None = key(None, "A batch has at most so many sentences.", MILLION)
+    shapes: int | None = key(
+        None,
+        "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one; 64 is usual "
+        "(docs/training.md). null: as they come, with less padding.",
+        THOUSAND,
+    )
 
 
 @dataclass

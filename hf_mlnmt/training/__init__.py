@@ -1,7 +1,7 @@
 """Training: objectives, batches, schedules, the trainer, and recipes that do the whole job."""
 
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
-from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
+from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.checkpoints import average_checkpoints
 from hf_mlnmt.training.dev import DevSet
@@ -24,7 +24,6 @@ __all__ = [
     "TranslationTrainer",
     "average_checkpoints",
     "batch_statistics",
-    "padding_share",
     "read_recipe",
     "run_recipe",
 ]

@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.schema import Side
+from hf_mlnmt.training.shapes import Boxes, Shape, cells
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -31,6 +32,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         world_size, rank: number of processes and which of them this is; each gets the same number of batches.
         accumulation: batches per optimizer step; the count per process is a multiple of it.
         max_sentences: upper limit of sentences per batch.
+        shapes: at most so many shapes of batches (shapes.py), with as little padding as they allow; None: as they
+            come.
         noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
             epoch. Without it, or when it gives None: all of them, once each.
@@ -50,6 +53,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         accumulation: int = 1,
         max_sentences: int | None = None,
+        shapes: int | None = None,
         noise: float = 1.0,
         choose: Callable[[int], np.ndarray | None] | None = None,
     ) -> None:
@@ -57,9 +61,12 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
         if max_tokens < 1 or (max_sentences is not None and max_sentences < 1):
             raise UserError("a batch must have room for at least 1 token and 1 sentence.")
+        if shapes is not None and shapes < 1:
+            raise UserError(f"shapes={shapes}: batches have at least 1 shape; None leaves them as they come.")
         source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
         if len(source) != len(target):
             raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
+        self.source, self.target = source, target
         self.longer, self.difference = np.maximum(source, target), source - target
         self.lengths = {"source": source, "target": target, "both": self.longer}[side]
         self.max_tokens, self.max_sentences, self.noise = max_tokens, max_sentences or max(1, len(source)), noise
@@ -67,7 +74,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = world_size * accumulation
         self._latest: tuple[int, list[np.ndarray]] = (-1, [])  # an epoch and its batches
+        self.boxes: Boxes | None = None
         self.total = self._count()
+        if shapes is not None:
+            self._fit(shapes, side)
 
     def __len__(self) -> int:
         """Batches of this process in one epoch; the same in every epoch."""
@@ -101,10 +111,28 @@ class TokenBatchSampler(Sampler[list[int]]):
         first = step * self.accumulation
         return [batch for place in range(first, first + self.accumulation) for batch in self.at(place)]
 
+    def shape(self, batch: Sequence[int] | np.ndarray) -> Shape:
+        """Sentences, source and target length of the tensors of a batch, padding included."""
+        shape = len(batch), int(self.source[batch].max()), int(self.target[batch].max())
+        return self.boxes.shape(*shape) if self.boxes else shape
+
+    def _fit(self, shapes: int, side: Side) -> None:
+        """Choose the boxes: fewer than `shapes` where an epoch would not fill batches of so many."""
+        self.noise, least = 0.0, math.inf
+        best, seen = (self.total, self.boxes), self._chosen(0)
+        while shapes:
+            self.boxes = Boxes.fit(self.source, self.target, seen, shapes, self.max_tokens, side, self.max_sentences)
+            self.total = self._count()
+            needed = sum(cells([self.shape(batch) for batch in self.batches(0)]))
+            if needed >= least:
+                break
+            least, best, shapes = needed, (self.total, self.boxes), shapes // 2
+        self.total, self.boxes = best
+
     def _count(self) -> int:
         """How many batches every epoch has, over all processes."""
         chosen, varies = self._chosen(0), self.choose(0) is not None
-        counts = [len(self._cut(self._sort(0, noise), self.max_tokens)) - 1 for noise in {0.0, self.noise}]
+        counts = [len(self._pack(0, noise, self.max_tokens)[1]) - 1 for noise in {0.0, self.noise}]
         # A mixture draws other lengths every epoch: a little room above the first epoch's count, filled by splitting.
         total = math.ceil(max(counts) * (1.02 if varies else 1.0) / self.group) * self.group
         total = min(total, len(chosen) // self.group * self.group)
@@ -133,16 +161,24 @@ class TokenBatchSampler(Sampler[list[int]]):
     def _arrange(self, epoch: int) -> tuple[np.ndarray, list[int]]:
         """The sorted indices of an epoch and where its `total` batches begin and end in them."""
         for noise in (self.noise, self.noise / 2, self.noise / 4, 0.0):
-            order = self._sort(epoch, noise)
-            bounds = self._cut(order, self.max_tokens)
+            order, bounds = self._pack(epoch, noise, self.max_tokens)
             if len(bounds) - 1 <= self.total:
                 return order, _split_largest(bounds, self.total)
         # Only a mixture whose epoch is longer than its first, or a batch count near the sentence count, comes here.
         budget = self.max_tokens
         while len(bounds) - 1 > self.total:
             budget = math.ceil(budget * 1.01)
-            bounds = self._cut(order, budget)
+            order, bounds = self._pack(epoch, 0.0, budget)
         return order, _split_largest(bounds, self.total)
+
+    def _pack(self, epoch: int, noise: float, budget: int) -> tuple[np.ndarray, list[int]]:
+        """The indices of an epoch in order, and where batches of `budget` tokens begin and end in them."""
+        if self.boxes is None:
+            order = self._sort(epoch, noise)
+            return order, self._cut(order, budget)
+        chosen, draws = self._chosen(epoch), np.random.default_rng([self.seed, epoch, 0])
+        order, bounds = self.boxes.pack(self.source[chosen], self.target[chosen], draws, budget)
+        return chosen[order], bounds
 
     def _cut(self, order: np.ndarray, budget: int) -> list[int]:
         """Greedy: a batch grows until sentences times longest sentence would pass the budget."""
@@ -188,14 +224,6 @@ class BatchStatistics:
         return self.target_tokens / max(1, self.batches)
 
 
-def padding_share(batches: Sequence[np.ndarray], lengths: np.ndarray) -> float:
-    """Share of padding in the (sentences, longest) rectangles of `batches`: 0 when nothing is padded."""
-    lengths = np.asarray(lengths)
-    filled = sum(int(lengths[batch].sum()) for batch in batches)
-    cells = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    return 1 - filled / cells if cells else 0.0
-
-
 def batch_statistics(
     sampler: TokenBatchSampler, source_lengths: np.ndarray, target_lengths: np.ndarray, epoch: int = 0
 ) -> BatchStatistics:
@@ -203,11 +231,12 @@ def batch_statistics(
     batches = sampler.batches(epoch)
     members = np.concatenate(batches)
     source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    source_cells, target_cells = cells([sampler.shape(batch) for batch in batches])
     return BatchStatistics(
         batches=len(batches),
         sentences=len(members),
         source_tokens=int(source_lengths[members].sum()),
         target_tokens=int(target_lengths[members].sum()),
-        source_padding=padding_share(batches, source_lengths),
-        target_padding=padding_share(batches, target_lengths),
+        source_padding=1 - int(source_lengths[members].sum()) / source_cells,
+        target_padding=1 - int(target_lengths[members].sum()) / target_cells,
     )

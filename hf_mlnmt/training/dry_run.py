@@ -12,13 +12,14 @@ import torch
 from hf_mlnmt.memory import peak_memory
 from hf_mlnmt.training.arguments import precision, schedule
 from hf_mlnmt.training.batching import BatchStatistics, TokenBatchSampler, batch_statistics
-from hf_mlnmt.training.tasks import Task, TaskBatchSampler, lasting_parameters
+from hf_mlnmt.training.tasks import Task, TaskBatchSampler, collate_in, lasting_parameters
 
 if TYPE_CHECKING:
     from hf_mlnmt.recipe.schema import Recipe
     from hf_mlnmt.training.trainer import TranslationTrainer
 
 STEPS = 6
+SEEN = 1000  # steps whose shapes are counted
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
@@ -39,6 +40,8 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         **_tasks(trainer, sampler, figures, steps),
         "development sets": ", ".join(f"{one.name} {len(one.dataset):,}" for one in trainer.dev_sets) or "none",
         "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})",
+        "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps (sentences, source "
+        "and target length of a batch)",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)"
         + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),
@@ -98,19 +101,20 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
 
 def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler) -> float:
     batches = sampler.batches(0)
-    cells = [len(batch) * int(task.data.target_lengths[batch].max()) for batch in batches]
-    _step(trainer, task, batches[int(np.argmax(cells))])  # memory is at its peak here, and everything is warm
+    cells = [rows * target for rows, _, target in map(sampler.shape, batches)]
+    _step(trainer, task, sampler, batches[int(np.argmax(cells))])  # memory is at its peak here, and everything is warm
     before = time.perf_counter()
-    tokens = sum(_step(trainer, task, batch) for batch in batches[:STEPS])
+    tokens = sum(_step(trainer, task, sampler, batch) for batch in batches[:STEPS])
     if trainer.args.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - before) / tokens / trainer.args.world_size
 
 
-def _step(trainer: TranslationTrainer, task: Task, batch: np.ndarray) -> int:
+def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, batch: np.ndarray) -> int:
     """One forward, backward and update of rate 0; the number of target tokens."""
     assert trainer.optimizer is not None
-    inputs = trainer._prepare_inputs(task.objective.collate([task.data[i] for i in batch.tolist()]))
+    examples = [task.data[i] for i in batch.tolist()]
+    inputs = trainer._prepare_inputs(collate_in(sampler.boxes, task.objective.collate, examples))
     with trainer.accelerator.autocast():
         loss, _ = task.objective.loss(trainer.model, inputs)
     loss.backward()

@@ -319,7 +319,7 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
         model,
         arguments,
         tasks,
-        Batches(batch.tokens, batch.side, batch.max_sentences),
+        Batches(batch.tokens, batch.side, batch.max_sentences, batch.shapes),
         schedule(recipe),
         dev_sets,
         save_extras=data.tokenizers.save,

@@ -6,6 +6,7 @@ which examples are in the batches of a process, and in which order; `task_loader
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.recipe.schema import TASK_NAME
 from hf_mlnmt.training.batching import Side, TokenBatchSampler
-from hf_mlnmt.training.objectives import SHOWN, Batch, Example, Objective
+from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
+from hf_mlnmt.training.shapes import Boxes, Shape
 
 HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
 
@@ -193,6 +195,11 @@ class TaskBatchSampler(Sampler[list[tuple[int, int, int]]]):
         places = range(step * self.accumulation, (step + 1) * self.accumulation)
         return [(task, batch) for task, batches in map(self.at, places) for batch in batches]
 
+    def shapes(self, steps: int) -> set[tuple[int, Shape]]:
+        """The shapes of the batches of so many steps from the start, of all processes, each with its task."""
+        batches = itertools.chain.from_iterable(map(self.members, range(steps)))
+        return {(task, self.samplers[task].shape(batch)) for task, batch in batches}
+
     def epochs(self, places: int) -> list[float]:
         """How many epochs of its own each task goes through in so many places from the start."""
         cycles, rest = divmod(places, self.rotation.length)
@@ -211,6 +218,7 @@ class Batches:
     tokens: int = 1024
     side: Side = "target"
     max_sentences: int | None = None
+    shapes: int | None = None  # of all tasks together
 
 
 def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArguments) -> TaskBatchSampler:
@@ -232,6 +240,7 @@ def task_sampler(tasks: Sequence[Task], batches: Batches, args: TrainingArgument
                 rank=args.process_index,
                 accumulation=args.gradient_accumulation_steps,
                 max_sentences=batches.max_sentences,
+                shapes=batches.shapes and max(1, batches.shapes // len(tasks)),
                 choose=task.data.choose,
             )
         except UserError as error:
@@ -254,7 +263,11 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
     return EpochLoader(
         TaskExamples(tasks),
         batch_sampler=sampler,
-        collate_fn=Collator([task.name for task in tasks], [task.objective.collate for task in tasks]),
+        collate_fn=Collator(
+            [task.name for task in tasks],
+            [task.objective.collate for task in tasks],
+            [one.boxes for one in sampler.samplers],
+        ),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
@@ -278,14 +291,36 @@ class TaskExamples(Dataset):
 
 @dataclass(frozen=True)
 class Collator:
-    """Examples of one task to the batch that its objective wants, with the task's name under the key "task"."""
+    """Examples of one task to the batch that its objective wants, filled up to its box, with the task's name under the
+    key "task"."""
 
     names: list[str]
     collates: list[Callable[[Sequence[Example]], Batch]]
+    boxes: list[Boxes | None]
 
     def __call__(self, items: Sequence[tuple[int, Example]]) -> dict[str, Any]:
         task = items[0][0]
-        return {**self.collates[task]([example for _, example in items]), TASK: self.names[task]}
+        batch = collate_in(self.boxes[task], self.collates[task], [example for _, example in items])
+        return {**batch, TASK: self.names[task]}
+
+
+def collate_in(
+    boxes: Boxes | None, collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
+) -> Batch:
+    """The batch of the examples, filled up to a shape of the boxes: places are padded as the objective does it, rows
+    without an example hold one that no label counts of."""
+    if boxes is None:
+        return collate(examples)
+    source, target = (max(len(one.get(side, one["input_ids"])) for one in examples) for side in ("input_ids", "labels"))
+    rows, source, target = boxes.shape(len(examples), source, target)
+    lengths = {"input_ids": source, "labels": target}
+    longest = {side: np.resize(ids, lengths[side]) for side, ids in examples[0].items() if side in lengths}
+    missing = rows - len(examples)
+    # At least one example of the full lengths is there to be padded to, and left out again.
+    batch = collate([*examples, *[{**examples[0], **longest}] * max(1, missing)])
+    batch = {name: tensor[:rows] for name, tensor in batch.items()}
+    batch["labels"][len(examples) :] = IGNORED
+    return batch
 
 
 def split(batch: Mapping[str, Any]) -> tuple[str, Batch]:

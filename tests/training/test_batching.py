@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics, padding_share
+from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=12, max_size=150)
 
@@ -128,8 +128,10 @@ def test_a_mixture_keeps_the_count():
         assert max(len(batch) * sampler.lengths[batch].max() for batch in batches) <= 300
 
 
-def test_padding_share_by_hand():
-    assert padding_share([np.array([0, 1]), np.array([2])], np.array([2, 4, 7])) == pytest.approx(2 / 15)
+def test_padding_by_hand():
+    sampler = TokenBatchSampler([2, 4, 7], [1, 1, 3], 2)  # the first two are one batch
+    figures = batch_statistics(sampler, sampler.source, sampler.target)
+    assert (figures.source_padding, figures.target_padding) == pytest.approx((2 / 15, 0))
 
 
 def test_bad_arguments():
