@@ -426,7 +426,9 @@ class Precision:
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
         "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
     )
-    compile: Literal[False, True, "auto"] = key(False, "Use torch.compile; auto: where it saves time, so far nowhere.")
+    compile: Literal[False, True, "auto"] = key(
+        False, "Use torch.compile on the layers; auto: where it saves time, so far nowhere."
+    )
     gradient_checkpointing: bool = key(
         False, "Keep only the input of each layer, and compute the layer again for its gradient."
     )

@@ -1,6 +1,6 @@
 """From a recipe to what Transformers takes: the trainer's arguments, the schedule, the generation_config.
 
-`precision.compile` says whether torch.compile works on a training's steps:
+`precision.compile` says whether torch.compile works on a training's layers (`trainer.compiled_layers`):
 
 | value | a CPU | an accelerator |
 | --- | --- | --- |
@@ -28,7 +28,7 @@ from hf_mlnmt.training.schedules import Schedule
 
 
 def is_compiled(recipe: Recipe, on_cpu: bool) -> bool:
-    """Whether the steps of this recipe's training are compiled on this machine."""
+    """Whether the layers in the steps of this recipe's training are compiled on this machine."""
     return recipe.precision.compile is True and not lacks_compiler(on_cpu)
 
 
@@ -125,7 +125,6 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
         "use_cpu": on_cpu,
         "bf16": dtype == "bf16" or (dtype == "auto" and computes_bfloat16(on_cpu)),
         "fp16": dtype == "fp16",
-        "torch_compile": is_compiled(recipe, on_cpu),
         "logging_steps": recipe.logging.every,
         "logging_nan_inf_filter": False,  # it reads every loss and hides what the guard looks for
         "report_to": _trackers(recipe),

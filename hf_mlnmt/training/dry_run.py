@@ -93,7 +93,8 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0
     samplers = trainer.sampler().samplers
-    seconds = [_seconds_per_token(trainer, task, one) for task, one in zip(trainer.tasks, samplers)]
+    with trainer.compiling():
+        seconds = [_seconds_per_token(trainer, task, one) for task, one in zip(trainer.tasks, samplers)]
     if trainer.args.device.type == "cuda":
         return seconds, torch.cuda.max_memory_allocated() / 2**20
     return seconds, peak_memory() / 2**20

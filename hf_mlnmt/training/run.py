@@ -46,6 +46,7 @@ from hf_mlnmt.training.arguments import (
     check_launcher,
     computes_bfloat16,
     higher_is_better,
+    is_compiled,
     precision,
     remark,
     schedule,
@@ -323,6 +324,7 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
         schedule(recipe),
         dev_sets,
         save_extras=data.tokenizers.save,
+        compiled=is_compiled(recipe, arguments.use_cpu),
     )
     trainer.remove_callback(PrinterCallback)
     progress, stop, patience = ShowProgress(run.console), StopOnSignal(), recipe.evaluation.patience

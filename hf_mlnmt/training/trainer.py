@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import ExportableState
 
 from hf_mlnmt.errors import UserError
@@ -163,6 +164,33 @@ class Meter:
             self._since = now
 
 
+COMPILER = "inductor"  # torch.compile's backend
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # which it cannot trace
+
+
+@contextlib.contextmanager
+def compiled_layers(model: nn.Module) -> Iterator[None]:
+    """Within it the layers of encoder and decoder are compiled in training mode: one graph for all layers of a class.
+
+    It is for all shapes, and parameters keep their names. What is around the layers, the loss, evaluation, and layers
+    of LSTMs stay as they are.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = [layer for layer in layers if not any(isinstance(part, RECURRENT) for part in layer.modules())]
+    for layer in layers:
+        layer.compile(dynamic=True, backend=COMPILER)
+        layer._compiled_call_impl = _in_training(layer, layer._compiled_call_impl)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._compiled_call_impl = None
+
+
+def _in_training(layer: nn.Module, compiled: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: (compiled if layer.training else layer._call_impl)(*args, **kwargs)
+
+
 logger = logging.getLogger(__name__)
 _UNFIT = "its tensors have other shapes than the weights"
 
@@ -194,6 +222,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
             is left to Seq2SeqTrainer.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
+        compiled: whether training steps compile the model's layers, see `compiled_layers`; args.torch_compile would
+            compile everything, anew for several shapes.
 
     Raises:
         UserError: for tasks that do not go together, or a model that lacks what an objective needs.
@@ -213,6 +243,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         schedule: Schedule | None = None,
         dev_sets: dev.DevSet | Sequence[dev.DevSet] = (),
         save_extras: Callable[[Path], None] | None = None,
+        compiled: bool = False,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -227,7 +258,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
         self.tasks, self.batches = active(tasks), batches or Batches()
-        self.schedule, self.save_extras = schedule, save_extras
+        self.schedule, self.save_extras, self.compiled = schedule, save_extras, compiled
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
             check_needs(task.name, task.objective, model)
@@ -338,8 +369,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(resume_from_checkpoint, str | Path):
             checkpoints.check_same_model(Path(resume_from_checkpoint), self.model.config)
             self.meter.load(Path(resume_from_checkpoint), checkpoints.step_of(resume_from_checkpoint))
-        with self.meter:
+        with self.meter, self.compiling():
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which steps are as `compiled` says."""
+        return compiled_layers(self.model) if self.compiled else contextlib.nullcontext()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds speed and the named parts of the loss."""

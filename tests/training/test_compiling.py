@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
+
 import pytest
-from helpers.tiny_run import write_recipe
+import torch
+from helpers import training_helpers
+from helpers.contract import members
+from helpers.tiny_run import run_in, write_recipe
+from helpers.training_helpers import Pairs, tiny_model
+from safetensors.torch import load_file
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.recipe.reading import read_recipe
-from hf_mlnmt.training import arguments
+from hf_mlnmt.training import Batches, Task, Translation, arguments, trainer
 
 
 @pytest.fixture
@@ -37,12 +45,72 @@ def test_without_a_compiler_it_stays_off_and_that_is_said(recipe, monkeypatch):
     assert arguments.remark(recipe(False, steps=5), on_cpu=True) is None
 
 
-def test_trainers_are_told(recipe, tmp_path, monkeypatch):
-    from hf_mlnmt.training.arguments import training_arguments
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that are compiled, by a compiler that leaves them as they are."""
+    made = []
+    monkeypatch.setattr(trainer, "COMPILER", lambda graph, _: made.append(graph) or graph.forward)
+    torch._dynamo.reset()
+    yield made
+    torch._dynamo.reset()
 
-    for found, expected in (("/bin/g++", True), (None, False)):
-        monkeypatch.setattr(arguments.shutil, "which", lambda name, found=found: found)
-        assert training_arguments(recipe(True, steps=5), tmp_path).torch_compile is expected
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_a_recipe_compiles_the_layers(compiler, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr("hf_mlnmt.training.run.is_compiled", lambda recipe, on_cpu: compiler)
+    monkeypatch.setattr(trainer, "compiled_layers", lambda model: compiled.append(model) or nullcontext())
+    run_in(tmp_path, dry_run=True, precision={"compile": True})
+    assert bool(compiled) is compiler
+
+
+def batch_of(rows, source, target):
+    ids, labels = torch.randint(5, 22, (rows, source)), torch.randint(5, 22, (rows, target))
+    mask = torch.ones_like(ids)
+    mask[0, -1] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize(("system", "expected"), [("transformer", 2), ("m-10", 3), ("rnn", 0)])
+def test_few_graphs_for_many_shapes_with_the_same_gradients(system, expected, graphs):
+    """Layers of a class share a graph; only those of a few systems differ from one another."""
+    torch.manual_seed(0)
+    member = next(member for member in members() if member.system == system)
+    model = member.model(dtype=torch.float32, encoder_layers=4, decoder_layers=4, dropout=0.0).train()
+    shapes = itertools.product((2, 3, 7), (5, 11, 13), (4, 9, 12))
+    batches = [batch_of(*shape) for shape in itertools.islice(shapes, 27 if system == "transformer" else 4)]
+
+    def gradients():
+        losses = [model(**batch, loss_only=True).loss for batch in batches]
+        return losses, [torch.autograd.grad(loss, model.parameters(), materialize_grads=True) for loss in losses]
+
+    eager, names = gradients(), list(model.state_dict())
+    with trainer.compiled_layers(model):
+        torch.testing.assert_close(gradients(), eager, rtol=1e-4, atol=1e-6)
+        assert list(model.state_dict()) == names
+        assert len(graphs) == expected
+        model.eval()
+        gradients()
+    assert len(graphs) == expected, "evaluation compiles nothing"
+    assert not any(module._compiled_call_impl for module in model.modules())
+
+
+def test_a_compiled_training_ends_with_the_same_weights(graphs, tmp_path):
+    weights = []
+    for compiled in (False, True):
+        model = tiny_model(dropout=0.0)
+        task, settings = Task(Pairs(), Translation(0, 0.1)), {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
+        made = trainer.TranslationTrainer(
+            model,
+            training_helpers.arguments(tmp_path / str(compiled), **settings),
+            task,
+            Batches(60),
+            compiled=compiled,
+        )
+        made.train()
+        weights.append(load_file(tmp_path / str(compiled) / "checkpoint-3" / "model.safetensors"))
+    assert 2 <= len(graphs) <= 8, "a layer may have a mask or none"
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-5)
 
 
 def test_another_value_is_refused(recipe):
