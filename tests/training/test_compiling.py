@@ -71,9 +71,9 @@ def batch_of(rows, source, target):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-@pytest.mark.parametrize(("system", "expected"), [("transformer", 2), ("m-10", 3), ("rnn", 0)])
+@pytest.mark.parametrize(("system", "expected"), [("transformer", 2), ("rnn", 0)])
 def test_few_graphs_for_many_shapes_with_the_same_gradients(system, expected, graphs):
-    """Layers of a class share a graph; only those of a few systems differ from one another."""
+    """Layers of a class share a graph; those of LSTMs stay as they are."""
     torch.manual_seed(0)
     member = next(member for member in members() if member.system == system)
     model = member.model(dtype=torch.float32, encoder_layers=4, decoder_layers=4, dropout=0.0).train()
