@@ -29,8 +29,18 @@ log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
 Quoting = Literal["none", "csv"]
 _NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
+_ERRORS = {
+    f"#{name}" for name in ("REF!", "N/A", "NAME?", "VALUE!", "DIV/0!", "NULL!", "NUM!", "SPILL!")
+}  # a spreadsheet's
 _BLANK = "blank line"
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
+# What else stands above a column: sides and languages in other languages than English.
+_OWN_NAMES = (
+    "原文 译文 譯文 訳文 源语言 目标语言 英文 英语 中文 汉语 日文 日语 德文 德语 法文 法语 英語 日本語 中国語 "
+    "영어 한국어 일본어 원문 번역 английский русский немецкий оригинал перевод англійська українська "
+    "الإنجليزية العربية אנגלית עברית हिन्दी ไทย อังกฤษ Quelle Ziel Deutsch Englisch Französisch "
+    "français anglais allemand español inglés alemán"
+)
 
 
 @dataclass
@@ -187,14 +197,16 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
     says_quoting, began = spec.quoting is not None or is_csv, False
+    titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
             numbers, width = [_position(str(column), cells, path) for column in columns], len(cells)
             continue
-        is_first, began = not began, True
-        if is_first and spec.columns is None and (named := _header(cells, spec, path)):
+        is_first, began = not began, began or sum(map(bool, cells)) > 1
+        if is_first and spec.columns is None and (named := _header(cells, spec, where)):
             numbers, width = named, len(cells)
+            titles.clear()
             continue
         if not any(cells) and not problem and len(cells) < 2:
             report.drop(_BLANK)
@@ -209,8 +221,8 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if not problem and len(cells) != width:
             problem = f"another number of columns ({len(cells)} columns, {width} expected)"
         pair = (cells[numbers[0]], cells[numbers[1]]) if not problem else ("", "")
-        if is_csv and not problem and not _NULL.isdisjoint(pair):
-            problem = f"no text (a field is {next(text for text in pair if text in _NULL)})"
+        if not problem and (nothing := [text for text in pair if text in _ERRORS or (is_csv and text in _NULL)]):
+            problem = f"no text (a field is {nothing[0]})"
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
@@ -222,7 +234,11 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
                 where,
                 next(filter(_looks_quoted, pair)),
             )
-        yield pair
+        titles.append(pair)
+        if began:
+            yield from titles
+            titles.clear()
+    yield from titles
 
 
 _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
@@ -238,7 +254,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         if stated := re.fullmatch("sep=(.)", first, re.IGNORECASE):  # Excel's
             separator, start = stated[1], 2
         else:
-            separator = next((sign for sign in ",;\t" if sign in first), ",")
+            separator = _separator(path)
             lines = chain([first], lines)
     if not is_csv:
         for number, line in enumerate(lines, start=1):
@@ -270,6 +286,19 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
         number += len(taken)
 
 
+def _separator(path: Path) -> str:
+    """What separates the columns: the first of the usual signs that makes two, or else as many, of each of 20 rows."""
+    head = list(islice(read_lines(path, lambda *problem: None), 20))
+    signs = ",;\t"
+    try:
+        widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
+    except csv.Error:  # a field of a hundred thousand characters
+        widths = {}
+    even = [sign for sign, of_rows in widths.items() if len(of_rows) == 1 and of_rows != {1}]
+    even.sort(key=lambda sign: widths[sign] != {2})
+    return next(iter(even), next((sign for sign in signs if sign in head[0]), ","))
+
+
 def _looks_quoted(text: str) -> bool:
     """Whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
     inside = text[1:].removesuffix('"').replace('""', "")
@@ -284,8 +313,8 @@ def _refuse(problem: str, where: str, example: str, spec: CorpusSpec, report: Fi
     report.drop(reason_of(problem), example)
 
 
-def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
-    """The sides' columns (from 0) where line 1 names them; None where it is a pair.
+def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
+    """The sides' columns (from 0) where the first row names them; None where it is a pair.
 
     Raises: UserError where that cannot be told.
     """
@@ -295,11 +324,11 @@ def _header(cells: list[str], spec: CorpusSpec, path: Path) -> list[int] | None:
         if source in names and target in names:
             columns = [names.index(source), names.index(target)]
             read = " and ".join(repr(cells[column]) for column in columns)
-            log.warning("%s: line 1 is a header; columns %s are read", path, read)
+            log.warning("%s: is a header; columns %s are read", where, read)
             return columns
     if _looks_like_header([cell.strip() for cell in cells]):
         raise UserError(
-            f"{path}, line 1: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
+            f"{where}: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
             f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
         )
     return None
@@ -311,7 +340,7 @@ def _looks_like_header(words: Sequence[str]) -> bool:
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
-    known = {*NonbreakingPrefixes().available_langs}
+    known = {*NonbreakingPrefixes().available_langs, *_OWN_NAMES.split()}
     anyhow = known.union(*_HEADERS)
     # Codes in small letters only: "No" and "Is" are words of a sentence.
     return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2

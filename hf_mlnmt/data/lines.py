@@ -102,7 +102,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
         try:
             text = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
-            kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start)
+            kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start) or _utf16(start)
             if kind:
                 remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
                 raise UserError(f"{path}: this is {kind}.{remedy}")
@@ -115,6 +115,15 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
     return next((kind for magic, kind in kinds.items() if re.match(magic, start)), None)
+
+
+def _utf16(start: bytes) -> str | None:
+    """What to say of UTF-16 without a byte-order mark: for the most part every other byte is NUL, and no more are."""
+    sides = start[:200:2], start[1:200:2]
+    for name, high, low in (("LE", sides[1], sides[0]), ("BE", *sides)):
+        if len(high) > 3 and 0 not in low and high.count(0) > 0.7 * len(high):
+            return f"UTF-16 text without a byte-order mark: convert it to UTF-8 (iconv -f UTF-16{name} -t UTF-8)"
+    return None
 
 
 def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:

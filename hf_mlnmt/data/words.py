@@ -31,13 +31,25 @@ def is_unspaced(text: str) -> bool:
     return pieces == 1 or characters > _LONGEST * pieces
 
 
+def is_visible(text: str) -> bool:
+    """Whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
+    return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
+
+
 def words(text: str) -> list[str]:
-    """The words of a text, as white space separates them; of a text without spaces its characters.
+    """The words of a text, as white space separates them; of a text without spaces its characters. [] if none is seen.
 
     There a character keeps its combining marks, two letters of an alphabet (Thai) are one character, and so is a run of
     others (a number, a Latin name). The length of a side is the number of these.
     """
-    return _expressions()["characters"].findall(text) if is_unspaced(text) else text.split()
+    if is_unspaced(text):
+        return _expressions()["characters"].findall(text)
+    return text.split() if text.isascii() or is_visible(text) else []
+
+
+def between_characters() -> re.Pattern[str]:
+    """Matches a character of a script without spaces, with its marks; its group is the empty text behind it."""
+    return _expressions()["behind"]
 
 
 def spoken(text: str, digits: bool = True) -> list[str]:
@@ -61,6 +73,7 @@ def _expressions() -> dict[str, re.Pattern[str]]:
     return {
         "characters": re.compile(f"[{_SYLLABLES}]{mark}|(?:[{_LETTERS}]{mark}){{1,2}}|{other}"),
         "single": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}|{other}"),
+        "behind": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}()"),
         "runs": re.compile(rf"(?:\w{mark})+"),
         "letters": re.compile(rf"(?:[^\W\d_]{mark})+"),
     }

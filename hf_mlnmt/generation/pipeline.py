@@ -28,6 +28,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.batches import (
     Generated,
@@ -41,7 +42,7 @@ from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
-from hf_mlnmt.generation.segments import Piece, TextEncoder, is_visible, join, sentences_of, source_limit
+from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 
 logger = logging.getLogger(__name__)

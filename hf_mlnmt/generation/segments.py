@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode, own_copy
+from hf_mlnmt.data.words import between_characters
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
 
@@ -60,13 +61,15 @@ def sentences_of(piece: Piece) -> list[Piece]:
 
 
 def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[Piece]:
-    """Pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, as large as fit.
+    """Pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, else characters of a
+    script without spaces, as large as fit.
 
-    A single word that is longer than the limit comes back as it is.
+    A single word of another script that is longer than the limit comes back as it is.
     """
     pieces = []
+    levels = (_CLAUSE, _WORD, between_characters())
     for sentence, length in _measured(split_sentences(text), lengths):
-        pieces += [sentence] if length <= limit else _cut(sentence, limit, lengths, (_CLAUSE, _WORD))
+        pieces += [sentence] if length <= limit else _cut(sentence, limit, lengths, levels)
     return pieces
 
 
@@ -192,7 +195,7 @@ class TextEncoder:
             if not all(part.whole for part in parts):
                 message = (
                     "line %d: a sentence is longer than the %d tokens the model takes; it is translated in parts, cut "
-                    "at commas or words"
+                    "at commas, between words or characters"
                 )
                 logger.warning(message, line, self.limit)
             result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
@@ -211,11 +214,6 @@ class TextEncoder:
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing
         return ids
-
-
-def is_visible(text: str) -> bool:
-    """Whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
-    return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
 
 
 def check_characters(text: Any, where: str) -> None:

@@ -93,8 +93,10 @@ def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -
     if not _trained(comparison):
         runs = "one run" if len(seeds) == 1 else f"{len(seeds)} runs"
         return f"Every system has translated the same test sets; the baseline has {runs}."
-    budget = comparison.first["budget"]
-    shown = f"{budget['steps']:,} steps, {budget['epochs']:.1f} epochs, {budget['target_tokens']:,} target tokens"
+    budget = comparison.first.get("budget") or {}
+    counts = {"steps": ",", "epochs": ".1f", "target_tokens": ","}
+    known = [f"{budget[key]:{form}} {key}" for key, form in counts.items() if budget.get(key) is not None]
+    shown = ", ".join(known).replace("_", " ")
     text = f"Every system was trained with the same recipe, data, {which} and budget: {shown}."
     if comparison.methods:
         text = f"The rows are ways to train one model, {which}; the baseline has {shown}. What else a row has is below."
@@ -102,7 +104,7 @@ def same_for_all(comparison: Comparison, own_budget: Mapping[str, Any] | None) -
     if fewer:
         text += f" Not all seeds are there yet of {', '.join(f'`{name}`' for name in fewer)}."
     steps = (own_budget or {}).get("steps")
-    if steps and steps > budget["steps"] and not comparison.methods:
+    if steps and steps > (budget.get("steps") or steps) and not comparison.methods:
         text += (
             f" That is a small budget (the recipe's own is {steps:,} steps): it compares how far the systems come with "
             "it, not what they reach."

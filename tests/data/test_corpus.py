@@ -167,7 +167,7 @@ def test_bad_files(tmp_path, name, content, fields, message):
 def test_a_tsv_header_that_names_the_sides_is_taken_and_said(tmp_path, caplog, header, languages):
     (tmp_path / "a.tsv").write_text(f"{header}\nHaus\t1\thouse\n")
     assert list(read_pairs(CorpusSpec(path="a.tsv", languages=languages), tmp_path)) == [("house", "Haus")]
-    assert "line 1 is a header" in caplog.text
+    assert "line 1: is a header" in caplog.text
 
 
 def test_first_lines_that_are_pairs_stay_pairs(tmp_path, caplog):

@@ -17,6 +17,7 @@ from hf_mlnmt.errors import UserError
     [
         ({}, ("a", " "), "empty side"),
         ({}, ("", "\t"), "both sides empty"),
+        ({}, ("a", "\u200b \u2060\u200e"), "empty side"),
         ({"min_length": 2}, ("a b", "c"), "shorter than 2 words"),
         ({"max_length": 3}, ("a b c", "a b c d"), "longer than 3 words"),
         ({"max_ratio": 2}, ("a", "a b c d"), "length ratio above 2"),

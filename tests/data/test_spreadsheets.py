@@ -223,8 +223,43 @@ def test_many_quotes_that_are_not_closed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["sep=;\r\nsource;target\r\na, b;c\r\n", "source\ttarget\na, b\tc\n", "en-US;de_AT\na, b;c\n"]
+    "content",
+    [
+        "sep=;\r\nsource;target\r\na, b;c\r\n",
+        "source\ttarget\na, b\tc\n",
+        "en-US;de_AT\na, b;c\n",
+        'Our captions,\n,\nsource,target\n"a, b",c\n',
+    ],
 )
 def test_what_spreadsheets_put_into_a_csv_file(tmp_path, content):
     languages = {"source": "en", "target": "de"}
     assert pairs(tmp_path, "a.csv", content, languages=languages) == ([("a, b", "c")], {})
+
+
+def test_the_sign_that_makes_pairs_separates(tmp_path):
+    assert pairs(tmp_path, "a.csv", "Hello, you;Hallo, du\n") == ([("Hello, you", "Hallo, du")], {})
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("header", ["英文,中文", "原文,译文", "Englisch,Deutsch", "English,українська,русский"])
+def test_a_header_in_any_language_is_no_pair(tmp_path, name, header):
+    sign = "," if name == "a.csv" else "\t"
+    for above in ("", f"2024{sign}\n"):
+        with pytest.raises(UserError, match=r"line \d: looks like a header"):
+            pairs(tmp_path, name, above + header.replace(",", sign) + f"\na{sign}b\n")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#DIV/0!", "#NAME?"])
+def test_what_a_spreadsheet_could_not_compute_is_no_text(tmp_path, name, error):
+    content = f"a\tb\n#1 is red\tc\n{error}\td\n".replace("\t", "," if name == "a.csv" else "\t")
+    assert pairs(tmp_path, name, content, bad_lines="drop") == ([("a", "b"), ("#1 is red", "c")], {"no text": 1})
+    with pytest.raises(UserError, match=rf"line 3: no text \(a field is {error[:3]}"):
+        pairs(tmp_path, name, content)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_called_by_its_name(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("Ein Hund läuft über das Gras.\n".encode(encoding))
+    with pytest.raises(UserError, match=rf"this is UTF-16 text .*iconv -f {encoding.upper().replace('-', '')[:3]}-16"):
+        next(read_lines(tmp_path / "a.txt", lambda *problem: None))

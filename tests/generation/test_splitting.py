@@ -1,5 +1,7 @@
 """Sentence splitting and putting back."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +72,16 @@ def test_unspaced_sentences_get_a_space_where_the_translation_needs_one():
     assert join(["He came.", "She left."], pieces) == "He came. She left."
     assert join(["彼が来た。", "彼女は去った。"], pieces) == "彼が来た。彼女は去った。"
     assert join(["a", "b"], [Piece("x", "\n\n"), Piece("y", "")]) == "a\n\nb"
+
+
+def test_a_long_sentence_without_spaces_is_cut_between_characters():
+    thai, khmer = "ที่นี่มีน้ำเย็น", "ខ្ញុំទៅផ្ទះ"
+    for text in (thai * 4, khmer * 4, "今天天气很好我们去公园散步"):
+        pieces = split_to_fit(text, 8, lambda texts: list(map(len, texts)))
+        assert "".join(piece.text for piece in pieces) == text
+        assert all(4 < len(piece.text) <= 8 for piece in pieces[:-1])
+        assert not any(
+            unicodedata.category(piece.text[0])[0] == "M" for piece in pieces
+        )  # marks stay with their letter
+        assert not any(piece.whole for piece in pieces)
+    assert [piece.text for piece in split_to_fit("a" * 20, 8, lambda texts: list(map(len, texts)))] == ["a" * 20]
