@@ -31,6 +31,7 @@ from hf_mlnmt.generation.loading import choose_device
 from hf_mlnmt.model_folder import auto_class_of, fetch_small_files, load_model
 from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.table import Number, Table
+from hf_mlnmt.zoo.systems import positions_of
 
 IGNORED = -100
 
@@ -196,7 +197,7 @@ def perplexity(
 
 
 def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None) -> None:
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = positions_of(config)
     for number, ids in enumerate([*targets, *(read or ())]):
         if limit and len(ids) > limit:
             raise UserError(

@@ -12,6 +12,8 @@ one pair                | -                            | -
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from typing import Any
 from hf_mlnmt.data.tokenizer import language_code, languages_of
 from hf_mlnmt.errors import UserError, suggest
 
+logger = logging.getLogger(__name__)
 _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 
@@ -41,6 +44,12 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         return _coded(model, tokenizer, source, target, name)
     if model.config.model_type in ("t5", "mt5", "umt5", "switch_transformers", "longt5"):
         return Direction(prefix_text=_phrase(model, source, target, name))
+    known = languages_of(tokenizer) or _marian_codes(tokenizer)
+    if source is not None and known and source not in known:
+        _say_once(
+            f"source_language {source!r} changes nothing: {name or 'the model'} is told the target language alone, and "
+            f"knows of {', '.join(known)}"
+        )
     if languages := languages_of(tokenizer):
         token = language_code(_choose("target_language", target, languages, name))
         return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
@@ -51,6 +60,11 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         if value is not None:
             raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
     return Direction()
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    logger.warning(message)
 
 
 def has_modules(model: Any) -> bool:

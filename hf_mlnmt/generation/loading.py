@@ -16,7 +16,8 @@ from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabular
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.languages import has_modules
-from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.options import SMALLEST_TEMPERATURE, DecodingOptions
+from hf_mlnmt.keys import Range
 from hf_mlnmt.model_folder import (
     ADAPTER,
     CONFIG,
@@ -31,6 +32,16 @@ from hf_mlnmt.search import int8
 
 logger = logging.getLogger(__name__)
 
+_WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
+# Of a generation config: what Transformers' processors of scores take, where they would fail or ignore it unseen.
+_ALLOWED = {
+    **dict.fromkeys(_WHOLE, Range(0)),
+    "temperature": Range(SMALLEST_TEMPERATURE),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0, above=True)),
+    **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
+    "min_p": Range(0, 1),
+}
 _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
 
 
@@ -97,6 +108,15 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
         DecodingOptions(**said)
         if longest is not None and not (isinstance(longest, int) and longest > 1):
             raise UserError(f"max_length: {longest!r} is not a whole number of at least 2.")
+        if settings.get("do_sample") not in (None, True, False):
+            raise UserError(f"do_sample: {settings['do_sample']!r} is not true or false.")
+        for name, allowed in _ALLOWED.items():
+            if (value := settings.get(name)) is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float):
+                raise UserError(f"{name}: {value!r} is not a {'whole ' if name in _WHOLE else ''}number.")
+            if problem := allowed.problem(value):
+                raise UserError(f"{name}:{problem}")
     except UserError as error:
         raise UserError(f"{where}: {error} Mend it there, or leave it out.") from error
 

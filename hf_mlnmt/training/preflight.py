@@ -48,7 +48,6 @@ from hf_mlnmt.data.words import spoken
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.synthetic_methods import FEWEST, LINES, SHORT_PIECES, bytes_per_piece
 from hf_mlnmt.memory import memory_of_machine
-from hf_mlnmt.modeling.rnn import RNNConfig
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -57,6 +56,7 @@ from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.tasks import Task, check_needs
+from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.sweep import Job
@@ -599,8 +599,8 @@ def check_lengths(training: Preparation, config: Any, sets: Mapping[str, Any]) -
 
     Raises: UserError naming the sentence.
     """
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None or isinstance(config, RNNConfig):  # which reads any length
+    limit = positions_of(config)
+    if limit is None:
         return
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):

@@ -298,6 +298,13 @@ def architecture_of(config: Any) -> Architecture | None:
     return next((one for one in architectures() if one.model_type == config.model_type), None)
 
 
+def positions_of(config: Any) -> int | None:
+    """The longest sentence in tokens that a model of this config can read; None: any, as recurrent layers do."""
+    from hf_mlnmt.modeling.rnn import RNNConfig
+
+    return None if isinstance(config, RNNConfig) else getattr(config, "max_position_embeddings", None)
+
+
 def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfig:
     """The config of a system at a shape.
 

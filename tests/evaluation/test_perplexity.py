@@ -100,6 +100,12 @@ def test_mistakes(models, tokenizers):
             perplexity(model, tokenizers, texts, sources)
 
 
+def test_a_recurrent_model_reads_any_length(tokenizers):
+    config = config_for("rnn", "tiny", **BOTH, vocab_size=len(tokenizers.target), max_position_embeddings=8)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    assert perplexity(model, tokenizers, ["ba " * 20], ["ba " * 20]).subwords > 20
+
+
 def test_the_command(models, tokenizers, tmp_path):
     """A language model's folder, whose tokenizer begins texts; a translation model's with sources; a JSON file."""
     (tmp_path / "a.de").write_text("".join(f"{text}\n" for text in TEXTS))

@@ -102,3 +102,15 @@ def test_codes_as_they_are_typed(ours_multilingual, foreign):
     assert tokens(foreign["nllb"]) == {"eng_Latn", "deu_Latn", "fra_Latn"}
     assert {"de_DE", "en_XX"} <= tokens(foreign["mbart50"])
     assert tokens(foreign["t5"]) == tokens(foreign["marian"]) == set()
+
+
+@pytest.mark.parametrize(("family", "target"), [("ours", "de"), ("marian-multilingual", "deu")])
+def test_a_source_language_that_changes_nothing_is_said(ours_multilingual, foreign, caplog, family, target):
+    folder = ours_multilingual if family == "ours" else foreign[family]
+    translate = TranslationPipeline.from_pretrained(folder, device="cpu")
+    with caplog.at_level(logging.WARNING):
+        translate(SENTENCES[0], source_language=target, target_language=target)
+        assert "changes nothing" not in caplog.text
+        for _ in range(2):
+            translate(SENTENCES[0], source_language=f"zz-{family}", target_language=target)
+    assert caplog.text.count("changes nothing: ") == 1

@@ -49,6 +49,7 @@ def cost(
     from hf_mlnmt.files import check_folder_name
     from hf_mlnmt.memory import keep_memory
     from hf_mlnmt.reports.cost import Work, cost_study
+    from hf_mlnmt.zoo.systems import positions_of
 
     check_folder_name(output)
     if device != "cpu" and not torch.cuda.is_available():
@@ -60,6 +61,8 @@ def cost(
             raise UserError(f"{name}: is no translation model; only the costs of translation models are measured.")
         if not getattr(config, "is_pair", True):
             raise UserError(f"{name}: has modules of several languages; save one pair of them (model.pair) first.")
+        if (positions := positions_of(config)) and positions < length:
+            raise UserError(f"--length {length}: {name} reads {positions} tokens (max_position_embeddings) at most.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     keep = shape != "base" and len(configs) <= 8
     work = Work(drawn, tokens, length, batch, decoding["num_beams"], steps, rounds, device, keep)
