@@ -10,16 +10,21 @@ every value that Python reads to decide what comes next. So a step is made once 
 - only where half of the sentences have ended does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up.
 
-Candidates, scores, rules for stopping and results are those of loops.py; what this file does not know (processors other
-than least lengths, draws, recombination, fused models) is left to that file. As there, the beams of a sentence are
-neighbouring positions of one sequence (cache.py); here all slots are there from the beginning, and a mask hides those
-that are not filled.
+Candidates, scores, draws, rules for stopping and results are those of loops.py; what this file does not know
+(processors that look at the tokens before, recombination, fused models) is left to that file. As there, the beams of a
+sentence are neighbouring positions of one sequence (cache.py); here all slots are there from the beginning, and a mask
+hides those that are not filled.
+
+A step reads the last tokens and chooses the next ones; behind the prompt they are chosen call by call. Random numbers
+are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import nullcontext
+from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,17 +38,10 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.hypotheses import (
-    IMPOSSIBLE,
-    FinishedHypotheses,
-    best_continuations,
-    end_of_sentences,
-    take_finished,
-)
+from hf_mlnmt.search.hypotheses import BLOCK, IMPOSSIBLE, FinishedHypotheses
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.products import AdditiveMask
-from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
 from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
 
@@ -84,12 +82,20 @@ def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
         return f"the decoder {type(decoder).__name__}"
     if decoder.model.training:
         return "dropout"
-    if not rules.lengths_alone:
-        return "logits processors other than least lengths"
+    if rules.by_length is None:
+        return "logits processors that look at the tokens before"
+    changes = [part for part in rules.by_length if isinstance(part, Change)]
+    if any(token >= decoder.model.config.target_vocab_size for change in changes for token in change.tokens):
+        return "tokens that the vocabulary does not have"
     if rules.max_length is None:
         return "no greatest length"
-    if config.do_sample or getattr(config, "recombine", None) is not None:
-        return "draws or recombination"
+    if getattr(config, "recombine", None) is not None:
+        return "recombination"
+    device = decoder.model.device
+    if config.do_sample and device.type not in ("cpu", "cuda"):
+        return f"draws on {device.type}"
+    if any(weight.device != device for weight in decoder.model.parameters()):
+        return "weights on several devices"
     return None
 
 
@@ -145,9 +151,8 @@ class FixedStateLayer(FixedCacheLayer):
         (self.place,) = put(None if self.place is None else (self.place,), [states])
         self.states, self.of_beams = self.place, True
 
-    def reorder(self, parents: Tensor) -> None:
-        assert self.place is not None
-        self.place.copy_(gather_beams(self.place, parents))
+    def reorder(self, rows: Tensor) -> None:
+        put_rows(self.place, rows)
 
     def settle(self) -> None:
         assert self.place is not None
@@ -206,6 +211,11 @@ def put(places: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     return tuple(places)
 
 
+def put_rows(place: Any, rows: Tensor) -> None:
+    """Beam i, counted through all sentences, goes on from beam rows[i]: place (sentences, beams, ...)."""
+    place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
+
+
 def fitted(tensor: Tensor, rows: Tensor, dim: int | None = None, length: int = 0) -> Tensor:
     """Rows of a tensor; zeros behind its dimension `dim` up to `length`, or so much of it."""
     tensor = tensor.index_select(0, rows)
@@ -221,17 +231,18 @@ def fitted(tensor: Tensor, rows: Tensor, dim: int | None = None, length: int = 0
 class FixedTransformer:
     """The state of a `TransformerDecoder` of one size."""
 
-    def __init__(self, decoder: TransformerDecoder, size: Size):
-        self.size = size
+    def __init__(self, decoder: TransformerDecoder, size: Size, clock: Tensor):
+        """clock (1 + width,): the position of the tokens that a step reads, and the slots that it fills."""
+        self.size, self.clock = size, clock
         self.source: Any = None
         device, dtype = decoder.model.device, decoder.model.dtype
         self.hidden = torch.finfo(dtype).min
         self.steps_mask = torch.empty(size.sentences, 1, size.width, size.slots, dtype=dtype, device=device)
         self.history_mask = self.steps_mask
         self.prompt_places = torch.arange(size.prompt, device=device)
-        self.step_places = torch.arange(size.width, device=device)
+        self.step_places = clock[1:]
         self.places = self.prompt_places
-        self.position = torch.zeros(1, 1, dtype=torch.long, device=device)
+        self.position = clock[:1].view(1, 1)
         target, source = DynamicCache(), DynamicCache()
         self.layers: list[Any] = [FIXED_LAYERS[kind](self) for kind in decoder.kinds]
         target.layers = self.layers
@@ -263,8 +274,9 @@ class FixedTransformer:
     def _begin_steps(self) -> None:
         self.history_mask, self.places = self.steps_mask, self.step_places
         self.steps_mask.fill_(self.hidden)[..., : self.size.prompt] = 0
-        self.step_places.copy_(torch.arange(self.size.width, device=self.step_places.device) + self.size.prompt)
-        self.position.fill_(self.size.prompt)
+        width = self.size.width  # what the clock says is added to before the first step
+        self.step_places.copy_(torch.arange(width, device=self.clock.device) + self.size.prompt - width)
+        self.position.fill_(self.size.prompt - 1)
 
     def _take_source(self, source: Source) -> None:
         real = source.real
@@ -289,11 +301,11 @@ class FixedTransformer:
         of_source = [tensor for layer in source for tensor in (layer.keys, layer.values)]
         return [tensor for layer in self.layers for tensor in layer.tensors()] + of_source + [self.steps_mask]
 
-    def reorder(self, parents: Tensor) -> None:
-        """Beam i of sentence b goes on from its beam parents[b, i]."""
-        self.steps_mask.copy_(gather_beams(self.steps_mask.squeeze(1), parents).unsqueeze(1))
+    def reorder(self, rows: Tensor) -> None:
+        """As `put_rows`."""
+        put_rows(self.steps_mask, rows)
         for layer in self.layers:
-            layer.reorder(parents)
+            layer.reorder(rows)
 
     def step(self, decoder: TransformerDecoder, tokens: Tensor) -> Tensor:
         """Read one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
@@ -302,8 +314,6 @@ class FixedTransformer:
         scores = decoder.call_modules(tokens, self, **{decoder.positions: self.position})  # type: ignore[arg-type]
         for layer in self.layers:
             layer.settle()
-        self.step_places += self.size.width
-        self.position += 1
         return scores
 
     def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
@@ -315,8 +325,6 @@ class FixedTransformer:
         other.history_mask, other.places = other.steps_mask, other.step_places
         mask = fitted(self.steps_mask - self.hidden, rows, 3, slots) + self.hidden  # zeros behind are hidden
         other.steps_mask.copy_(mask)
-        other.step_places.copy_(self.step_places)
-        other.position.copy_(self.position)
         for slot, into in zip(self.layers, other.layers, strict=True):
             keys, states = slot.tensors()[:2], slot.tensors()[2:]
             taken = [fitted(tensor, rows, 2, slots) for tensor in keys]
@@ -333,13 +341,16 @@ class FixedTransformer:
 class FixedLSTM:
     """The state of an `LSTMDecoder` of one size."""
 
-    def __init__(self, decoder: LSTMDecoder, size: Size):
+    def __init__(self, decoder: LSTMDecoder, size: Size, clock: Tensor):
         self.size = size
         self.state: Any = None
+        self.inner: Any = None
 
     def begin(self, decoder: LSTMDecoder, prompt: Tensor, source: Source) -> Tensor:
         """As `FixedTransformer.begin`."""
+        decoder.inner = self.inner  # a graph reads these products where they were at first
         scores, state = decoder.begin(prompt, source)
+        self.inner = decoder.inner
         self._put(state.expand(self.size.width))
         return scores
 
@@ -354,9 +365,9 @@ class FixedLSTM:
         """As `FixedTransformer.tensors`."""
         return list(self.state)
 
-    def reorder(self, parents: Tensor) -> None:
-        """As `FixedTransformer.reorder`."""
-        self.state.rows.copy_(gather_beams(self.state.rows, parents))
+    def reorder(self, rows: Tensor) -> None:
+        """As `put_rows`."""
+        put_rows(self.state.rows, rows)
 
     def step(self, decoder: LSTMDecoder, tokens: Tensor) -> Tensor:
         """As `FixedTransformer.step`."""
@@ -367,182 +378,275 @@ class FixedLSTM:
     def move_to(self, other: FixedLSTM, rows: Tensor) -> None:
         """As `FixedTransformer.move_to`."""
         state, length = self.state, other.size.source
+        if other.inner is None:
+            other.inner = self.inner
         keys, values = (fitted(x, rows, 2, length) for x in (state.keys, state.values))
         other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, 3, length)))
 
 
+class LengthTable:
+    """Neighbouring `Change`s: for each step a row that is added to the scores, or takes their place."""
+
+    def __init__(self, changes: list[Change], steps: int, vocabulary: int, device: Any):
+        self.changes = changes
+        # Each of them begins or ends to act at two lengths at most.
+        self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
+        self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
+        self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
+        self.written: Any = None
+
+    def limit(self, changes: list[Change], prompt: int) -> None:
+        """Write the rows of a search; `changes` are those given at first, but for the lengths."""
+        lengths = range(prompt, prompt + len(self.row_of))  # of what a step goes on from
+        states = [tuple(change.at(length) for change in changes) for length in lengths]
+        if states == self.written:
+            return
+        self.written, numbers = states, {state: number for number, state in enumerate(dict.fromkeys(states))}
+        self.rows.zero_()
+        for state, number in numbers.items():
+            row = self.rows[number]
+            for change, acts in zip(changes, state, strict=True):
+                if acts and change.forced:
+                    row.fill_(-torch.inf)
+                    row[change.tokens] = 0.0
+                elif acts:
+                    row[change.tokens] += torch.tensor(change.added, device=row.device)
+        fill(self.row_of, [numbers[state] for state in states])
+        acting = [[c.forced for c, acts in zip(changes, state) if acts] for state in states]
+        fill(self.forced, [any(forced) for forced in acting])
+
+    def __call__(self, scores: Tensor, step: Tensor) -> Tensor:
+        row = self.rows.index_select(0, self.row_of.index_select(0, step))
+        changed = scores + row
+        if any(change.forced for change in self.changes):
+            return torch.where(self.forced.index_select(0, step), row, changed)
+        return changed
+
+
 class Stage:
-    """A search while it has one size: its tensors, and the step that is repeated."""
+    """A search while it has one size: its tensors, and the step that is repeated.
+
+    A candidate's number is (step x beams + its beam) x vocabulary + its token, the vocabulary in whole blocks.
+    """
 
     def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any, key: Any):
         self.size, self.key, self.normalized = size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
+        self.device, self.draws = device, config.do_sample
         self.beams = config.num_beams if config.num_beams > 1 else 0
-        self.early = config.early_stopping
-        self.state = (FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer)(decoder, size)
-        self.scores: Tensor | None = None  # of the next token, (sentences, width, vocabulary)
-        self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
-        self.running = torch.zeros(shape, device=device)
-        self.step_number = torch.zeros(1, dtype=torch.long, device=device)
-        self.table = torch.zeros(size.steps + 1, 2, *shape, dtype=torch.long, device=device)  # tokens and parents
-        self.open = torch.ones(size.sentences, dtype=torch.bool, device=device)
+        self.early = config.early_stopping is True
+        self.vocabulary = decoder.model.config.target_vocab_size
+        ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
+        self.count = max(2, 1 + len(ends)) * self.beams  # candidates
+        self.in_blocks = self.vocabulary // BLOCK * self.beams >= 4 * self.count > 0
+        self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
+        self.span = size.width * self.columns
+        long = {"dtype": torch.long, "device": device}
+        self.clock = torch.zeros(3 + size.width, **long)  # steps, steps x span, then the state's
+        self.ticks = torch.tensor([1, self.span, 1, *[size.width] * size.width], **long)
+        self.step_number, self.first_number = self.clock[:1], self.clock[1:2]
+        kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
+        self.state = kind(decoder, size, self.clock[2:])
+        self.tokens = torch.zeros(shape, **long)
+        self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
+        self.done = torch.zeros(shape, dtype=torch.bool, device=device)  # without beams
         self.ended = torch.zeros(size.sentences, dtype=torch.bool, device=device)
-        self.left = torch.zeros(1, dtype=torch.long, device=device)
-        self.best = torch.zeros(shape, device=device)
-        self.filled = torch.zeros(shape, dtype=torch.bool, device=device)
-        self.last = torch.zeros(*shape, 3, dtype=torch.long, device=device)
-        self.ends = torch.empty(0, dtype=torch.long, device=device)
-        if rules.end_tokens is not None:
-            self.ends = rules.end_tokens.flatten().to(device)
-        self.least = [(least, tokens.flatten().to(device)) for least, tokens in rules.least]
-        self.pad = 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
-        numbers = torch.zeros(size.steps, device=device)
-        self.divisors, self.hopes = numbers, numbers.clone()
-        self.is_end = torch.zeros(size.steps, dtype=torch.bool, device=device)
-        self.forbids = [self.is_end.clone() for _ in self.least]
+        if not self.beams and size.width == 1:
+            self.ended = self.done.view(-1)
+        self.number_of_ended = torch.zeros(1, **long)
+        self.ends = torch.tensor([end for end in ends if end < self.vocabulary], **long)
+        self.padded = rules.end_tokens is not None
+        self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
+        self.pad = torch.zeros((), **long) if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
+        # Of beams: sums, the finished ones and their numbers; scores in whole blocks.
+        self.running = torch.zeros(shape, device=device)
+        self.best, self.last = torch.zeros(shape, device=device), torch.zeros(shape, **long)
+        self.order = torch.zeros(shape, **long)
+        self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
+        self.nothing, self.block = torch.tensor(-torch.inf, device=device), torch.arange(BLOCK, **long)
+        blank = (*shape, self.columns) if self.in_blocks else (0,)
+        self.sums = torch.full(blank, -torch.inf, device=device)
+        self.noise = torch.zeros((*shape, self.vocabulary) if self.draws else (0,), device=device)
+        self.divisors = torch.zeros(size.steps + 1, 2, device=device)  # of what ends, of what goes on
+        self.written: Any = None
+        assert rules.by_length is not None
+        self.processors = [
+            part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
+            for part in grouped(rules.by_length)
+        ]
         self.graph: Any = None
-        self.decoder, self.runs = decoder, 0
+        self.decoder: Any = decoder  # for one search
+        self.runs = 0
+        self.arrivals: list[Any] = []
 
     def bytes(self) -> int:
-        """Of the large tensors."""
-        tensors = self.state.tensors() + ([] if self.scores is None else [self.scores])
-        return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        """Of the large tensors; those of a step alone, which all graphs of a model share, do not count."""
+        return sum(tensor.nbytes for tensor in [*self.state.tensors(), self.sums, self.noise])
 
     def limit(self, rules: Rules, config: Any) -> None:
         """What depends on the length, for each step: tables on the device."""
         assert rules.max_length is not None
-        lengths = range(1, self.size.steps + 1)  # behind the step, without the prompt
+        assert rules.by_length is not None
+        lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
         hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
         longest, penalty = rules.max_length - self.size.prompt, config.length_penalty
-        fill(self.divisors, [length**penalty for length in lengths])
-        fill(self.hopes, [(longest if hopeful else length) ** penalty for length in lengths])
-        fill(self.is_end, [length >= longest for length in lengths])
-        for table, (least, _) in zip(self.forbids, self.least, strict=True):
-            fill(table, [self.size.prompt + length - 1 < least for length in lengths])
+        numbers = [[length**penalty, (longest if hopeful else length) ** penalty] for length in lengths]
+        if numbers != self.written:
+            fill(self.divisors, numbers)
+            self.written = numbers
+        for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
+            if isinstance(table, LengthTable):
+                table.limit(part, self.size.prompt)
+        self.is_end.zero_().index_fill_(0, self.ends, True)
+
+    def end_all(self) -> None:
+        """With the next step everything ends."""
+        self.is_end.fill_(True)
 
     def begin(self, prompt: Tensor, source: Source, real: int) -> None:
-        """A new batch, of which the first `real` sentences are real: (sentences, prompt)."""
+        """A new batch, of which the first `real` sentences are real: (sentences, prompt). Choose the first tokens."""
         scores = self.state.begin(self.decoder, prompt, source).expand(-1, self.size.width, -1)
-        (self.scores,) = put(None if self.scores is None else (self.scores,), [scores])
         self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # the beams are one at first
         self.best.fill_(-torch.inf)
-        for tensor in (self.step_number, self.filled, self.last):
-            tensor.zero_()
-        self.last[..., 0] = -1
+        self.last.fill_(-self.span)  # of step -1
+        self.clock[:2].zero_()
+        self.done.zero_()
         self.close(real)
+        self.choose(scores)
 
     def close(self, real: int) -> None:
         """All sentences are open but those behind the first `real`, which only fill the batch."""
-        self.open.fill_(True)[real:] = False
         self.ended.fill_(False)[real:] = True
+        self.done[real:] = True
 
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
         """Go on with these sentences in another size."""
-        assert self.scores is not None
         self.state.move_to(other.state, rows)  # type: ignore[arg-type]
-        (other.scores,) = put(None if other.scores is None else (other.scores,), [self.scores.index_select(0, rows)])
-        for name in ("running", "tokens", "best", "filled", "last"):
+        for name in ("running", "tokens", "best", "last", "done"):
             getattr(other, name).copy_(getattr(self, name).index_select(0, rows))
-        other.step_number.copy_(self.step_number)
+        other.clock.copy_(self.clock)
         other.close(real)
 
-    def at(self, table: Tensor) -> Tensor:
-        """The entry of this step, (1,)."""
-        return table.index_select(0, self.step_number)
+    def step(self) -> None:
+        """Read the last tokens and choose the next ones."""
+        self.choose(self.state.step(self.decoder, self.tokens))
 
-    def forbid(self, scores: Tensor) -> Tensor:
-        """What may not follow yet."""
-        for (_, tokens), forbidden in zip(self.least, self.forbids):
-            chosen = scores.index_select(-1, tokens)
-            scores = scores.index_copy(-1, tokens, chosen.masked_fill(self.at(forbidden), -torch.inf))
+    def choose(self, scores: Tensor) -> None:
+        """The next tokens, from their scores (sentences, width, vocabulary)."""
+        (self.choose_beams if self.beams else self.choose_tokens)(scores)
+        torch.sum(self.ended, 0, keepdim=True, out=self.number_of_ended)
+        self.clock += self.ticks
+
+    def process(self, scores: Tensor) -> Tensor:
+        """What the logits processors make of the scores."""
+        for processor in self.processors:
+            if isinstance(processor, LengthTable):
+                scores = processor(scores, self.step_number)
+            else:
+                scores = processor(None, scores.flatten(0, 1)).view(scores.shape)
         return scores
 
     def are_last(self, tokens: Tensor) -> Tensor:
         """Which tokens end their sequence."""
-        return torch.isin(tokens, self.ends) | self.at(self.is_end)
+        return self.is_end.index_select(0, tokens.view(-1)).view(tokens.shape)
 
-    def beam_step(self) -> None:
+    def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """As hypotheses.best_continuations: sums and numbers without the step (sentences, candidates)."""
+        running = self.running.unsqueeze(-1)
+        if not self.in_blocks:
+            sums, numbers = (log_probs + running).flatten(1).topk(self.count)
+            return sums, numbers
+        torch.add(log_probs, running, out=self.sums[..., : self.vocabulary])
+        blocks = self.sums.view(len(self.sums), -1, BLOCK).amax(-1).topk(self.count, sorted=False).indices
+        places = torch.add(self.block, blocks.unsqueeze(-1), alpha=BLOCK).flatten(1)
+        sums, chosen = self.sums.flatten(1).gather(1, places).topk(self.count)
+        return sums, places.gather(1, chosen)
+
+    def choose_beams(self, scores: Tensor) -> None:
         """One round of loops.beam_search."""
-        assert self.scores is not None
-        log_probs = self.scores if self.normalized else torch.log_softmax(self.scores, -1)
-        count = max(2, 1 + self.ends.numel()) * self.beams
-        sums, parents, tokens = best_continuations(self.forbid(log_probs), self.running, count)
-        last = self.are_last(tokens)
-        running, chosen = (sums + last * IMPOSSIBLE).topk(self.beams)
-        kept = self.best, self.filled, self.last
-        new = take_finished(
-            kept,
-            self.open,
-            self.early,
-            sums,
-            tokens,
-            parents,
-            last,
-            self.at(self.divisors),
-            self.step_number.view(1, 1),
-        )
-        put(kept, list(new))
-        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)
-        self.table.index_copy_(0, self.step_number, torch.stack([tokens, parents]).unsqueeze(0))
-        open_, ended = end_of_sentences(self.best, self.filled, self.open, self.early, running, self.at(self.hopes))
-        put((self.open, self.ended, self.running, self.tokens), [open_, ended, running, tokens])
-        self.state.reorder(parents)
-        self.advance()
+        log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
+        sums, numbers = self.candidates(self.process(log_probs))
+        last = self.are_last(numbers % self.columns)
+        torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), self.beams, out=(self.running, self.order))
+        chosen = numbers.gather(1, self.order)
+        divisor, hope = self.divisors.index_select(0, self.step_number).unbind(1)
+        allowed = last[:, : self.beams] > self.ended.unsqueeze(1)
+        new = torch.where(allowed, sums[:, : self.beams] / divisor, self.nothing)
+        newest = numbers[:, : self.beams] + self.first_number
+        torch.topk(torch.cat([self.best, new], 1), self.beams, out=(self.best, self.order))
+        torch.gather(torch.cat([self.last, newest], 1), 1, self.order, out=self.last)
+        worst = self.best[:, -1]  # minus infinity, until there are as many as beams
+        self.ended |= self.running[:, 0] / hope <= worst
+        if self.early:
+            self.ended |= worst > -torch.inf
+        self.table.index_copy_(0, self.step_number, chosen.unsqueeze(0))
+        torch.remainder(chosen, self.columns, out=self.tokens)
+        self.state.reorder((self.rows + chosen // self.columns).view(-1))
 
-    def greedy_step(self) -> None:
-        """One round of loops.sample without draws: `ended` are the sentences that are done."""
-        assert self.scores is not None
-        tokens = self.forbid(self.scores).argmax(-1)
-        if self.ends.numel():
-            tokens = torch.where(self.ended.unsqueeze(1), self.pad, tokens)
-        self.table[:, 0].index_copy_(0, self.step_number, tokens.unsqueeze(0))
+    def choose_tokens(self, scores: Tensor) -> None:
+        """One round of loops.sample."""
+        scores = self.process(scores)
+        tokens = (scores.softmax(-1) / self.noise if self.draws else scores).argmax(-1)
+        if self.padded:
+            tokens = torch.where(self.done, self.pad, tokens)
         self.tokens.copy_(tokens)
-        self.ended |= self.are_last(tokens).squeeze(1)
-        self.advance()
-
-    def advance(self) -> None:
-        """The decoder's step, and the numbers that count."""
-        assert self.scores is not None
-        self.left.copy_((~self.ended).sum())
-        self.scores.copy_(self.state.step(self.decoder, self.tokens))
-        self.step_number += 1
+        self.table.index_copy_(0, self.step_number, tokens.unsqueeze(0))
+        self.done |= self.are_last(tokens)
+        if self.size.width > 1:
+            torch.all(self.done, 1, out=self.ended)
 
     def run(self) -> None:
-        """One step: the first one as it is, later ones by the graph, which is captured at the second."""
-        body = self.beam_step if self.beams else self.greedy_step
-        if self.runs == 1 and self.running.is_cuda:
-            self.graph = self.capture(body)
+        """One step: the first one as it is, later ones by the graph, which is captured at the second.
+
+        The first also warms up what a capture must not: libraries' plans and workspaces.
+        """
+        if self.runs == 1 and self.tokens.is_cuda:
+            self.graph = self.capture()
         if self.graph is not None:
             self.graph.replay()
         else:
-            body()
+            self.step()
         self.runs += 1
 
-    def capture(self, body: Callable[[], None]) -> Any:
-        """The step as a CUDA graph, or None where CUDA cannot capture it: then it goes on call by call."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                body()
-        except RuntimeError as error:
-            logger.warning("generate(): a step cannot be captured as a graph, which costs time: %s", error)
-            self.state.put_back()
-            return None
+    def capture(self) -> Any:
+        """The step as a CUDA graph, or None where CUDA cannot capture it: then it goes on call by call.
+
+        All graphs of a model and stream have their memory in common: none leaves anything there for another.
+        """
+        graph, stream = torch.cuda.CUDAGraph(), self.key[-1]
+        cached = torch.is_autocast_cache_enabled()
+        with _CAPTURING:
+            try:
+                others = [one.graph for one in stages_of(self.decoder.model) if one.graph and one.key[-1] == stream]
+                torch.set_autocast_cache_enabled(False)  # a weight that is cast once for several calls would be gone
+                capture_stream = _CAPTURE_STREAMS.setdefault((self.device, stream), torch.cuda.Stream())
+                options: dict[str, Any] = {"stream": capture_stream, "capture_error_mode": "thread_local"}
+                with torch.cuda.graph(graph, pool=others[0].pool() if others else None, **options):
+                    self.step()
+            except RuntimeError as error:
+                logger.warning("generate(): a step cannot be captured as a graph, which costs time: %s", error)
+                self.state.put_back()
+                return None
+            finally:
+                torch.set_autocast_cache_enabled(cached)
         return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
-        """The number of open sentences behind this step, to be asked for when it has arrived."""
-        if not self.left.is_cuda:
-            number = self.left.clone()
-            return lambda: int(number)
-        copy = torch.empty(1, dtype=torch.long, pin_memory=True)
-        copy.copy_(self.left, non_blocking=True)
-        arrived = torch.cuda.Event()
+        """The number of open sentences behind this step, to be asked for when it has arrived: LATE steps later."""
+        if not self.tokens.is_cuda:
+            number = self.number_of_ended.clone()
+            return lambda: self.size.sentences - int(number)
+        if len(self.arrivals) <= LATE:  # as many as are under way at once
+            self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
+        else:
+            self.arrivals.append(self.arrivals.pop(0))
+        copy, arrived = self.arrivals[-1]
+        copy.copy_(self.number_of_ended, non_blocking=True)
         arrived.record()
 
         def wait() -> int:
             arrived.synchronize()
-            return int(copy)
+            return self.size.sentences - int(copy)
 
         return wait
 
@@ -552,37 +656,97 @@ def fill(place: Tensor, values: list) -> None:
     place.copy_(torch.tensor(values, dtype=place.dtype))
 
 
+def grouped(parts: list[Any]) -> list[Any]:
+    """Neighbouring `Change`s as one list, everything else as it is."""
+    groups: list[Any] = []
+    for part in parts:
+        if not isinstance(part, Change):
+            groups.append(part)
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return groups
+
+
+# A stage holds no model, or neither would ever be freed.
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
+_KEEPING, _CAPTURING = Lock(), Lock()
+_CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
+
+
+def stages_of(model: Any) -> list[Stage]:
+    """Those that are kept with a model, the latest last."""
+    with _KEEPING:
+        return list(_STAGES.get(model, {}).values())
 
 
 def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
     """A stage of this size, for this search alone: one that was kept with the model, or a new one."""
+    assert rules.by_length is not None
     ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
-    least = [tokens.flatten().tolist() for _, tokens in rules.least]
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
-    asked = config.num_beams, str(config.early_stopping), ends, least, pad, more
-    key = size, repr(asked), _state_of_weights(decoder.model)
-    stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None) or Stage(decoder, size, rules, config, key)
+    changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
+    asked = config.num_beams, config.do_sample, config.early_stopping is True, ends, changes, pad, more
+    device = decoder.model.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    key = size, repr(asked), _state_of(decoder.model), stream
+    with _KEEPING:
+        stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop(key, None)
+    stage = stage or Stage(decoder, size, rules, config, key)
+    stage.decoder = decoder
     stage.limit(rules, config)
     return stage
 
 
 def keep_stage(stage: Stage) -> None:
     """Keep it for the next search of its size; the oldest ones go where there are too many."""
-    kept = _STAGES.setdefault(stage.decoder.model, OrderedDict())
-    kept[stage.key] = stage
-    while len(kept) > KEPT or sum(one.bytes() for one in list(kept.values())) > KEPT_BYTES:
-        kept.popitem(last=False)
+    model, stage.decoder = stage.decoder.model, None
+    with _KEEPING:
+        kept = _STAGES.setdefault(model, OrderedDict())
+        kept[stage.key] = stage
+        while len(kept) > KEPT or sum(one.bytes() for one in kept.values()) > KEPT_BYTES:
+            kept.popitem(last=False)
 
 
-def _state_of_weights(model: Any) -> int:
-    """Another number when a weight lies elsewhere or was changed."""
+def _state_of(model: Any) -> int:
+    """Another number when a weight lies elsewhere or was changed, or when a call computes something else."""
 
     def version(weight: Tensor) -> int:
         return -1 if weight.is_inference() else weight._version
 
-    return hash(tuple((weight.data_ptr(), version(weight), weight.dtype) for weight in model.parameters()))
+    weights = [(weight.data_ptr(), version(weight), weight.dtype) for weight in (*model.parameters(), *model.buffers())]
+    # What PEFT's layers say of themselves: a graph knows nothing of a switch between adapters.
+    names = "_disable_adapters", "_active_adapter", "merged_adapters", "scaling"
+    switches = [repr(vars(part).get(name)) for part in model.modules() if names[0] in vars(part) for name in names]
+    kind = model.device.type
+    cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+    return hash((*weights, *switches, cast, model.config._attn_implementation, id(vars(model).get("forward"))))
+
+
+class Draws:
+    """The random numbers of a search, which are those of hypotheses.draw_tokens: for all sentences, also ended ones.
+
+    Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
+    """
+
+    def __init__(self, sentences: int, device: torch.device):
+        self.sentences = sentences
+        cuda = device.type == "cuda"
+        self.generator = torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+        self.states: list[Tensor] = []
+
+    def draw(self, stage: Stage, ids: Tensor) -> None:
+        """Those of the sentences `ids`, into the stage."""
+        rows, vocabulary = self.sentences * stage.size.width, stage.vocabulary
+        noise = stage.noise.new_empty(rows, vocabulary).exponential_(1)
+        torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
+        self.states.append(self.generator.get_state())
+
+    def rewind(self, steps: int) -> None:
+        """Only so many steps were drawn."""
+        self.generator.set_state(self.states[steps - 1])
 
 
 def search(decoder: Any, source: Source, input_ids: Tensor, rules: Rules, config: Any) -> Any:
@@ -590,54 +754,71 @@ def search(decoder: Any, source: Source, input_ids: Tensor, rules: Rules, config
 
     Args:
         decoder: a decoder that `why_not` lets pass. source: of every sentence.
-        input_ids: the prompt (sentences x num_beams, length).
+        input_ids: the prompt (sentences x width, length); width: num_beams or num_return_sequences.
         config: the generation config as generate() prepares it.
     """
-    width = config.num_beams
+    width = max(config.num_beams, config.num_return_sequences) if config.num_beams == 1 else config.num_beams
     prompt = input_ids[::width]
     kept = FinishedHypotheses(prompt, config)
-    assert rules.max_length is not None
-    longest = rules.max_length - prompt.shape[1]
-    with torch.inference_mode():
-        lefts = _run(decoder, source, prompt, rules, config, kept, longest)
-    if width > 1:
+    draws = Draws(len(prompt), prompt.device) if config.do_sample else None
+    # Streams, events and graphs are those of the model's card, whichever is the current one.
+    with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
+        lefts = _run(decoder, source, prompt, width, rules, config, kept, draws)
+    if config.num_beams > 1:
         return kept.result()
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
+    if draws is not None:
+        draws.rewind(total)
     pad = 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(prompt.device)
-    columns = prompt.new_zeros(total, len(prompt)) + pad
+    columns = prompt.new_zeros(total, len(prompt), width) + pad
     for column, (ids, tokens, _) in zip(columns, kept.steps):
-        column[ids] = tokens[:, 0]
-    sequences: Any = torch.cat([prompt, columns.t()], dim=1)
+        column[ids] = tokens
+    sequences: Any = torch.cat([input_ids, columns.flatten(1).t()], dim=1)
     return GenerateEncoderDecoderOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
 
 def _run(
-    decoder: Any, source: Source, prompt: Tensor, rules: Rules, config: Any, kept: FinishedHypotheses, longest: int
+    decoder: Any,
+    source: Source,
+    prompt: Tensor,
+    width: int,
+    rules: Rules,
+    config: Any,
+    kept: FinishedHypotheses,
+    draws: Draws | None,
 ) -> list[int]:
     """All steps, which go to `kept`; how many sentences were open behind each."""
     device, real = prompt.device, len(prompt)
+    assert rules.max_length is not None
+    longest = rules.max_length - prompt.shape[1]
     steps = min(rounded(longest), FEWEST_STEPS)
     transformer = isinstance(decoder, TransformerDecoder)
     length = source.real.shape[1]
     # What a family that nobody knows hands on has a length of its own; of a bridge all of M is read, without a mask.
     if decoder.step_class is not None if transformer else "features" in source.outputs:
         length = rounded(length, 8)
-    size = Size(rounded(real), config.num_beams, length, prompt.shape[1], steps)
+    size = Size(rounded(real), width, length, prompt.shape[1], steps)
     rows = torch.arange(size.sentences, device=device).clamp(max=real - 1)
-    stage, ids = stage_of(decoder, size, rules, config), torch.arange(real, device=device)
+    stage, ids, filled = stage_of(decoder, size, rules, config), torch.arange(real, device=device), rows
     positional = None if transformer else ("last_hidden_state", "memory")
-    stage.begin(prompt.index_select(0, rows), _padded(source, rows, length, positional), real)
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
     while True:
-        stage.run()
+        if done + 1 == longest:
+            stage.end_all()
+        if draws is not None:
+            draws.draw(stage, filled)
+        if done:
+            stage.run()
+        else:
+            stage.begin(prompt.index_select(0, rows), _padded(source, rows, length, positional), real)
         done += 1
         arriving.append(stage.how_many_are_left())
         while len(arriving) > (0 if done == longest else LATE):
             lefts.append(arriving.popleft()())
         left = lefts[-1] if lefts else real
-        full = done == stage.size.steps
+        full = done > stage.size.steps
         if done == longest or not left:
             break
         if full or rounded(left) <= stage.size.sentences // 2:
@@ -652,6 +833,7 @@ def _run(
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real), steps=steps)
             rows = torch.cat([rows, rows[:1].expand(size.sentences - real)])
+            filled = torch.cat([ids, ids[:1].expand(size.sentences - real)])
             following = stage_of(decoder, size, rules, config)
             stage.move_to(following, rows, real)
             keep_stage(stage)
@@ -663,12 +845,12 @@ def _run(
 
 def _keep(kept: FinishedHypotheses, stage: Stage, ids: Tensor, first: int, end: int) -> None:
     """Write the steps `first` to `end` of a stage, and its finished hypotheses, down for the sentences `ids`."""
-    table = stage.table[first:end, :, : len(ids)].clone()
-    kept.steps += [(ids, tokens, parents) for tokens, parents in table.unbind()]
+    table, columns = stage.table[first:end, : len(ids)], stage.columns
+    kept.steps += [(ids, tokens, parents) for tokens, parents in zip(table % columns, table // columns)]
     if stage.beams:
-        places = kept.scores, kept.filled, kept.last
-        for place, tensor in zip(places, (stage.best, stage.filled, stage.last), strict=True):
-            place[ids] = tensor[: len(ids)]
+        kept.scores[ids] = stage.best[: len(ids)]
+        step, number = stage.last[: len(ids)] // stage.span, stage.last[: len(ids)] % stage.span
+        kept.last[ids] = torch.stack([step, number % columns, number // columns], dim=-1)
 
 
 def _padded(source: Source, rows: Tensor, length: int, names: tuple[str, ...] | None) -> Source:

@@ -1,6 +1,9 @@
 """What logits processors and stopping criteria say, for both loops of a search."""
 
-from typing import Any
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +22,51 @@ NAMES = (
     "LogitNormalization", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
 )  # fmt: skip
 ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
+
+# Those of them that compute the same with any scores, whatever the length and the tokens before; none reads a value.
+NAMES_OF_SCORES = (
+    "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
+    "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
+)  # fmt: skip
+OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(processors, name)}
+
+
+class Change(NamedTuple):
+    """What a processor that looks at the length alone does to the scores: it adds a number to those of some tokens.
+
+    `forced`: those tokens get 0 instead, and all others minus infinity. `at`: behind sequences of which lengths.
+    """
+
+    tokens: list[int]
+    added: list[float]
+    forced: bool
+    at: Callable[[int], bool]
+
+    @classmethod
+    def of(cls, processor: Any) -> "Change | None":
+        """That of a processor, or None if it has none."""
+
+        def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
+            tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]
+            return cls(tokens, [added] * len(tokens), forced, at)
+
+        kind = type(processor)
+        if kind in (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor):
+            least = least_length(processor)
+            return change(processor.eos_token_id, lambda length: length < least)
+        if kind is processors.ForcedBOSTokenLogitsProcessor:
+            return change(processor.bos_token_id, lambda length: length == 1, 0.0, True)
+        if kind is processors.ForcedEOSTokenLogitsProcessor:
+            return change(processor.eos_token_id, lambda length: length == processor.max_length - 1, 0.0, True)
+        if kind is processors.SuppressTokensLogitsProcessor:
+            return change(processor.suppress_tokens, lambda length: True)
+        if kind is processors.SuppressTokensAtBeginLogitsProcessor:
+            return change(processor.begin_suppress_tokens, lambda length: length == processor.begin_index)
+        if kind in (processors.SequenceBiasLogitsProcessor, processors.NoBadWordsLogitsProcessor):
+            words = processor.sequence_bias
+            if all(len(word) == 1 for word in words):
+                return cls([word[0] for word in words], [float(x) for x in words.values()], False, lambda length: True)
+        return None
 
 
 def least_length(processor: Any) -> int:
@@ -48,6 +96,12 @@ class Rules:
         forbidding = [processor for processor in logits_processor if type(processor) in lengths]
         self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
         self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
+
+    @cached_property
+    def by_length(self) -> list[Any] | None:
+        """Each processor as a `Change`, or itself if it is one of `OF_SCORES`; None: one looks at the tokens before."""
+        parts = [one if type(one) in OF_SCORES else Change.of(one) for one in self.processors]
+        return None if None in parts else parts
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
         """Which tokens (sentences, any) end their sequence, which is then `length` long."""
