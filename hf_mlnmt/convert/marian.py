@@ -78,11 +78,16 @@ def read(path: Path) -> Source:
     sizes = [len(side.ids) for side in sides]
     config = _config(file, tensors, settings, max(sizes), sides[1].ids[EOS])
     account = _account(file, tensors, settings, config, sizes)
+    names = {"Wemb": max(sizes), "encoder_Wemb": sizes[0], "decoder_Wemb": sizes[1]}
+    more = [name for name, size in names.items() if name in tensors and len(tensors[name]) > size]
+    cut = [
+        f"{name} has {len(tensors[name])} rows, its vocabulary {names[name]} tokens: those are kept" for name in more
+    ]
     beams = decoding.get("beam-size") or 1
     # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
     tokenizers = tokenizers_of(sides, max(sizes))
-    return Source("Marian npz", config, account, tokenizers, generation_config(config, **search))
+    return Source("Marian npz", config, account, tokenizers, generation_config(config, **search), notes=cut)
 
 
 def _npz(path: Path) -> Path:
@@ -194,14 +199,14 @@ def _account(
 
 
 def _extended(account: Account, name: str, size: int, rows: int, value: float) -> Tensor:
-    """A tensor with a row for each of `size` tokens, and more rows of `value`."""
+    """A tensor with a row for each of `size` tokens, and more rows of `value`; rows behind the vocabulary go."""
     tensor = account.state[name]
-    if len(tensor) != size:
+    if len(tensor) < size:
         raise UserError(
             f"{account.source}: {', '.join(account.origin[name])} has {len(tensor)} rows, the vocabulary {size}. "
             "They are not of one model."
         )
-    return torch.cat([tensor, tensor.new_full((rows - size, *tensor.shape[1:]), value)])
+    return torch.cat([tensor[:size], tensor.new_full((rows - size, *tensor.shape[1:]), value)])
 
 
 def _moves(config: TransformerConfig) -> Iterator[Move]:

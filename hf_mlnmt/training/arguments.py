@@ -45,6 +45,13 @@ def remark(recipe: Recipe, on_cpu: bool) -> str | None:
     return None
 
 
+_WHOLE_MODEL = "trainings here have the whole model in every process; leave it out"
+_COMPILES = "a training compiles layers, by precision.compile"
+# Of Seq2SeqTrainingArguments: what a training does not do, or does by keys of its own.
+_REFUSED = {
+    **dict.fromkeys(("fsdp", "fsdp_config", "deepspeed", "parallelism_config"), _WHOLE_MODEL),
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), _COMPILES),
+}
 _SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM", "PARALLELISM_CONFIG": "parallelism"}
 
 
@@ -151,12 +158,21 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
             raise UserError(
                 f"{recipe.path}: arguments.{name}: Seq2SeqTrainingArguments has no such field{suggest(name, known)}."
             )
+        if value and (instead := _REFUSED.get(name)):
+            raise UserError(f"{recipe.path}: arguments.{name}: {instead}.")
         if isinstance(known[name], bool) and not isinstance(value, bool):
             raise UserError(f"{recipe.path}: arguments.{name}: expected true or false, not {value!r}.")
     try:
-        return Arguments(**{**settings, **recipe.arguments})
+        arguments = Arguments(**{**settings, **recipe.arguments})
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(f"{recipe.path}: precision or arguments: {error}") from error
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched not in ("no", computed := precision(arguments)):
+        raise UserError(
+            f"accelerate launch asks for {launched}, and {recipe.path} says {computed} (precision.dtype). Launch with "
+            f"--mixed_precision no, and say what is meant with --set precision.dtype={launched}."
+        )
+    return arguments
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:

@@ -341,3 +341,18 @@ def test_the_record(folder, tmp_path):
     assert record["parameters"]["model.encoder.layers.0.self_attn.qkv_proj.weight"] == [
         f"encoder_l1_self_W{name}" for name in "qkv"
     ]
+
+
+def test_a_vocabulary_that_is_shorter_than_the_embeddings_is_said(folder):
+    """Engines are trained with tables of whole multiples; what no token has is never read, and never written."""
+    path = folder()
+    expected = import_model(path).model.state_dict()
+
+    def padded(arrays):
+        more = {"Wemb": ((0, 5), (0, 0)), "decoder_ff_logit_out_b": ((0, 0), (0, 5))}
+        return {k: np.pad(v, more[k], constant_values=9) if k in more else v for k, v in arrays.items()}
+
+    resaved(path, padded)
+    imported = import_model(path)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in imported.model.state_dict().items())
+    assert "Wemb has 95 rows, its vocabulary 90 tokens" in str(imported.record["notes"])

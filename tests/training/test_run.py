@@ -116,6 +116,8 @@ def test_a_dry_run_asks_the_hub_for_nothing(data, tmp_path, monkeypatch):
         ({"ACCELERATE_USE_FSDP": "true"}, "asks for FSDP, which trainings do not have here"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "asks for DeepSpeed"),
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "asks for Megatron-LM"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, r"asks for bf16, and .*recipe\.yaml says float32 \(precision\.dtype"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "asks for fp8"),
         ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}, "asks for several processes and has start"),
     ],
 )
@@ -125,6 +127,19 @@ def test_what_a_launcher_asks_for_and_no_training_does_is_refused(data, tmp_path
     with pytest.raises(UserError, match=message):
         run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run", dry_run=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_launcher_and_recipe_agree_on_is_done(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    recipe = write_recipe(tmp_path / "recipe.yaml", precision={"dtype": "bf16"})
+    assert "cpu in bf16" in run(recipe, data, tmp_path / "run", dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "torch_compile"])
+def test_arguments_that_no_training_takes_are_refused(data, tmp_path, name):
+    recipe = write_recipe(tmp_path / "recipe.yaml", arguments={name: True if name == "torch_compile" else "auto"})
+    with pytest.raises(UserError, match=rf"recipe\.yaml: arguments\.{name}: "):
+        run(recipe, data, tmp_path / "run", dry_run=True)
 
 
 @pytest.mark.parametrize(
