@@ -19,7 +19,7 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
 from hf_mlnmt.data.words import words
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.files import atomic_path, read_json
 from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING, fetch_small_files, first_line
 from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
@@ -217,6 +217,13 @@ def load_tokenizers(folder: str | Path, trust_remote_code: bool = False) -> Toke
     if folders := sorted(path for path in (folder / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
         return Tokenizers.of_languages({path.name: _load(path, trust_remote_code) for path in folders})
     source, other = _load(folder, trust_remote_code), folder / TARGET_TOKENIZER
+    more = read_json(folder / "tokenizer_config.json").get("tokenizer_class") == TranslationTokenizer.__name__
+    if more and not other.is_dir() and not (folder / TEXT_PROCESSING).is_file():
+        raise UserError(
+            f"{folder}: its tokenizer has a target vocabulary of its own or text processing, and neither "
+            f"{TARGET_TOKENIZER}/ nor {TEXT_PROCESSING} is there. Copy what there is of them from where the model was "
+            "trained."
+        )
     return Tokenizers(source, _load(other, trust_remote_code) if other.is_dir() else source, load_processing(folder))
 
 

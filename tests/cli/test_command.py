@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import errno
 import os
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import hf_mlnmt
 from hf_mlnmt import cli
+from hf_mlnmt.__main__ import main as start
 from hf_mlnmt.cli import BECAME, PANELS, app, main
 from hf_mlnmt.cli.options import NamedPath, by_name, decoding_options
 from hf_mlnmt.generation import DecodingOptions
@@ -299,3 +301,16 @@ def test_a_mistake_is_one_message(in_main):
         raise hf_mlnmt.UserError("say what")
 
     assert in_main(mistaken) == (1, "error: say what\n")
+
+
+def test_ctrl_c_during_the_import_is_no_traceback(monkeypatch):
+    def interrupt(name, *rest):
+        if name == "hf_mlnmt.cli":
+            raise KeyboardInterrupt
+        return imported(name, *rest)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130

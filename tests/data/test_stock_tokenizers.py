@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 
 TEXTS = SENTENCES[:4]
@@ -64,6 +64,18 @@ def test_two_vocabularies_and_one_tokenizer_are_refused(folder, tmp_path):
     shutil.rmtree(copy / "target_tokenizer")
     with pytest.raises(UserError, match=r"two vocabularies, of .* and .* entries, but there is one tokenizer"):
         TranslationPipeline.from_pretrained(copy, "cpu")
+
+
+def test_two_vocabularies_of_one_size_and_one_tokenizer_are_refused(tmp_path):
+    """The config says nothing of them then: the tokenizer does."""
+    tokenizers = Tokenizers(
+        *(train_tokenizer(some, vocab_size=300) for some in (SENTENCES, [one.upper() for one in SENTENCES]))
+    )
+    folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers))
+    TranslationPipeline.from_pretrained(folder, "cpu")
+    shutil.rmtree(folder / "target_tokenizer")
+    with pytest.raises(UserError, match=r"its tokenizer has a target vocabulary of its own or text processing"):
+        TranslationPipeline.from_pretrained(folder, "cpu")
 
 
 def test_a_name_is_resolved_before_anything_is_looked_for(folder, tmp_path, monkeypatch):
