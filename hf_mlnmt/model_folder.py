@@ -74,6 +74,21 @@ def check_model_folder(folder: str | Path) -> Path:
     return folder
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights of a folder, as Transformers looks for them: one, else all that an index names.
+
+    Raises: UserError for an index that is none, or that names what is no file beside it.
+    """
+    index = folder / WEIGHTS_INDEX
+    if (folder / WEIGHTS).is_file() or not index.is_file():
+        return [folder / WEIGHTS]
+    names = sorted(set(read_json(index, {"metadata": dict, "weight_map": {...: str}})["weight_map"].values()))
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise UserError(f"{index}: {name!r} is no file beside it. Copy all files of the model again.")
+    return [folder / name for name in names]
+
+
 def check_config(config: Path) -> None:
     """Refuse a config that names no model, or whose sizes the weights beside it cannot have, before a model is built.
 
@@ -248,6 +263,7 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     check_name(name)
     if Path(name).is_dir():
         check_config(Path(name) / CONFIG)
+        weight_files(Path(name))
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with _one_message(strict, Path(name).is_dir()):

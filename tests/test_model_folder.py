@@ -20,6 +20,7 @@ from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.model_folder import (
     CONFIG,
     WEIGHTS,
+    WEIGHTS_INDEX,
     check_model_folder,
     copy_all_but_weights,
     copy_text_files,
@@ -28,6 +29,7 @@ from hf_mlnmt.model_folder import (
     load_model,
 )
 from hf_mlnmt.reports.description import describe, render
+from hf_mlnmt.training.checkpoints import average_checkpoints
 
 modeling_logger = transformers_logging.get_logger("transformers.modeling_utils")
 
@@ -152,6 +154,40 @@ def test_pickles_and_broken_files_are_refused(folder, tmp_path):
         check_model_folder(folder.parent)
     with pytest.raises(UserError, match="a file, not a model folder"):
         load_model(folder / CONFIG)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        "{}",
+        '{"metadata": {}, "weight_map": []}',
+        '{"metadata": {}, "weight_map": {"a": 1}}',
+        '{"metadata": {}, "weight_map": {"a": "../x.safetensors"}}',
+        '{"metadata": {}, "weight_map": {"a": "gone.safetensors"}}',
+    ],
+    ids=["empty", "list", "deep", "no map", "map of another type", "no text", "elsewhere", "gone"],
+)
+def test_an_index_of_weights_that_is_none_is_refused(folder, content):
+    model = load_model(folder)
+    shutil.move(folder / WEIGHTS, folder.parent / "x.safetensors")
+    model.save_pretrained(folder, max_shard_size="2KB")
+    (folder / WEIGHTS_INDEX).write_text(content)
+    for read in (load_model, lambda folder: average_checkpoints([folder])):
+        with pytest.raises(UserError, match=rf"{WEIGHTS_INDEX}: .* Copy"):
+            read(folder)
+
+
+def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
+    """Transformers reads them so."""
+    shutil.copytree(folder, tmp_path / "zeros")
+    change_weights(tmp_path / "zeros", lambda tensors: tensors.update({name: one * 0 for name, one in tensors.items()}))
+    load_model(tmp_path / "zeros").save_pretrained(tmp_path / "parts", max_shard_size="2KB")
+    for path in (tmp_path / "parts").glob("model*safetensors*"):
+        shutil.copy(path, folder)
+    assert all(one.abs().sum() for one in average_checkpoints([folder]).values() if one.dim() == 2)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 from hf_mlnmt.analysis.figures import COLOURS, MARKERS, new_figure, save_picture
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import misfit
 
 FILE = "metrics.jsonl"
 SPEED = "target_tokens_per_second"
@@ -41,12 +42,14 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if not line.endswith("\n"):
                 break  # the training is writing this line, or was killed while it wrote
             raise UserError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        if not isinstance(content, dict) or not isinstance(content.get("step"), int | float):
+        if not isinstance(content, dict) or "step" not in content:
             raise UserError(f'{path}, line {number}: expected a JSON object with a "step".')
+        if problem := misfit(content, {"step": float, "samples?": list, ...: (None, float)}):
+            raise UserError(f"{path}, line {number}: {problem}")
         metrics.append(content)
     if not metrics:
         raise UserError(f"{path}: nothing is logged yet. Wait for the first line, or lower the recipe's logging.every.")

@@ -20,7 +20,7 @@ from hf_mlnmt.analysis.figures import Panel, heat_maps, save
 from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import score
-from hf_mlnmt.files import size_and_crc
+from hf_mlnmt.files import Form, read_json, size_and_crc
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.made_from import differences, sha256_of_lines
 from hf_mlnmt.table import Number, Table
@@ -32,6 +32,7 @@ GAMMAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 10.0)
 STEM, METRICS = "grid", ("BLEU", "chrF", "TER")
 
 Row = dict[str, Any]
+_ROW: Form = {"gamma": (None, float), **dict.fromkeys(("alpha", "beta", *METRICS, "length_ratio", "seconds"), float)}
 
 
 @dataclass
@@ -95,11 +96,8 @@ class Grid:
         path = self.folder / f"{STEM}.json"
         if not path.is_file():
             return []
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            rows, then = list(content["rows"]), dict(content["settings"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}: cannot be read as a grid ({error!r}). Choose another --output.") from error
+        content = read_json(path, {"rows": [_ROW], "settings": dict})
+        rows, then = content["rows"], content["settings"]
         now = json.loads(json.dumps(self.settings()))
         if different := [name for name in differences(then, now, whole=["*"]) if name in now]:
             raise UserError(

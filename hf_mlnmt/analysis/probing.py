@@ -24,7 +24,6 @@ classifiers. Logistic regression: scikit-learn's, C = 1.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -52,7 +51,7 @@ from hf_mlnmt.analysis.probing_tasks import (
 from hf_mlnmt.analysis.reading import Systems, encode_sources, encoder_passes, usable_indices
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path, write_json
+from hf_mlnmt.files import Form, atomic_path, read_json, write_json
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.loading import Parts
 from hf_mlnmt.made_from import Digest
@@ -298,6 +297,7 @@ def _vectors(
 
 
 DONE = "probes"  # folder of finished probes, a file each
+_ROW: Form = dict.fromkeys(("accuracy", "low", "high", "majority"), float)
 
 
 def read_sizes(text: str) -> list[int]:
@@ -373,7 +373,8 @@ def probing_study(
                     key = probe_key(parts, task, layer, classifier, settings, seed, **reading)
                     path = Path(folder) / DONE / f"{key}.json"
                     if path.is_file():
-                        row = json.loads(path.read_text(encoding="utf-8"))
+                        row = read_json(path, _ROW)
+                        row |= {"task": task.name, "layer": layer, "classifier": classifier}
                     else:
                         vectors = cache or Path(folder) / "vectors"
                         row = probe(parts, task, layer, classifier, settings, seed, vectors, **reading)

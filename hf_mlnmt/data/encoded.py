@@ -53,7 +53,7 @@ class Encoded:
             self._check_files()
             self._offsets = {side: np.load(self.folder / f"{side}_offsets.npy") for side in self.sides}
             self._open()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{folder}: no intact encoded {self.unit} ({error}). Delete this folder and run again."
             ) from error

@@ -30,7 +30,7 @@ from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, read_json, size_and_crc, write_json
 from hf_mlnmt.made_from import differences
-from hf_mlnmt.model_folder import CONFIG, TEXT_FILES, WEIGHTS, WEIGHTS_INDEX, copy_all_but_weights, is_causal_folder
+from hf_mlnmt.model_folder import CONFIG, TEXT_FILES, WEIGHTS, copy_all_but_weights, is_causal_folder, weight_files
 from hf_mlnmt.training.tasks import is_head
 
 MANIFEST, STATE, METER = "complete.json", "trainer_state.json", "meter.json"
@@ -206,12 +206,8 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give the folders of checkpoints or models.")
-    files = [folder / WEIGHTS]
-    if (folder / WEIGHTS_INDEX).is_file():
-        index = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
-        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
     tensors: dict[str, Any] = {}
-    for path in files:
+    for path in weight_files(folder):
         if not path.is_file():
             raise UserError(f"{path}: no such file; expected a model saved as safetensors.")
         try:

@@ -177,6 +177,13 @@ def test_probe_goes_on_where_it_was(folders, files, demo):
         (task, classifier) for task in ("length", "language") for classifier in ("mlp", "logistic")
     ]
     check_figures(out, "probing")
+    for path in [*(out / "probes").iterdir()][:1]:
+        kept = path.read_text()
+        for content in ("", "[]", "{}", json.dumps({**json.loads(kept), "low": None}), kept.replace("dev", '"')):
+            path.write_text(content)
+            with pytest.raises(UserError, match=rf"{path.name}: .* Copy or make the file again"):
+                run(*common, "--task", "length", "--task", "language", "--layer", 2)
+        path.write_text(kept)
     (files / "past_present.txt").write_text(
         "".join(f"{part}\t{label}\tA man {i} .\n" for part in ("tr", "va", "te") for label in "ab" for i in range(3))
     )

@@ -76,7 +76,7 @@ def test_it_goes_on_where_it_was(folder, tmp_path, monkeypatch):
         with pytest.raises(UserError, match=r"is the grid of something else: (sources|normalization) differ"):
             grid(folder, tmp_path / "part", **other)
     (tmp_path / "part" / "grid.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read as a grid"):
+    with pytest.raises(UserError, match=r"grid\.json: not valid JSON"):
         grid(folder, tmp_path / "part")
 
 
@@ -108,6 +108,17 @@ def test_bad_scales(folder, tmp_path):
             grid(folder, tmp_path, normalization, alphas=[1e-300], betas=[1e-300])
     with pytest.raises(UserError, match="is no fused model"):
         Grid(TranslationPipeline.from_pretrained(folder.parent / "model-tm"), SOURCES, REFERENCES, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rows": [1]}, {"rows": None}, {"rows": [{"alpha": 1.0}]}, {"rows": {}}, {"settings": []}]
+)
+def test_an_earlier_grid_that_is_none_is_refused(folder, tmp_path, changes):
+    grid(folder, tmp_path, alphas=[1.0], betas=[0.0]).run(progress=False)
+    content = json.loads((tmp_path / "grid.json").read_text())
+    (tmp_path / "grid.json").write_text(json.dumps(content | changes))
+    with pytest.raises(UserError, match=rf"grid\.json: {next(iter(changes))}"):
+        grid(folder, tmp_path, alphas=[1.0], betas=[0.0]).run(progress=False)
 
 
 def test_command(folder, tmp_path):

@@ -126,6 +126,17 @@ def test_half_written_data_is_made_again(tokenizers, tmp_path, caplog):
         EncodedPairs(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("change", [{"checksums": []}, {"checksums": {"source.bin": 3}}, {"report": 1}, {"report": {}}])
+def test_data_whose_meta_is_of_another_form_is_made_again(tokenizers, tmp_path, caplog, change):
+    EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")
+    meta = tmp_path / "data" / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | change))
+    with pytest.raises(UserError, match=r"no intact encoded pairs \(.*Delete this folder"):
+        EncodedPairs(tmp_path / "data")
+    assert len(EncodedPairs.build(PAIRS, tokenizers, tmp_path / "data", fingerprint="one")) == 3
+    assert "Encoding again" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["source.bin", "target.bin", "source_offsets.npy", "target_offsets.npy"])
 def test_damaged_data_is_noticed_and_made_again(tokenizers, tmp_path, caplog, name):
     """As many bytes as before, one of them another: nothing but a checksum tells."""
