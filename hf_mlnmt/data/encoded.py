@@ -104,8 +104,8 @@ class Encoded:
         report: FilterReport,
     ) -> Self:
         """Write chunks of encoded sentences, one list a side; `report` is complete after the last of them."""
-        if fingerprint is not None and (earlier := cls._reuse(folder, fingerprint)):
-            return earlier
+        if fingerprint is not None and (there := cls.reuse(folder, fingerprint)):
+            return there
         with atomic_folder(folder) as temporary:
             _write(chunks, cls.sides, temporary)
             files = sorted(path.name for path in temporary.iterdir())
@@ -115,13 +115,14 @@ class Encoded:
         return cls(folder)
 
     @classmethod
-    def _reuse(cls, folder: str | Path, fingerprint: str) -> Self | None:
+    def reuse(cls, folder: str | Path, fingerprint: str, earlier: bool = False) -> Self | None:
+        """What is in `folder`, if it is whole and of this fingerprint; with `earlier` also in an earlier format."""
         path = Path(folder) / "meta.json"
         if not path.is_file():
             return None
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
-            if (meta["fingerprint"], meta["format"]) != (fingerprint, _FORMAT):
+            if meta["fingerprint"] != fingerprint or not (meta["format"] == _FORMAT or earlier):
                 return None
             return cls(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -269,10 +270,12 @@ def encode_corpus(
     folder: str | Path,
     pair_filter: PairFilter | None = None,
     max_length: int | None = None,
+    begun: bool = False,
 ) -> EncodedPairs:
     """Read, filter and encode a corpus into `folder`; what is there already of the same files and settings is used.
 
     Training data: give a filter and `max_length` (subwords). Development data: give neither, every pair stays.
+    begun: what is there has been trained on, and is used though an earlier release has read the files otherwise.
     `spec.tag` is put before the source and, if the tokenizer has codes, that of `spec.languages`' target behind the
     tag.
     Raises UserError when nothing is left.
@@ -281,10 +284,11 @@ def encode_corpus(
     tokenizers = tokenizers.between(named.get("source"), named.get("target"))
     language = named.get("target") if languages_of(tokenizers.source) else None
     key = fingerprint_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, language=language)
+    there = EncodedPairs.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     pairs = filtered_pairs(spec, root, pair_filter, report)
     check_tag(tokenizers.source, tag := spec.tag or None)
-    encoded = EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
+    encoded = there or EncodedPairs.build(pairs, tokenizers, folder, max_length, language, key, report, tag)
     _check_what_is_left(encoded, spec)
     return encoded
 
@@ -304,14 +308,16 @@ def encode_text(
     folder: str | Path,
     text_filter: TextFilter | None = None,
     max_length: int | None = None,
+    begun: bool = False,
 ) -> EncodedText:
     """As `encode_corpus`, for text of one language; `spec.side` must say whose vocabulary it gets."""
     assert spec.side is not None
     tokenizers = tokenizers.between(spec.language, spec.language)
     key = fingerprint_of(spec, root, tokenizers, filter=repr(text_filter), max_length=max_length)
+    there = EncodedText.reuse(folder, key, earlier=True) if begun else None
     report = FilterReport()
     texts = filtered_text(spec, root, text_filter, report)
-    encoded = EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
+    encoded = there or EncodedText.build(texts, tokenizers, folder, spec.side, max_length, key, report)
     _check_what_is_left(encoded, spec)
     return encoded
 

@@ -249,8 +249,8 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
         raise UserError(f"{kept}: not valid JSON ({error}). Choose another --output.") from error
     if before != fingerprints:
         raise UserError(
-            f"{output}: the training data or the tokenizer changed since this run began. Put back what was there, or "
-            "choose another --output for the new data."
+            f"{output}: the training data, the tokenizer, or how they are read, changed since this run began. Put back "
+            "what was there, or choose another --output for the new data."
         )
     write_json(kept, fingerprints)
 
