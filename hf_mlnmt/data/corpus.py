@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, cast
+from unicodedata import category
 
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open_text, problem_in, read_lines, reason_of
@@ -29,16 +30,18 @@ log = logging.getLogger(__name__)
 _SIDES = ("source", "target")
 Quoting = Literal["none", "csv"]
 _NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
+# What a spreadsheet could not compute, also a German one.
 _ERRORS = {
-    f"#{name}" for name in ("REF!", "N/A", "NAME?", "VALUE!", "DIV/0!", "NULL!", "NUM!", "SPILL!")
-}  # a spreadsheet's
+    *("#REF!", "#N/A", "#NAME?", "#VALUE!", "#DIV/0!", "#NULL!", "#NUM!", "#SPILL!"),
+    *("#BEZUG!", "#NV", "#WERT!", "#ZAHL!", "#ÜBERLAUF!"),
+}
 _BLANK = "blank line"
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 # What else stands above a column: sides and languages in other languages than English.
 _OWN_NAMES = (
     "原文 译文 譯文 訳文 源语言 目标语言 英文 英语 中文 汉语 日文 日语 德文 德语 法文 法语 英語 日本語 中国語 "
     "영어 한국어 일본어 원문 번역 английский русский немецкий оригинал перевод англійська українська "
-    "الإنجليزية العربية אנגלית עברית हिन्दी ไทย อังกฤษ Quelle Ziel Deutsch Englisch Französisch "
+    "الإنجليزية العربية אנגלית עברית हिन्दी अंग्रेज़ी ไทย อังกฤษ Quelle Ziel Deutsch Englisch Französisch "
     "français anglais allemand español inglés alemán"
 )
 
@@ -198,10 +201,13 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
     says_quoting, began = spec.quoting is not None or is_csv, False
     titles: list[Pair] = []  # rows of one cell above the first pair, or above a header
+    names: list[str] = []  # where the first pair is and what it says, while no other looks like names of columns
+    compared = 0  # pairs with it
     for number, cells, problem in _rows(spec, path, is_csv):
         where = f"{path}, line {number}"
         if numbers is None:
-            numbers, width = [_position(str(column), cells, path) for column in columns], len(cells)
+            if sum(map(bool, cells)) >= len(set(columns)):  # else a title above the header
+                numbers, width = [_position(str(column), cells, where) for column in columns], len(cells)
             continue
         is_first, began = not began, began or sum(map(bool, cells)) > 1
         if is_first and spec.columns is None and (named := _header(cells, spec, where)):
@@ -212,9 +218,11 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
             report.drop(_BLANK)
             continue
         if not width and spec.columns is None and len(cells) > 2:
+            numbers = [number for number, cell in enumerate(cells, 1) if cell]
+            source, target = numbers[-2:] if len(numbers) > 1 else (1, 2)
             raise UserError(
                 f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
-                f"{{source: {len(cells) - 1}, target: {len(cells)}}}. {_OF_ROWS}"
+                f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
             )
         if not width and not problem:
             width = max(len(cells), *(column + 1 for column in numbers))
@@ -234,10 +242,25 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
                 where,
                 next(filter(_looks_quoted, pair)),
             )
+        if is_first and began and spec.columns is None and _like_names(pair):
+            names = [where, *pair]
+        elif names:
+            compared += 1
+            if compared == _COMPARED and not _like_names(pair):
+                log.warning(
+                    "%s: looks like names of columns (%s, %s) and is read as a pair. If it is none, name them, as in "
+                    "columns: {source: %s, target: %s}",
+                    *names,
+                    *names[1:],
+                )
+            if compared == _COMPARED or _like_names(pair):
+                names.clear()
         titles.append(pair)
         if began:
             yield from titles
             titles.clear()
+    if numbers is None:
+        raise UserError(f"{path}: no row names the columns {' and '.join(map(str, columns))}. See columns.")
     yield from titles
 
 
@@ -334,9 +357,18 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
     return None
 
 
+_COMPARED = 9  # pairs with the first one
+
+
+def _like_names(cells: Sequence[str]) -> bool:
+    """Whether every cell is a word or two and nothing else, as names of columns are."""
+    signs = {sign for cell in cells for sign in cell if not sign.isalpha()} - {" ", "_"}
+    return all(0 < len(cell.split()) < 3 for cell in cells) and all(category(sign)[0] == "M" for sign in signs)
+
+
 def _looks_like_header(words: Sequence[str]) -> bool:
     """Whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 and word.isalpha() for word in words) < 2:
+    if sum(0 < len(word) <= 12 and _like_names([word]) for word in words) < 2:
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -346,9 +378,9 @@ def _looks_like_header(words: Sequence[str]) -> bool:
     return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2
 
 
-def _position(column: str, header: list[str], path: Path) -> int:
+def _position(column: str, header: list[str], where: str) -> int:
     if column not in header:
-        raise UserError(f"{path}, line 1: no column '{column}'{suggest(column, header)} in the header: {header}.")
+        raise UserError(f"{where}: no column '{column}'{suggest(column, header)} in the header: {header}.")
     return header.index(column)
 
 

@@ -241,7 +241,10 @@ def test_the_sign_that_makes_pairs_separates(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-@pytest.mark.parametrize("header", ["英文,中文", "原文,译文", "Englisch,Deutsch", "English,українська,русский"])
+@pytest.mark.parametrize(
+    "header",
+    ["英文,中文", "原文,译文", "Englisch,Deutsch", "English,українська,русский", "ไทย,อังกฤษ", "अंग्रेज़ी,हिन्दी"],
+)
 def test_a_header_in_any_language_is_no_pair(tmp_path, name, header):
     sign = "," if name == "a.csv" else "\t"
     for above in ("", f"2024{sign}\n"):
@@ -249,8 +252,39 @@ def test_a_header_in_any_language_is_no_pair(tmp_path, name, header):
             pairs(tmp_path, name, above + header.replace(",", sign) + f"\na{sign}b\n")
 
 
+def test_named_columns_may_stand_below_a_title(tmp_path):
+    """As the error for such a header advises."""
+    columns = {"source": "English", "target": "Deutsch"}
+    assert pairs(tmp_path, "a.csv", "2024,\n,\nEnglish,Deutsch\na,b\n", columns=columns) == ([("a", "b")], {})
+    for content in ("English,\na,\n", "2024,x\nEnglish,Deutsch\na,b\n"):
+        with pytest.raises(UserError, match=r"no column 'English'|no row names the columns English and Deutsch"):
+            pairs(tmp_path, "a.csv", content, columns=columns)
+    (tmp_path / "a.tsv").write_text("words\na\n")
+    assert list(read_text(TextSpec(path="a.tsv", column="words"), tmp_path)) == ["a"]
+    with pytest.raises(UserError, match=r"line 1: no column 'word' \(did you mean 'words'"):
+        list(read_text(TextSpec(path="a.tsv", column="word"), tmp_path))
+
+
+def test_a_first_row_of_words_above_sentences_is_said(tmp_path, caplog):
+    sentences = "".join(f"A house is red {i}.,Talo on punainen {i}.\n" for i in range(20))
+    assert len(pairs(tmp_path, "a.csv", "Lähtöteksti,Kohde teksti\n" + sentences)[0]) == 21
+    assert caplog.text.count("line 1: looks like names of columns (Lähtöteksti, Kohde teksti)") == 1
+    caplog.clear()
+    pairs(tmp_path, "a.csv", "red,punainen\nblue,sininen\n" + sentences)
+    pairs(tmp_path, "a.csv", "A red house.,Punainen talo.\n" + sentences)
+    pairs(tmp_path, "a.csv", "red,punainen\n" + sentences, columns={"source": 1, "target": 2})
+    assert caplog.text == ""
+
+
+def test_columns_that_hold_nothing_are_not_proposed(tmp_path):
+    with pytest.raises(UserError, match=r"columns: \{source: 1, target: 2\}"):
+        pairs(tmp_path, "a.csv", "a,b,,\nc,d,,\n")
+    with pytest.raises(UserError, match=r"columns: \{source: 2, target: 3\}"):
+        pairs(tmp_path, "a.csv", "1,a,b,\n2,c,d,\n")
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#DIV/0!", "#NAME?"])
+@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV"])
 def test_what_a_spreadsheet_could_not_compute_is_no_text(tmp_path, name, error):
     content = f"a\tb\n#1 is red\tc\n{error}\td\n".replace("\t", "," if name == "a.csv" else "\t")
     assert pairs(tmp_path, name, content, bad_lines="drop") == ([("a", "b"), ("#1 is red", "c")], {"no text": 1})
