@@ -17,6 +17,9 @@ _SYLLABLES = (
 )
 # Thai, Lao, Tibetan, Burmese; Khmer; Tai scripts; Balinese, Javanese, more Burmese: two letters say as much.
 _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaa7f"
+# Vowels that stand before their consonant (Thai, Lao), and signs that put the next one below: Khmer, Burmese, Tai Tham,
+# Balinese, Javanese.
+_BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
 _UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
 _OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
 _LONGEST = 4  # characters of a word, in the mean: longer runs between spaces are clauses
@@ -48,7 +51,7 @@ def words(text: str) -> list[str]:
 
 
 def between_characters() -> re.Pattern[str]:
-    """Matches a character of a script without spaces, with its marks; its group is the empty text behind it."""
+    """Matches where a text in a script without spaces can be cut: a character with its marks, and behind it a group."""
     return _expressions()["behind"]
 
 
@@ -73,7 +76,7 @@ def _expressions() -> dict[str, re.Pattern[str]]:
     return {
         "characters": re.compile(f"[{_SYLLABLES}]{mark}|(?:[{_LETTERS}]{mark}){{1,2}}|{other}"),
         "single": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}|{other}"),
-        "behind": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}()"),
+        "behind": re.compile(f"[{_SYLLABLES}{_LETTERS}]{mark}+(?<![{_BEFORE}])()"),
         "runs": re.compile(rf"(?:\w{mark})+"),
         "letters": re.compile(rf"(?:[^\W\d_]{mark})+"),
     }

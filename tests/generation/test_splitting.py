@@ -79,7 +79,10 @@ def test_a_long_sentence_without_spaces_is_cut_between_characters():
     for text in (thai * 4, khmer * 4, "今天天气很好我们去公园散步"):
         pieces = split_to_fit(text, 8, lambda texts: list(map(len, texts)))
         assert "".join(piece.text for piece in pieces) == text
-        assert all(4 < len(piece.text) <= 8 for piece in pieces[:-1])
+        assert all(3 < len(piece.text) <= 8 for piece in pieces[:-1])
+        assert not any(
+            piece.text[-1] in "\u17d2\u0e40" for piece in pieces
+        )  # consonants below, vowels before the next letter
         assert not any(
             unicodedata.category(piece.text[0])[0] == "M" for piece in pieces
         )  # marks stay with their letter
