@@ -187,7 +187,8 @@ def evaluate(
     given = str(model or hypothesis)
     if save_translations:
         check_file(save_translations)
-    results = open_results(output, name or Path(given).resolve().name, bool(name)) if output else None
+    test_set = test_set or reference[0].name.removesuffix(".gz")
+    results = open_results(output, name or Path(given).resolve().name, bool(name), test_set) if output else None
     references = read_references(reference)
     sources = source[0] if source else None
     system = load_system(given, sources, references, reference, device=device, **decoding)
@@ -199,7 +200,7 @@ def evaluate(
     if not what["language"] and not protocol:
         console.print("Classic scores too: give the target language with --language.", style="dim")
     if results and output:
-        results.add_scores(test_set or reference[0].name.removesuffix(".gz"), scores)
+        results.add_scores(test_set, scores)
         results.add_system(system, shlex.join(["hf-mlnmt", *sys.argv[1:]]))
         print(f"Scores written to {results.write(output)}")
 

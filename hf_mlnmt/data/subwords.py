@@ -24,6 +24,7 @@ PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_LENGTH = 512
 DIGITS = "digits"  # of `keep`
+_MOST = 10**6
 _ORDINARY = 256  # characters: no alphabet, but that of syllables or of many languages, has more
 _RARE = 3  # times in a text: a character that is there less often is not worth an entry
 # Pieces never join letters or digits with punctuation, so "house." and "house" share one.
@@ -73,6 +74,9 @@ def train_tokenizer(
             f"(special tokens, language codes{', 256 bytes' if byte_fallback else ''}); take at least "
             f"{len(reserved) + 100}{', or switch byte_fallback off' if byte_fallback else ''}."
         )
+    for name, value in {"vocab_size": vocab_size, "alphabet_limit": alphabet_limit or 0}.items():
+        if value > _MOST:  # the tokenizers library makes room for all of them, or ends the process
+            raise UserError(f"{name}: {value} is more than a million, the most that a tokenizer has here.")
     _check_kept(keep, [*SPECIAL_TOKENS, *codes])
     train = _train_bpe if kind == "bpe" else _train_unigram
     asked = _Asked(vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress)

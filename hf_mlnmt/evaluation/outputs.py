@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import Lines, check_counts
 
@@ -39,7 +40,7 @@ def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
     """
     references = [read_texts(path) for path in paths]
     for path, lines in zip(paths, references):
-        if not any(line.strip() for line in lines):
+        if not any(map(is_visible, lines)):
             raise UserError(f"{path}: all {len(lines)} lines are blank: no references to score with. Check the file.")
     check_counts(references[0], references[1:], [str(path) for path in paths])
     return references

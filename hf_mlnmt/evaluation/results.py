@@ -110,14 +110,17 @@ def _problems(content: Mapping[str, Any]) -> Iterator[str]:
     scores, seed = content.get("scores", {}), content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
-    for name in (content["system"], *scores):
-        if not name.isprintable() or "`" in name:
-            yield f"the name {name!r} has a line break, a control character or a backtick."
+    yield from filter(None, map(_problem_of_name, (content["system"], *scores)))
     for test, protocols in scores.items():
         for protocol, metrics in protocols.items():
             for metric, entry in metrics.items():
                 if abs(entry["score"]) > _LARGEST:
                     yield f"scores.{test}.{protocol}.{metric}: expected a score, not {entry['score']!r}."
+
+
+def _problem_of_name(name: str) -> str | None:
+    wrong = not name.isprintable() or "`" in name
+    return f"the name {name!r} has a line break, a control character or a backtick." if wrong else None
 
 
 def read_results(path: str | Path) -> Results:
@@ -129,10 +132,15 @@ def read_results(path: str | Path) -> Results:
     return Results(**content, extra=extra)
 
 
-def open_results(path: str | Path, name: str, named: bool) -> Results:
-    """The results file to add scores to, old or new. `named`: the user says it is `name`'s; UserError if it is not."""
+def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
+    """The results file to add scores of a test set to, old or new. `named`: the user says it is `name`'s.
+
+    Raises: UserError if it is not, and for names that no results file may have.
+    """
     path = Path(path)
     check_file(path)
+    if problem := _problem_of_name(name) or _problem_of_name(test_set):
+        raise UserError(f"{path}: {problem} Give others: --name, --test-set.")
     if not path.exists():
         return Results(system=name)
     results = read_results(path)

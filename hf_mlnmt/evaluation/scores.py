@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.memory import GIB, memory_of_machine
 from hf_mlnmt.table import Number, Table
 
 log = logging.getLogger(__name__)
@@ -263,6 +264,7 @@ def score(
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
     check_counts(hypotheses, reference_sets := reference_lists(references))
+    check_samples(bootstrap, len(hypotheses))
     how = Protocol(protocol, language)
     prepared, prepared_references = how.prepare(hypotheses), [how.prepare(lines) for lines in reference_sets]
     results: dict[MetricName, MetricScore] = {}
@@ -322,6 +324,16 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
             + ("one string." if isinstance(references, str) else "nothing.")
         )
     return [references] if isinstance(references[0], str) else list(references)  # type: ignore[list-item]
+
+
+def check_samples(count: int, sentences: int, size: int = 8) -> None:
+    """UserError for more samples of a test set than memory holds, of which a sentence takes `size` bytes."""
+    needed = count * sentences * size
+    if needed > GIB and needed > memory_of_machine(on_cpu=True):
+        raise UserError(
+            f"{count:,} samples of {sentences:,} sentences need {needed / GIB:,.0f} GiB of memory. Take fewer: 1,000 "
+            "resamples and 10,000 trials are usual."
+        )
 
 
 def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], names: Sequence[str] = ()) -> None:

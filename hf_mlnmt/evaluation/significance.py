@@ -45,6 +45,7 @@ from hf_mlnmt.evaluation.scores import (
     ProtocolName,
     References,
     check_counts,
+    check_samples,
     metric_named,
     reference_lists,
 )
@@ -263,6 +264,7 @@ def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trial
 
     A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
     """
+    check_samples(trials, len(baseline[0]), size=1)
     draw = np.random.default_rng(seed)
     shuffled = np.zeros((2, trials))
     for base, own in zip(baseline, system):
@@ -281,7 +283,7 @@ def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: in
     systems, so no mark is made of it.
     """
     draw = np.random.default_rng(seed)
-    sentences = len(baseline[0])
+    check_samples(samples, sentences := len(baseline[0]))
     drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
     times = np.stack([np.bincount(row, minlength=sentences).astype(np.uint16) for row in drawn])
     differences = np.zeros(samples)

@@ -208,6 +208,8 @@ def test_language_codes(trained):
     ("arguments", "message"),
     [
         ({"vocab_size": 261}, r"261 leaves no room.*byte_fallback"),
+        ({"vocab_size": 10**12}, "vocab_size: 1000000000000 is more than a million"),
+        ({"alphabet_limit": 10**20}, "alphabet_limit: 10+ is more than a million"),
         ({"vocab_size": 270}, r"270 cannot hold the \d+ entries"),
         ({"vocab_size": 8, "byte_fallback": False}, "cannot hold"),
         ({"kind": "wordpiece"}, "'bpe' or 'unigram'"),

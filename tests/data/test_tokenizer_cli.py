@@ -84,6 +84,7 @@ def test_bad_lines(files, tmp_path):
         (["EN", "--separate"], "sides"),
         (["-s", "EN", "-t", "DE", "--moses"], "--from"),
         (["EN", "--vocab-size", "100"], "vocab_size"),
+        (["EN", "--vocab-size", "1000000000000"], "vocab_size"),
         (["missing.txt"], "no such file"),
     ],
 )

@@ -30,10 +30,27 @@ def run(*arguments: object) -> None:
 
 @pytest.mark.parametrize("verb", ["evaluate", "compare"])
 def test_blank_references_are_refused(tmp_path, verb) -> None:
-    outputs, blank = write(tmp_path / "a.de", "x", "y"), write(tmp_path / "r.de", "", " ")
+    outputs, blank = write(tmp_path / "a.de", "x", "y"), write(tmp_path / "r.de", "\u200b", " ")
     given = ["-i", outputs] if verb == "evaluate" else [outputs, f"b={outputs}"]
     with pytest.raises(UserError, match=r"r\.de: all 2 lines are blank"):
         run(verb, *given, "-r", blank)
+
+
+@pytest.mark.parametrize("given", [{"--test-set": "a\nb"}, {"--name": "a`b"}])
+def test_scores_are_not_written_under_a_name_that_is_refused_when_they_are_read(tmp_path, given) -> None:
+    text = write(tmp_path / "a.de", "x")
+    with pytest.raises(UserError, match=r"the name .* a line break, a control character or a backtick"):
+        run("evaluate", "-i", text, "-r", text, "-o", tmp_path / "o.json", *next(iter(given.items())))
+    assert not (tmp_path / "o.json").exists()
+
+
+@pytest.mark.parametrize("option", ["evaluate --bootstrap", "compare --bootstrap", "compare --trials"])
+def test_more_samples_than_memory_are_refused(tmp_path, option) -> None:
+    one, other = write(tmp_path / "a.de", *"xyz" * 40), write(tmp_path / "b.de", *"xyx" * 40)
+    verb, option = option.split()
+    given = ["-i", one] if verb == "evaluate" else [one, other]
+    with pytest.raises(UserError, match=r"100,000,000,000,000 samples of 120 sentences need .* GiB of memory"):
+        run(verb, *given, "-r", one, option, 10**14, *(["--bootstrap", 2] if option == "--trials" else []))
 
 
 def test_some_blank_references_are_told() -> None:
