@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.transformer import TransformerForConditionalGeneration, TransformerModel
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "TransformerConfig",

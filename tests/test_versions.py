@@ -6,6 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import yaml
+
+import hf_mlnmt
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"].values()
@@ -36,3 +40,20 @@ def test_the_upper_bound_of_transformers_is_the_release_that_was_tried():
 def test_the_tested_set_is_allowed():
     tested, oldest = pins("constraints.txt"), pins("constraints-oldest.txt")
     assert not [name for name in tested.keys() & oldest if numbers(tested[name]) < numbers(oldest[name])]
+
+
+def test_one_version_everywhere():
+    version = hf_mlnmt.__version__
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
+
+
+def test_the_versions_of_python_that_are_promised_are_tried():
+    promised = [re.search(r"3\.\d+$", one) for one in PROJECT["classifiers"]]
+    promised = [match[0] for match in promised if match]
+    assert PROJECT["requires-python"] == f">={promised[0]}"
+    for name, job in (("tests", "installation"), ("release", "try")):
+        workflow = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8"))
+        assert workflow["jobs"][job]["strategy"]["matrix"]["python"] == promised

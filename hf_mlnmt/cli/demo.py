@@ -15,6 +15,9 @@ PANEL = "First steps"
 def demo(
     output: Annotated[Path, options.output("Folder for corpus, run and model.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the corpus and of the training.")] = 1,
+    small: Annotated[
+        bool, typer.Option("--small", help="Train for seconds: whether everything works, not how well it translates.")
+    ] = False,
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
 
@@ -28,6 +31,6 @@ def demo(
     from hf_mlnmt.cli.processes import cores, run_in_processes
     from hf_mlnmt.demo.tour import tour
 
-    code = tour(output, seed, min(2, cores()), run_in_processes, Console(stderr=True))
+    code = tour(output, seed, small, min(2, cores()), run_in_processes, Console(stderr=True))
     if code:
         raise typer.Exit(code)

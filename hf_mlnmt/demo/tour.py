@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 SETUP = "demo-ende"
 TEST_SENTENCES = 5
 BATCH_TOKENS = 1024  # of all processes together
+# The small form, in which a model learns a little: enough to see that all of it works.
+SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120")
 
 
 def tour(
-    output: Path, seed: int, processes: int, run_in_processes: Callable[[int, list[str]], int], console: Console
+    output: Path,
+    seed: int,
+    small: bool,
+    processes: int,
+    run_in_processes: Callable[[int, list[str]], int],
+    console: Console,
 ) -> int:
     """Corpus, training, translation, publication, reloading, with a heading for each; the training's exit code.
 
     output: folder of it all; what is there of an earlier call is used. run_in_processes: starts the command `hf-mlnmt`
-    with arguments in so many processes.
+    with arguments in so many processes. small: a training of seconds.
     """
     data, run, hub = output / "data", output / "run", output / "hub"
     check_folder_name(output)
@@ -36,6 +43,8 @@ def tour(
 
     arguments = ["train", SETUP, "--data", str(data), "--output", str(run), "--seed", str(seed)]
     arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
+    for setting in SMALL if small else ():
+        arguments += ["--set", setting]
     console.rule(f"2. hf-mlnmt {' '.join(arguments)} --processes {processes}")
     if code := run_in_processes(processes, arguments):
         return code
