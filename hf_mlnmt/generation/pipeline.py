@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -260,7 +260,7 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = _Run(self, DecodingOptions.of(options), first_line)
+        run = TranslationRun(self, DecodingOptions.of(options), first_line)
         return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
@@ -268,7 +268,7 @@ class TranslationPipeline:
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run = _Run(self, options)
+        run = TranslationRun(self, options)
         line = 1
         # disable=None: no bar where stderr is not a terminal.
         hidden = None if options.progress else True
@@ -287,8 +287,24 @@ def _checked(texts: Any) -> Iterable[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-class _Run:
-    """One call's settings, worked out once: direction, encoder, arguments of generate()."""
+class CutText(NamedTuple):
+    """A text in the pieces that are translated alone.
+
+    `ids`: the tokens of each piece. `searched`: numbers of the pieces that have something to translate.
+    """
+
+    line: int
+    pieces: list[Piece]
+    ids: list[list[int]]
+    searched: list[int]
+
+
+class TranslationRun:
+    """One call's settings, worked out once: direction, encoder, arguments of generate().
+
+    `translate` does all of it. Who makes batches of its own calls the parts: `cut` texts, `search` some of their pieces
+    together, put each text `together`. `most` is how many pieces fit into a batch.
+    """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.first_line = first_line
@@ -300,7 +316,7 @@ class _Run:
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
             search = partial(generate, parts)
-        self.parts, self.search, self.options = parts, search, options
+        self.parts, self.engine, self.options = parts, search, options
         way = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
@@ -323,29 +339,37 @@ class _Run:
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """n hypotheses for each text, best first; `update` is called with the number of texts done."""
+        cut = self.cut(texts, first_line)
+        every = [(text, piece) for text in cut for piece in text.searched]
+        lengths = [len(text.ids[piece]) for text, piece in every]
+        results: dict[tuple[int, int], list[Hypothesis]] = {}  # by line and number of the piece
+        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most):
+            chosen = [every[i] for i in batch]
+            places = [(text.line, piece) for text, piece in chosen]
+            hypotheses = self.search([text.ids[piece] for text, piece in chosen], places)
+            results |= dict(zip(places, hypotheses, strict=True))
+            update(sum(piece == 0 for _, piece in places))  # texts are counted at their first piece
+        return [self.together(text, {piece: results[text.line, piece] for piece in text.searched}) for text in cut]
+
+    def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
+        """Cut and encode texts. Raises: UserError for what is no text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
         if not sentences:
             whole = [any(len(sentences_of(piece)) > 1 for piece in of_text) for of_text in pieces]
             self.of_several += [i for i, several in enumerate(whole, first_line) if several]
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
-        # A piece without any token of its own (stray control characters), or that shows nothing, has no translation.
-        results = [[EMPTY] * self.count for _ in ids]
-        texts_of_pieces = [piece.text for of_text in pieces for piece in of_text]
-        real = [
-            i
-            for i, sequence in enumerate(ids)
-            if len(sequence) > self.encoder.overhead and is_visible(texts_of_pieces[i])
-        ]
-        places = [(line, j) for line, of_text in enumerate(pieces, first_line) for j in range(len(of_text))]
-        for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
-            chosen = [real[i] for i in batch]
-            hypotheses = self._batch([ids[i] for i in chosen], [places[i] for i in chosen])
-            for i, ranked in zip(chosen, hypotheses, strict=True):
-                results[i] = ranked
-            update(sum(places[i][1] == 0 for i in chosen))  # texts are counted at their first piece
-        iterator = iter(results)
-        return [self._together([next(iterator) for _ in of_text], of_text) for of_text in pieces]
+        cut, encoded = [], iter(ids)
+        for line, of_text in enumerate(pieces, first_line):
+            of_pieces = list(islice(encoded, len(of_text)))
+            # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
+            searched = [
+                number
+                for number, (piece, sequence) in enumerate(zip(of_text, of_pieces))
+                if len(sequence) > self.encoder.overhead and is_visible(piece.text)
+            ]
+            cut.append(CutText(line, of_text, of_pieces, searched))
+        return cut
 
     def report(self) -> None:
         """Warn once about language codes in the text, lines of several sentences, and the length limit."""
@@ -366,8 +390,8 @@ class _Run:
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
             )
 
-    def _batch(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        """Hypotheses of one batch; halves it when the GPU's memory does not suffice.
+    def search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
+        """Hypotheses of each of these sequences, best first, in one batch; it is halved where memory does not suffice.
 
         places: (line, piece of the line) of each sequence.
         """
@@ -381,7 +405,7 @@ class _Run:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
         half = len(sequences) // 2
-        return self._batch(sequences[:half], places[:half]) + self._batch(sequences[half:], places[half:])
+        return self.search(sequences[:half], places[:half]) + self.search(sequences[half:], places[half:])
 
     def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
         options, numbers = self.options, [line - self.first_line for line, _ in places]
@@ -391,7 +415,7 @@ class _Run:
             by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
-        rows = self.search(sequences, arguments, self.skipped, bool(options.num_return_sequences))
+        rows = self.engine(sequences, arguments, self.skipped, bool(options.num_return_sequences))
         return [[self._decode(generated) for generated in row] for row in rows]
 
     def _decode(self, generated: Generated) -> Hypothesis:
@@ -408,16 +432,17 @@ class _Run:
         score = log_probability / self.penalty.divisor(length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
-    def _together(self, of_pieces: list[list[Hypothesis]], pieces: list[Piece]) -> list[Hypothesis]:
+    def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
-        if len(of_pieces) == 1:
-            return of_pieces[0]
-        if not of_pieces:
+        ranks = [of_pieces.get(number, [EMPTY] * self.count) for number in range(len(text.pieces))]
+        if len(ranks) == 1:
+            return ranks[0]
+        if not ranks:
             return [EMPTY] * self.count
         whole = []
-        for ranked in zip(*of_pieces, strict=True):
-            text = join([hypothesis.text for hypothesis in ranked], pieces)
+        for ranked in zip(*ranks, strict=True):
+            joined = join([hypothesis.text for hypothesis in ranked], text.pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            whole.append(self._hypothesis(text, total, length, all(hypothesis.finished for hypothesis in ranked)))
+            whole.append(self._hypothesis(joined, total, length, all(hypothesis.finished for hypothesis in ranked)))
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
