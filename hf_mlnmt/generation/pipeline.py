@@ -44,6 +44,7 @@ from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first
 from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.rules import Abandon
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -307,7 +308,7 @@ class TranslationRun:
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
-        self.first_line = first_line
+        self.pipeline, self.first_line = pipeline, first_line
         parts, search, name = pipeline.parts, pipeline.search, pipeline.name
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
@@ -371,6 +372,11 @@ class TranslationRun:
             cut.append(CutText(line, of_text, of_pieces, searched))
         return cut
 
+    def forget_lines(self) -> None:
+        """What `report` would say of the lines so far is not kept."""
+        self.typed_codes.clear()
+        self.of_several.clear()
+
     def report(self) -> None:
         """Warn once about language codes in the text, lines of several sentences, and the length limit."""
         if self.typed_codes:
@@ -390,13 +396,21 @@ class TranslationRun:
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
             )
 
-    def search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
+    def search(
+        self,
+        sequences: list[list[int]],
+        places: list[tuple[int, int]],
+        abandoned: Callable[[], bool] | None = None,
+    ) -> list[list[Hypothesis]]:
         """Hypotheses of each of these sequences, best first, in one batch; it is halved where memory does not suffice.
 
-        places: (line, piece of the line) of each sequence.
+        Args:
+            places: (line, piece of the line) of each sequence.
+            abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
+                batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._search(sequences, places)
+            return self._search(sequences, places, abandoned)
         except torch.OutOfMemoryError as error:
             if len(sequences) == 1:
                 raise UserError(
@@ -405,9 +419,12 @@ class TranslationRun:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
         half = len(sequences) // 2
-        return self.search(sequences[:half], places[:half]) + self.search(sequences[half:], places[half:])
+        first = self.search(sequences[:half], places[:half], abandoned)
+        return first + self.search(sequences[half:], places[half:], abandoned)
 
-    def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
+    def _search(
+        self, sequences: list[list[int]], places: list[tuple[int, int]], abandoned: Callable[[], bool] | None
+    ) -> list[list[Hypothesis]]:
         options, numbers = self.options, [line - self.first_line for line, _ in places]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -415,6 +432,8 @@ class TranslationRun:
             by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
+        if abandoned is not None and not isinstance(self.engine, CTranslate2Search):
+            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         rows = self.engine(sequences, arguments, self.skipped, bool(options.num_return_sequences))
         return [[self._decode(generated) for generated in row] for row in rows]
 

@@ -30,7 +30,7 @@ from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
 from hf_mlnmt.search.loops import beam_search, sample
-from hf_mlnmt.search.rules import Rules
+from hf_mlnmt.search.rules import Abandon, Rules
 from hf_mlnmt.search.source import HANDLED, Source
 
 logger = logging.get_logger(__name__)
@@ -106,7 +106,7 @@ def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:
             if getattr(config, name):
                 return name
     for criterion in criteria:
-        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria):
+        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon):
             return type(criterion).__name__
     if config.is_assistant or config.low_memory or config.prefill_chunk_size is not None:
         return "is_assistant, low_memory or prefill_chunk_size"

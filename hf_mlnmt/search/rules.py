@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from transformers.generation import logits_process as processors
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria
 
 from hf_mlnmt.search.decoder import rows_of_sentences
 
@@ -76,6 +76,27 @@ def least_length(processor: Any) -> int:
     return processor.prompt_length_to_skip + processor.min_new_tokens
 
 
+class Abandoned(Exception):
+    """Nobody waits for this search any more."""
+
+
+class Abandon(StoppingCriteria):
+    """Ends generate() with Abandoned at the first step at which nobody waits for it, as `abandoned()` says."""
+
+    def __init__(self, abandoned: Callable[[], bool]):
+        self.abandoned = abandoned
+
+    def check(self) -> None:
+        """Raises: Abandoned."""
+        if self.abandoned():
+            raise Abandoned
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which rows (rows,) have ended by it: none."""
+        self.check()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
 class Rules:
     """Logits processors and stopping criteria.
 
@@ -91,6 +112,7 @@ class Rules:
         self.end_tokens = ends[0] if ends else None
         limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
         self.max_length = min(limits, default=None)
+        self.abandon = [criterion for criterion in criteria if isinstance(criterion, Abandon)]
         # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
         lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
         forbidding = [processor for processor in logits_processor if type(processor) in lengths]
@@ -104,7 +126,9 @@ class Rules:
         return None if None in parts else parts
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Which tokens (sentences, any) end their sequence, which is then `length` long."""
+        """Which tokens (sentences, any) end their sequence, which is then `length` long. Raises: Abandoned."""
+        for criterion in self.abandon:
+            criterion.check()
         if self.max_length is not None and length >= self.max_length:
             return torch.ones_like(tokens, dtype=torch.bool)
         if self.end_tokens is None:

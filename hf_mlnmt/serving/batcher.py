@@ -1,0 +1,510 @@
+"""Translates the texts of many requests in common batches.
+
+Requests are cut into pieces (sentences, or what a model takes at once). Pieces that the same model translates with the
+same options wait in one line, and worker threads take batches of a token budget from the line whose first piece has
+waited longest:
+
+- A worker that is idle begins at once with what is there. Only where the batch before it served several requests does
+  it wait for as many, at most `max_wait`: clients that were answered together ask together again.
+- A long text does not hold up a short one. What a request has beyond its first batch counts as if it had come later,
+  one time of a batch for each of its batches (start-time fair queueing, Goyal, Vin and Cheng 1997).
+- What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
+- A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
+
+A piece's translation does not depend on the batch: see tests/serving/test_batcher.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.pipeline import CutText, Hypothesis, TranslationRun
+from hf_mlnmt.generation.segments import check_characters
+from hf_mlnmt.search.rules import Abandoned
+from hf_mlnmt.serving.models import Leg, ServedModels
+
+logger = logging.getLogger(__name__)
+
+_RUNS = 64  # kept, of those that were used last
+_SHORT = (
+    20_000  # characters of a request that a worker cuts between two batches; longer ones have a thread of their own
+)
+_LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is chosen
+_WEIGHT = 0.2  # of the newest batch, in the means over batches
+
+
+class Overloaded(Exception):
+    """Too much waits already, or the batcher is closing; `retry_after` seconds from now it may be otherwise."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TimedOut(Exception):
+    """The time limit of a request passed; its work is stopped."""
+
+
+class Translations(NamedTuple):
+    """n hypotheses for each text, best first; the language between, if any; the names of the models."""
+
+    texts: list[list[Hypothesis]]
+    via: str | None
+    models: list[str]
+
+
+@dataclass
+class Statistics:
+    """What has been done. `on_batch` is called after each batch with its pieces, source tokens and seconds."""
+
+    waiting: int = 0
+    pieces: int = 0
+    source_tokens: int = 0
+    target_tokens: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    on_batch: Callable[[int, int, float], None] | None = None
+
+
+@dataclass
+class _Request:
+    """Texts for one run; `future` has the result, and says when nobody waits for it any more."""
+
+    run: TranslationRun
+    texts: list[str]
+    came: float = field(default_factory=time.monotonic)
+    cut: list[CutText] = field(default_factory=list)
+    pieces: int = 0
+    future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
+    results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
+
+    def take(self, place: tuple[int, int], hypotheses: list[Hypothesis]) -> None:
+        self.results[place] = hypotheses
+        if len(self.results) == self.pieces:
+            self.finish()
+
+    def finish(self) -> None:
+        try:
+            texts = [
+                self.run.together(text, {number: self.results[text.line, number] for number in text.searched})
+                for text in self.cut
+            ]
+        except Exception as error:
+            self.fail(error)
+        else:
+            _settle(self.future, lambda: self.future.set_result(texts))
+
+    def fail(self, error: BaseException) -> None:
+        _settle(self.future, lambda: self.future.set_exception(error))
+
+
+class _Piece(NamedTuple):
+    """A place in a line: sorted by when its turn is, a time of time.monotonic()."""
+
+    turn: float
+    number: int  # of all pieces, so that equal turns keep their order
+    request: _Request
+    place: tuple[int, int]  # line, number of the piece
+    ids: list[int]
+
+
+@dataclass
+class _Line:
+    """What waits for one run: requests that are not cut yet, and pieces, a heap."""
+
+    uncut: list[_Request] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.uncut) + len(self.pieces)
+
+    @property
+    def turn(self) -> float:
+        """Of the first in it."""
+        return min(self.uncut[0].came if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
+
+    def requests(self, most: int) -> int:
+        """How many requests are in it, as far as `most` are concerned."""
+        return len(self.uncut) + len({id(piece.request) for piece in self.pieces[:most]})
+
+
+class Batcher:
+    """Translates texts of many requests in common batches. Safe for threads and for event loops.
+
+    Args:
+        batch_tokens: source tokens of a batch, padding included.
+        max_wait: seconds that an idle worker waits at most for requests that will fill its batch.
+        max_queue: pieces that may wait.
+        workers: threads that translate.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        *,
+        batch_tokens: int = 4096,
+        max_wait: float = 0.005,
+        max_queue: int = 10_000,
+        workers: int = 1,
+    ) -> None:
+        self.models, self.statistics = models, Statistics()
+        self.batch_tokens, self.max_wait, self.max_queue = batch_tokens, max_wait, max_queue
+        self._runs: OrderedDict[Any, TranslationRun] = OrderedDict()
+        self._lines: dict[TranslationRun, _Line] = {}
+        self._numbers = count()
+        self._changed = threading.Condition()
+        self._together = 1  # requests that the last batch served
+        self._batch_seconds = 0.0  # mean
+        self._tokens_a_second = 0.0  # mean
+        self._closing = False
+        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # of long texts
+        self._workers = [threading.Thread(target=self._work, name=f"translate-{i}") for i in range(workers)]
+        for worker in self._workers:
+            worker.daemon = True
+            worker.start()
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        model: str | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Translations:
+        """Translate texts; cancelled, its work is taken back.
+
+        Args:
+            source, target: languages, see ServedModels.route.
+            model: the name of the one that shall do it.
+            timeout: seconds after which it is given up.
+            options: fields of DecodingOptions, and others of generate().
+
+        Raises: UserError for what cannot be done, Overloaded, TimedOut.
+        """
+        route, results = self.models.route(source, target, model), []
+        try:
+            async with asyncio.timeout(timeout):
+                for number, leg in enumerate(route.legs, 1):
+                    request = self._enter(self._run(leg, options, number == len(route.legs)), list(texts))
+                    try:
+                        results = await asyncio.wrap_future(request.future)
+                    finally:
+                        self._drop(request)
+                    texts = [best[0].text for best in results]
+        except TimeoutError as error:
+            raise _timed_out(timeout) from error
+        return Translations(results, route.via, [leg.name for leg in route.legs])
+
+    def translate_now(
+        self,
+        texts: Sequence[str],
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        model: str | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Translations:
+        """The same for a thread without an event loop: it waits."""
+        route, results = self.models.route(source, target, model), []
+        end = None if timeout is None else time.monotonic() + timeout
+        for number, leg in enumerate(route.legs, 1):
+            request = self._enter(self._run(leg, options, number == len(route.legs)), list(texts))
+            try:
+                results = request.future.result(None if end is None else max(0.0, end - time.monotonic()))
+            except FutureTimeout as error:
+                raise _timed_out(timeout) from error
+            finally:
+                self._drop(request)
+            texts = [best[0].text for best in results]
+        return Translations(results, route.via, [leg.name for leg in route.legs])
+
+    def reload(self) -> list[str]:
+        """Read all models again, see ServedModels.reload; what has begun is finished by the old ones."""
+        problems = self.models.reload()
+        loaded = {id(model.pipeline) for model in self.models.models}
+        with self._changed:
+            for key in [key for key, run in self._runs.items() if id(run.pipeline) not in loaded]:
+                del self._runs[key]
+        return problems
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Take no new work, finish what has begun (for `timeout` seconds at most), end the threads."""
+        await asyncio.get_running_loop().run_in_executor(None, self.close_now, timeout)
+
+    def close_now(self, timeout: float | None = None) -> None:
+        """The same for a thread without an event loop. What is left after the time limit fails with Overloaded."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        end = None if timeout is None else time.monotonic() + timeout
+        for worker in self._workers:
+            worker.join(None if end is None else max(0.0, end - time.monotonic()))
+        with self._changed:
+            left = [request for line in self._lines.values() for request in line.uncut]
+            left += [piece.request for line in self._lines.values() for piece in line.pieces]
+            self._lines.clear()
+            self.statistics.waiting = 0
+        for request in left:
+            request.fail(_closing())
+        self._cutter.shutdown(wait=False, cancel_futures=True)
+
+    # From texts to pieces
+
+    def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationRun:
+        """What translates a leg with these options. Raises: UserError for options that do not exist or fit together."""
+        key = (*leg, last, repr(sorted(options.items())))
+        with self._changed:
+            if (run := self._runs.get(key)) is not None:
+                self._runs.move_to_end(key)
+                return run
+        run = TranslationRun(leg.pipeline, _options_of_leg(leg, options, last))
+        with self._changed:
+            run = self._runs.setdefault(key, run)
+            while len(self._runs) > _RUNS:
+                self._runs.popitem(last=False)
+        return run
+
+    def _enter(self, run: TranslationRun, texts: list[str]) -> _Request:
+        """A request for these texts, in its line. Raises: UserError, Overloaded."""
+        for number, text in enumerate(texts, 1):
+            check_characters(text, f"text {number}")
+        request = _Request(run, texts)
+        if not texts:
+            request.finish()
+            return request
+        with self._changed:
+            if self._closing:
+                raise _closing()
+            self._make_room(len(texts))
+            self.statistics.waiting += len(texts)
+            if sum(map(len, texts)) <= _SHORT:
+                self._lines.setdefault(run, _Line()).uncut.append(request)
+                self._changed.notify()
+                return request
+        self._cutter.submit(self._cut, run, [request])
+        return request
+
+    def _make_room(self, pieces: int) -> None:
+        """Raises: Overloaded where so many more would be too many. Called with the lock."""
+        waiting = self.statistics.waiting
+        if waiting + pieces > self.max_queue:
+            tokens = sum(len(piece.ids) for line in self._lines.values() for piece in line.pieces)
+            raise Overloaded(
+                f"{waiting} sentences wait, and {pieces} more would be above the limit of {self.max_queue}",
+                max(1.0, tokens / self._tokens_a_second if self._tokens_a_second else 1.0),
+            )
+
+    def _cut(self, run: TranslationRun, requests: list[_Request]) -> None:
+        """Cut the texts of requests and put the pieces into their line."""
+        try:
+            cut = run.cut([text for request in requests for text in request.texts], 1)
+            run.forget_lines()
+        except Exception as error:
+            for request in requests if len(requests) > 1 else []:
+                self._cut(run, [request])
+            if len(requests) == 1:
+                self._left(len(requests[0].texts))
+                requests[0].fail(error)
+            return
+        entered, every = [], iter(cut)
+        for request in requests:
+            tokens = 0
+            # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
+            request.cut = [next(every)._replace(line=number) for number in range(1, len(request.texts) + 1)]
+            request.pieces = sum(len(text.searched) for text in request.cut)
+            for text in request.cut:
+                for number in text.searched:
+                    turn = request.came + tokens // self.batch_tokens * max(self._batch_seconds, 1e-3)
+                    place = text.line, number
+                    entered.append(_Piece(turn, next(self._numbers), request, place, text.ids[number]))
+                    tokens += len(text.ids[number])
+        with self._changed:
+            accepted = {id(request) for request in requests if self._is_accepted(request)}
+            line = self._lines.setdefault(run, _Line())
+            for piece in entered:
+                if id(piece.request) in accepted:
+                    heapq.heappush(line.pieces, piece)
+            self._changed.notify()
+        for request in requests:
+            if not request.pieces:
+                request.finish()
+
+    def _is_accepted(self, request: _Request) -> bool:
+        """Whether the pieces of a request that has been cut may wait, which are counted then. Called with the lock."""
+        self.statistics.waiting -= len(request.texts)
+        try:
+            self._make_room(request.pieces)
+        except Overloaded as error:
+            request.fail(error)
+        if request.future.done():  # or it was cancelled meanwhile
+            return False
+        self.statistics.waiting += request.pieces
+        return True
+
+    def _drop(self, request: _Request) -> None:
+        """Nobody waits for this any more: what is left of it leaves the line."""
+        if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
+            return
+        request.future.cancel()
+        with self._changed:
+            line = self._lines.get(request.run)
+            if line is None:
+                return
+            before = sum(len(one.texts) for one in line.uncut) + len(line.pieces)
+            line.uncut = [one for one in line.uncut if one is not request]
+            line.pieces = [piece for piece in line.pieces if piece.request is not request]
+            heapq.heapify(line.pieces)
+            self.statistics.waiting -= before - sum(len(one.texts) for one in line.uncut) - len(line.pieces)
+            self._changed.notify_all()
+
+    def _left(self, pieces: int) -> None:
+        with self._changed:
+            self.statistics.waiting -= pieces
+            self._changed.notify_all()
+
+    # From pieces to batches
+
+    def _work(self) -> None:
+        while (run := self._next_run()) is not None:
+            with self._changed:
+                line = self._lines.get(run, _Line())
+                uncut, line.uncut = line.uncut, []
+            if uncut:
+                self._cut(run, uncut)
+            with self._changed:
+                batch = self._take(run)
+            if not batch:
+                continue
+            began = time.monotonic()
+            try:
+                self._search(run, batch)
+            except BaseException as error:  # a fault of ours: no request shall wait for ever, and no worker be lost
+                logger.exception("a batch failed")
+                for piece in batch:
+                    piece.request.fail(error)
+            self._count(batch, time.monotonic() - began)
+
+    def _next_run(self) -> TranslationRun | None:
+        """Wait for work: the run whose turn it is; None: closed, and nothing is left."""
+        with self._changed:
+            while True:
+                for run in [run for run, line in self._lines.items() if not line]:
+                    del self._lines[run]
+                if not self._lines:
+                    if self._closing and not self.statistics.waiting:
+                        return None
+                    self._changed.wait()
+                    continue
+                run = min(self._lines, key=lambda one: self._lines[one].turn)
+                line = self._lines[run]
+                newest = line.uncut[-1].came if line.uncut else 0.0
+                left = newest + self.max_wait - time.monotonic()
+                if line.pieces or left <= 0 or self._closing or line.requests(self._together) >= self._together:
+                    return run
+                self._changed.wait(left)  # until someone comes or leaves, or the time is over
+
+    def _take(self, run: TranslationRun) -> list[_Piece]:
+        """The first piece of a line, and those of similar length that fit beside it. Called with the lock."""
+        line = self._lines.get(run)
+        if line is None or not line.pieces:
+            return []
+        first, *others = [heapq.heappop(line.pieces) for _ in range(min(_LOOKED_AT, len(line.pieces)))]
+        now = time.monotonic()
+        # Those whose turn has come go first, then the ones that waste the least padding.
+        others.sort(key=lambda piece: (piece.turn > now, abs(len(piece.ids) - len(first.ids)), piece.number))
+        batch, longest = [first], len(first.ids)
+        for piece in others:
+            longest_then = max(longest, len(piece.ids))
+            if (len(batch) + 1) * longest_then <= self.batch_tokens and len(batch) < run.most:
+                batch.append(piece)
+                longest = longest_then
+            else:
+                heapq.heappush(line.pieces, piece)
+        self.statistics.waiting -= len(batch)
+        return batch
+
+    def _search(self, run: TranslationRun, pieces: list[_Piece]) -> None:
+        pieces = [piece for piece in pieces if not piece.request.future.done()]
+        if not pieces:
+            return
+        try:
+            translations = run.search(
+                [piece.ids for piece in pieces],
+                [piece.place for piece in pieces],
+                abandoned=lambda: all(piece.request.future.done() for piece in pieces),
+            )
+        except Abandoned:
+            return
+        except Exception as error:
+            if len(pieces) == 1:
+                pieces[0].request.fail(error)
+                return
+            logger.warning("a batch of %d failed (%s): each half is tried alone", len(pieces), type(error).__name__)
+            half = len(pieces) // 2
+            self._search(run, pieces[:half])
+            self._search(run, pieces[half:])
+            return
+        self.statistics.target_tokens += sum(best[0].length for best in translations)
+        for piece, hypotheses in zip(pieces, translations, strict=True):
+            piece.request.take(piece.place, hypotheses)
+
+    def _count(self, pieces: list[_Piece], seconds: float) -> None:
+        tokens = sum(len(piece.ids) for piece in pieces)
+        with self._changed:
+            statistics, self._together = self.statistics, len({id(piece.request) for piece in pieces})
+            statistics.pieces += len(pieces)
+            statistics.source_tokens += tokens
+            statistics.batches += 1
+            statistics.seconds += seconds
+            self._batch_seconds += _WEIGHT * (seconds - self._batch_seconds)
+            self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
+        if statistics.on_batch:
+            statistics.on_batch(len(pieces), tokens, seconds)
+
+
+def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
+    """The options of a leg: of the first of two only the best translation goes on.
+
+    Raises: UserError for options that do not exist or do not fit together.
+    """
+    if named := sorted({"source_language", "target_language"} & options.keys()):
+        raise UserError(f"{named[0]}: say source and target.")
+    asked = {**options, "source_language": leg.source, "target_language": leg.target}
+    if not last:
+        asked.pop("num_return_sequences", None)
+    if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
+        asked = {"seed": 1, **asked, "draws": "text"}  # so that a draw does not depend on the batch
+    return DecodingOptions.of(asked)
+
+
+def _settle(future: Future[Any], settle: Callable[[], Any]) -> None:
+    """Give a future what it waited for, unless it was cancelled meanwhile."""
+    if not future.done():
+        with suppress(InvalidStateError):  # it was cancelled just now
+            settle()
+
+
+def _timed_out(timeout: float | None) -> TimedOut:
+    return TimedOut(f"not done within {timeout:g} seconds")
+
+
+def _closing() -> Overloaded:
+    return Overloaded("the server is about to end")

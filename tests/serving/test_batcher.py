@@ -1,0 +1,331 @@
+"""Batches across requests: what comes out, who waits for whom, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from helpers.toy_translators import SENTENCES
+
+from hf_mlnmt import UserError
+from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.models import ServedModels
+
+
+@pytest.fixture(scope="module")
+def models(pair_folders):
+    return ServedModels([str(pair_folders["en-de"]), str(pair_folders["de-fr"])], device="cpu")
+
+
+@contextmanager
+def batching(models, **settings):
+    batcher = Batcher(models, **settings)
+    try:
+        yield batcher
+    finally:
+        batcher.close_now(10)
+
+
+@pytest.fixture
+def batcher(models):
+    with batching(models) as batcher:
+        yield batcher
+
+
+class Gate:
+    """Holds up the searches of all runs until it is opened, and notes their sizes."""
+
+    def __init__(self, monkeypatch):
+        self.open, self.sizes, search = threading.Event(), [], TranslationRun.search
+        self.begun = threading.Event()
+
+        def held(run, sequences, places, abandoned=None):
+            self.sizes.append(len(sequences))
+            self.begun.set()
+            assert self.open.wait(30)
+            return search(run, sequences, places, abandoned)
+
+        monkeypatch.setattr(TranslationRun, "search", held)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open.set()
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def together(batcher, texts, **options):
+    """Each text in a request of its own, all at once."""
+
+    async def ask():
+        requests = [batcher.translate([text], "en", "de", **options) for text in texts]
+        return [answer.texts[0] for answer in await asyncio.gather(*requests)]
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_translations_do_not_depend_on_the_batch(models, batcher, gate, beams):
+    texts, pipeline = SENTENCES[:40], models.models[0].pipeline
+    options = {"num_beams": beams, "num_return_sequences": 1}
+    gate.open.set()
+    answers = together(batcher, texts, **options)
+    assert max(gate.sizes) > 10
+    for text, (best,) in zip(texts, answers, strict=True):
+        (alone,) = pipeline(text, **options)
+        assert best.text == alone.text
+        assert best.score == pytest.approx(alone.score, abs=1e-5)  # sums of some 20 logarithms in float32
+
+
+def test_draws_do_not_depend_on_the_batch(models, batcher):
+    options = {"do_sample": True, "seed": 3}
+    alone = [models.models[0].pipeline(text, draws="text", **options) for text in SENTENCES[:10]]
+    assert [best[0].text for best in together(batcher, SENTENCES[:10], **options)] == alone
+
+
+def test_many_threads_get_their_own_translations(models, batcher):
+    alone, answers = models.models[0].pipeline(SENTENCES[:32]), [""] * 32
+
+    def ask(number):
+        answers[number] = batcher.translate_now([SENTENCES[number]], "en", "de").texts[0][0].text
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == alone
+
+
+def test_texts_without_anything_to_translate(batcher):
+    assert batcher.translate_now([], "en", "de").texts == []
+    assert [best[0].text for best in batcher.translate_now(["", " \n"], "en", "de").texts] == ["", ""]
+
+
+def test_two_models_one_after_the_other(models, batcher):
+    between = models.models[0].pipeline(SENTENCES[:3])
+    answer = batcher.translate_now(SENTENCES[:3], "en", "fr", num_beams=2, num_return_sequences=2)
+    assert [best[0].text for best in answer.texts] == models.models[1].pipeline(between, num_beams=2)
+    assert answer[1:] == ("de", ["en-de", "de-fr"])
+    assert {len(best) for best in answer.texts} == {2}
+
+
+def test_sentences_of_a_text_come_together_again(models, batcher):
+    text = "\n".join([" ".join(SENTENCES[:5]), "", SENTENCES[5]])
+    answer = batcher.translate_now([text], "en", "de", split="sentences")
+    assert answer.texts[0][0].text == models.models[0].pipeline(text, split="sentences")
+
+
+def test_a_long_text_does_not_hold_up_a_short_one(models, gate):
+    with batching(models, batch_tokens=128) as batcher:
+        order: list[str] = []
+
+        async def ask():
+            async def one(name, texts):
+                await batcher.translate(texts, "en", "de")
+                order.append(name)
+
+            long = asyncio.create_task(one("long", SENTENCES[:100]))
+            await asyncio.to_thread(gate.begun.wait, 30)
+            short = asyncio.create_task(one("short", ["The dog sleeps."]))
+            await asyncio.sleep(0.05)
+            gate.open.set()
+            await asyncio.gather(long, short)
+
+        asyncio.run(ask())
+    assert order == ["short", "long"]
+    assert len(gate.sizes) > 5
+
+
+def test_one_request_alone_does_not_wait(models):
+    with batching(models, max_wait=5.0) as batcher:
+        began = time.monotonic()
+        batcher.translate_now(SENTENCES[:1], "en", "de")
+        assert time.monotonic() - began < 5.0
+
+
+def test_what_is_cancelled_leaves_the_line(batcher, gate):
+    async def ask():
+        first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
+        await asyncio.to_thread(gate.begun.wait, 30)
+        gone = asyncio.create_task(batcher.translate(SENTENCES[:50], "en", "de"))
+        await asyncio.sleep(0.05)
+        assert batcher.statistics.waiting == 50
+        gone.cancel()
+        await asyncio.sleep(0.05)
+        assert batcher.statistics.waiting == 0
+        gate.open.set()
+        await first
+
+    asyncio.run(ask())
+    assert gate.sizes == [1]
+
+
+def test_a_search_in_which_nobody_is_left_ends(models, batcher):
+    """By the search's own rule, in the middle of a translation that would take very long."""
+    searched = {}
+
+    async def ask():
+        request = batcher.translate(SENTENCES[:64], "en", "de", num_beams=8, min_new_tokens=60, max_new_tokens=63)
+        task = asyncio.create_task(request)
+        while not batcher.statistics.source_tokens and batcher.statistics.waiting == 0:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        searched["tokens"] = batcher.statistics.target_tokens
+
+    asyncio.run(ask())
+    until(lambda: batcher.statistics.batches)
+    assert batcher.statistics.target_tokens == searched["tokens"] == 0
+
+
+def test_a_time_limit(batcher, gate):
+    with pytest.raises(TimedOut, match=r"not done within 0\.05 seconds"):
+        asyncio.run(batcher.translate(SENTENCES[:1], "en", "de", timeout=0.05))
+    with pytest.raises(TimedOut):
+        batcher.translate_now(SENTENCES[:1], "en", "de", timeout=0.05)
+    assert batcher.statistics.waiting == 0
+
+
+def test_a_full_queue(models, gate):
+    with batching(models, max_queue=10) as batcher:
+
+        async def ask():
+            first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
+            await asyncio.to_thread(gate.begun.wait, 30)
+            second = asyncio.create_task(batcher.translate(SENTENCES[:10], "en", "de"))
+            await asyncio.sleep(0.01)
+            with pytest.raises(
+                Overloaded, match="10 sentences wait, and 1 more would be above the limit of 10"
+            ) as full:
+                await batcher.translate(SENTENCES[:1], "en", "de")
+            assert full.value.retry_after >= 1
+            gate.open.set()
+            await asyncio.gather(first, second)
+            assert len((await batcher.translate(SENTENCES[:10], "en", "de")).texts) == 10
+
+        asyncio.run(ask())
+
+
+def test_a_text_of_many_sentences_counts_as_many(models, gate):
+    gate.open.set()
+    with batching(models, max_queue=10) as batcher:
+        with pytest.raises(Overloaded):
+            batcher.translate_now([" ".join(SENTENCES[:20])], "en", "de", split="sentences")
+        assert batcher.statistics.waiting == 0
+        assert batcher.translate_now(SENTENCES[:2], "en", "de").texts
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), ValueError("a fault")])
+def test_only_the_request_that_cannot_be_translated_fails(models, batcher, monkeypatch, error):
+    search, expected = TranslationRun.search, models.models[0].pipeline(SENTENCES[:20])
+
+    def failing(run, sequences, places, abandoned=None):
+        if len(sequences) > 8 or any(len(ids) > 40 for ids in sequences):
+            raise error
+        return search(run, sequences, places, abandoned)
+
+    monkeypatch.setattr(TranslationRun, "search", failing)
+    texts = [*SENTENCES[:20], " ".join(["dog"] * 60)]
+
+    async def ask():
+        requests = [batcher.translate([text], "en", "de") for text in texts]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    *answers, failed = asyncio.run(ask())
+    assert failed is error
+    assert [answer.texts[0][0].text for answer in answers] == expected
+    assert batcher.statistics.waiting == 0
+
+
+def test_bad_requests_are_refused_at_once(batcher):
+    for options, message in [
+        ({"num_beams": 0}, "num_beams: 0 is not a whole number"),
+        ({"num_return_sequences": 3, "num_beams": 2}, "needs num_beams of at least 3"),
+        ({"source_language": "en"}, "source_language: say source and target"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            batcher.translate_now(["Hello."], "en", "de", **options)
+    with pytest.raises(UserError, match=r"text 2: U\+D800"):
+        batcher.translate_now(["Hello.", "\ud800"], "en", "de")
+    with pytest.raises(UserError, match="not served"):
+        batcher.translate_now(["Hello."], "en", "it")
+
+
+def test_what_has_begun_is_finished_at_the_end(models, gate):
+    batcher = Batcher(models)
+
+    async def ask():
+        tasks = [asyncio.create_task(batcher.translate([text], "en", "de")) for text in SENTENCES[:20]]
+        tasks.append(asyncio.create_task(batcher.translate([" ".join(SENTENCES)] * 3, "en", "de", split="sentences")))
+        await asyncio.to_thread(gate.begun.wait, 30)
+        closing = asyncio.create_task(batcher.close())
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded, match="about to end"):
+            await batcher.translate(SENTENCES[:1], "en", "de")
+        gate.open.set()
+        await closing
+        assert all(answer.texts for answer in await asyncio.gather(*tasks))
+
+    asyncio.run(ask())
+    assert not any(worker.is_alive() for worker in batcher._workers)
+
+
+def test_the_end_does_not_wait_for_ever(models, gate):
+    batcher = Batcher(models)
+
+    async def ask():
+        first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
+        await asyncio.to_thread(gate.begun.wait, 30)
+        second = asyncio.create_task(batcher.translate(SENTENCES[:5], "en", "de"))
+        await asyncio.sleep(0.02)
+        await batcher.close(0.05)
+        with pytest.raises(Overloaded, match="about to end"):
+            await second
+        first.cancel()
+
+    asyncio.run(ask())
+
+
+def test_models_are_read_again_under_load(pair_folders, tmp_path):
+    folder = shutil.copytree(pair_folders["en-de"], tmp_path / "m")
+    models = ServedModels([str(folder)], device="cpu")
+    with batching(models) as batcher:
+        expected = models.models[0].pipeline(SENTENCES[:30])
+
+        async def ask():
+            async def client(number):
+                return (await batcher.translate([SENTENCES[number]], "en", "de")).texts[0][0].text
+
+            tasks = [asyncio.create_task(client(number)) for number in range(30)]
+            problems = await asyncio.to_thread(batcher.reload)
+            return problems, await asyncio.gather(*tasks)
+
+        old = models.models[0].pipeline
+        assert asyncio.run(ask()) == ([], expected)
+        assert models.models[0].pipeline is not old
+        assert not [run for run in batcher._runs.values() if run.pipeline is old]
+        shutil.rmtree(folder)
+        assert len(batcher.reload()) == 1
+        assert batcher.translate_now(SENTENCES[:1], "en", "de").texts[0][0].text == expected[0]
+
+
+def test_a_thousand_requests_at_once(models, batcher):
+    texts = [SENTENCES[number % len(SENTENCES)] for number in range(1000)]
+    answers = together(batcher, texts, max_new_tokens=2)
+    assert len(answers) == 1000
+    assert batcher.statistics.waiting == 0
+    assert batcher.statistics.batches < 200
