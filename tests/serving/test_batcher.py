@@ -13,6 +13,7 @@ from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.models import ServedModels
 
@@ -174,22 +175,28 @@ def test_what_is_cancelled_leaves_the_line(batcher, gate):
     assert gate.sizes == [1]
 
 
-def test_a_search_in_which_nobody_is_left_ends(models, batcher):
-    """By the search's own rule, in the middle of a translation that would take very long."""
-    searched = {}
+def test_a_search_in_which_nobody_is_left_ends(batcher, gate, monkeypatch):
+    """By the search's own rule, at its first step behind that at which the request was cancelled."""
+    steps, is_last = [], Rules.is_last
+
+    def counted(rules, tokens, length):
+        steps.append(length)
+        return is_last(rules, tokens, length)
+
+    monkeypatch.setattr(Rules, "is_last", counted)
 
     async def ask():
-        request = batcher.translate(SENTENCES[:64], "en", "de", num_beams=8, min_new_tokens=60, max_new_tokens=63)
-        task = asyncio.create_task(request)
-        while not batcher.statistics.source_tokens and batcher.statistics.waiting == 0:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
+        options = {"num_beams": 4, "min_new_tokens": 50, "max_new_tokens": 60}
+        task = asyncio.create_task(batcher.translate(SENTENCES[:2], "en", "de", **options))
+        await asyncio.to_thread(gate.begun.wait, 30)
         task.cancel()
-        searched["tokens"] = batcher.statistics.target_tokens
+        await asyncio.sleep(0.01)
+        gate.open.set()
 
     asyncio.run(ask())
     until(lambda: batcher.statistics.batches)
-    assert batcher.statistics.target_tokens == searched["tokens"] == 0
+    assert len(steps) == 1
+    assert batcher.statistics.target_tokens == 0
 
 
 def test_a_time_limit(batcher, gate):
