@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test test-versions newer-releases lint report records install clean
+.PHONY: help demo test test-versions try-release newer-releases lint report records install clean
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -37,6 +37,17 @@ test-versions:  ## these tests with the oldest and with the newest releases that
 	for set in oldest newest; do $(VENV)-$$set/bin/python -c 'import torch, transformers as t; print(torch.__version__, t.__version__)' \
 		&& OMP_NUM_THREADS=1 $(VENV)-$$set/bin/python -m pytest -n 2 --dist worksteal $(VERSION_TESTS) || exit 1; done
 
+# PYTHONS: those to try. Each environment is 3 to 6 GB on Linux, and is removed before the next.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+try-release:  ## wheel and sdist built, and the demo run in a fresh environment of each Python, with both sets
+	rm -rf dist $(VENV)-try && $(PYTHON) -m venv $(VENV)-try/tools && $(VENV)-try/tools/bin/python -m pip install --quiet build twine
+	$(VENV)-try/tools/bin/python -m build && $(VENV)-try/tools/bin/twine check --strict dist/*
+	for python in $(PYTHONS); do for set in newest oldest; do echo "== $$python $$set"; fresh=$(VENV)-try/fresh; rm -rf $$fresh; \
+		$$python -m venv $$fresh && $$fresh/bin/python -m pip install --quiet --only-binary :all: \
+			$$(test $$set = oldest && echo --constraint constraints-oldest.txt) dist/*.whl \
+		&& $$fresh/bin/python -W error -c 'import hf_mlnmt' && $$fresh/bin/hf-mlnmt --version \
+		&& $$fresh/bin/hf-mlnmt --help > $$fresh/help.txt && $$fresh/bin/hf-mlnmt demo --small --output $$fresh/demo || exit 1; done; done
+
 newer-releases: install  ## which packages of the tested set have newer releases
 	$(BIN)/python -m pip list --outdated
 
@@ -50,4 +61,4 @@ records: install  ## the records in modeling/ and training/ that are made, and a
 	$(BIN)/python studies/records.py
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-try dist $(OUTPUT) .cache .pytest_cache .mypy_cache .ruff_cache

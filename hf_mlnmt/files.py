@@ -161,7 +161,7 @@ def _umask() -> int:
 def write_text(path: str | Path, text: str) -> Path:
     """Write UTF-8 text atomically; returns the path. What of a file's name is not UTF-8 becomes \\udc.., as in JSON."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
     return Path(path)
 
 

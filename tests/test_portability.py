@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +26,7 @@ for module, names in {{
     signal: ["SIGHUP", "SIGKILL"],
 }}.items():
     for name in names:
-        delattr(module, name)
+        vars(module).pop(name, None)
 package = pathlib.Path({str(PACKAGE)!r})
 for path in sorted(package.rglob("*.py")):
     if "triton" not in path.name:
@@ -103,3 +104,12 @@ def test_no_pipe_is_handed_to_a_process_on_windows(tmp_path: Path, monkeypatch):
             start(["train"], tmp_path / "log", {})
     assert ["pass_fds" in options for options in asked] == [False, True]
     assert [processes.PARENT in options["env"] for options in asked] == [False, True]
+
+
+def test_a_priority_is_lowered_without_nice(monkeypatch):
+    asked = []
+    monkeypatch.delattr("os.nice", raising=False)
+    monkeypatch.setattr("psutil.BELOW_NORMAL_PRIORITY_CLASS", 16384, raising=False)
+    monkeypatch.setattr("psutil.Process", lambda: SimpleNamespace(nice=asked.append))
+    processes.lower_priority()
+    assert asked == [16384]

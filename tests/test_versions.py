@@ -11,15 +11,17 @@ import yaml
 import hf_mlnmt
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"].values()
-REQUIREMENTS = {*PROJECT["dependencies"], *(one for extra in EXTRAS for one in extra)}
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = {*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)}
+TARGETS = SETTINGS["tool"]["hatch"]["build"]["targets"]
 
 
 def pins(name: str) -> dict[str, str]:
     """Package -> release of a file of constraints."""
-    lines = (line for line in (ROOT / name).read_text().splitlines() if "==" in line)
-    return {package.lower(): release for package, release in (line.split("==") for line in lines)}
+    lines = (line.partition(";")[0] for line in (ROOT / name).read_text().splitlines())  # without a marker
+    return {package.lower(): release for package, release in (line.split("==") for line in lines if "==" in line)}
 
 
 def numbers(release: str) -> list[int]:
@@ -29,6 +31,15 @@ def numbers(release: str) -> list[int]:
 def test_the_oldest_set_is_the_lower_bounds():
     bounds = {name.lower(): bound for name, bound in re.findall(r"([\w-]+)>=([\d.]+)", "\n".join(REQUIREMENTS))}
     assert pins("constraints-oldest.txt") == bounds
+
+
+def test_the_extra_all_is_all_that_users_may_want():
+    assert EXTRAS["all"] == [f"hf-mlnmt[{','.join(sorted(EXTRAS.keys() - {'all', 'dev'}))}]"]
+
+
+def test_a_wheel_can_be_built_from_the_sdist():
+    wheel = TARGETS["wheel"]
+    assert {*wheel["packages"], *wheel["force-include"]} <= {*TARGETS["sdist"]["only-include"]}
 
 
 def test_the_upper_bound_of_transformers_is_the_release_that_was_tried():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import glob
 import inspect
+import io
 import os
 import pkgutil
 import re
@@ -175,6 +176,9 @@ def main() -> None:
     """Run the command. It exits with 0; with 1 after one message about what was wrong; with 2 for wrong options; with
     130 after Ctrl-C, 143 after SIGTERM."""
     _end_in_order()
+    if isinstance(sys.stdout, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+        # As standard input and files are read; by itself a pipe on Windows has the code page of the system.
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
     try:
         try:
             app()

@@ -36,6 +36,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def lower_priority() -> None:
+    """Leave the processor to other programs that want it; the processes that this one starts do so too."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    else:  # Windows
+        import psutil
+
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+
+
 def run_in_processes(count: int, arguments: list[str]) -> int:
     """Run `hf-mlnmt` with `arguments` in `count` processes on this machine; returns the exit code.
 

@@ -94,16 +94,16 @@ def sweep(
         console.print(f"{len(planned)} runs: {counts}", highlight=False)
         return
     check_models([job for job in planned if states[job.name].kind != "finished"], data)
-    if low_priority:
-        os.nice(10)
 
     from rich.progress import Progress as Bar
 
-    from hf_mlnmt.cli.processes import cores, starting_alone
+    from hf_mlnmt.cli.processes import cores, lower_priority, starting_alone
     from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
     from hf_mlnmt.training.folder import alone
     from hf_mlnmt.training.sweep import Queue
 
+    if low_priority:
+        lower_priority()
     how = {"recipes": recipes, "systems": systems, "over": over, "seeds": seeds, "set": settings, "order": order}
     written = -1
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // (jobs * processes)))}

@@ -329,6 +329,7 @@ class DrawCurves(TrainerCallback):
     ) -> None:
         self.folder, self.warn, self.paused = folder, warn, paused
         self._last = time.monotonic()
+        self._said = ""
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero and time.monotonic() - self._last > DRAW_AFTER:
@@ -339,12 +340,14 @@ class DrawCurves(TrainerCallback):
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves. If that fails, a warning says so and the training goes on."""
+        """Draw the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
         try:
             from hf_mlnmt.analysis.curves import draw
 
             with self.paused():
                 draw([self.folder], self.folder / CURVES)
         except Exception as error:
-            self.warn(f"{CURVES} was not drawn: {error}")
+            if str(error) != self._said:
+                self._said = str(error)
+                self.warn(f"{CURVES} was not drawn: {error}")
         self._last = time.monotonic()

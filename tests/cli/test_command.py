@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import errno
+import io
 import os
 import re
 import signal
@@ -294,6 +295,24 @@ def test_a_full_disk_behind_standard_output_is_one_message(in_main, monkeypatch)
     assert code == 1
     assert "No space left on device" in text
     assert text.count("\n") == 1
+
+
+def test_standard_output_is_utf_8_with_plain_line_ends(in_main, monkeypatch):
+    """Also where the system's is not, as in a pipe on Windows; unless the user says which it is."""
+
+    def verb():
+        print("Ü 日本")
+        raise SystemExit(0)
+
+    written = io.BytesIO()
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", newline="\r\n"))
+    assert in_main(verb)[0] == 0
+    assert written.getvalue() == "Ü 日本\n".encode()
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16-le")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), encoding="utf-16-le", newline="\n"))
+    assert in_main(verb)[0] == 0
+    assert written.getvalue() == "Ü 日本\n".encode("utf-16-le")
 
 
 def test_a_mistake_is_one_message(in_main):
