@@ -185,15 +185,24 @@ class Measured:
     words: int
 
 
-def choose(corpus: Measured, gpu: bool, processes: int) -> tuple[dict[str, Any], list[str]]:
-    """The model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with the reason of each.
+@dataclass(frozen=True)
+class Machine:
+    """What is trained on: whether there is an accelerator; how many processes train side by side; cores of the CPU."""
 
-    Args:
-        gpu: whether the machine has an accelerator.
-        processes: that train side by side; together they see `tokens` a step.
-    """
+    gpu: bool
+    processes: int = 1
+    cores: int = 1
+
+    def __str__(self) -> str:
+        many = self.processes > 1
+        idle = "" if self.gpu or many or self.cores < 2 else f" (of {self.cores} cores; --processes 2 is faster)"
+        return f"{'a GPU' if self.gpu else 'a CPU'}, {self.processes} process{'es' * many}{idle}"
+
+
+def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    """The model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with the reason of each."""
     size = next(size for size in SIZES if corpus.pairs < size.below)
-    chosen = size.gpu if gpu else size.cpu
+    chosen, processes = size.gpu if machine.gpu else size.cpu, machine.processes
     accumulate = max(1, round(chosen.tokens / (chosen.at_once * processes)))
     tokens = chosen.tokens // (accumulate * processes)
     epoch = max(1.0, corpus.words * SUBWORDS_PER_WORD / (chosen.tokens * FILLED))
@@ -226,8 +235,8 @@ def choose(corpus: Measured, gpu: bool, processes: int) -> tuple[dict[str, Any],
     restarts = f", {chosen.restarts} short cycles of {cycle:,} at the end" if chosen.restarts else ""
     each = f" in {accumulate} batches" if accumulate > 1 else ""
     lines = [
-        f"size: {corpus.pairs:,} distinct pairs are trained as the table's {size.pairs:,}, on "
-        f"{'a GPU' if gpu else 'processors'} in {processes} process{'es' * (processes > 1)}",
+        f"size: {corpus.pairs:,} distinct pairs are trained as the table's {size.pairs:,} (docs/training.md)",
+        f"machine: {machine}; --dry-run estimates the time",
         f"model: transformer, {chosen.shape} shape, pre-norm, dropout {chosen.dropout:g}: {chosen.why['model']}",
         f"vocabulary: {chosen.vocabulary:,} subwords of both sides: {chosen.why['vocabulary']}",
         f"optimizer: {optimizer}: {chosen.why['optimizer']}",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import heapq
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -128,6 +129,7 @@ def _prepared(
         "languages": list(languages),
         "dev": list(asked.dev) if asked.dev else None,
         "text": asked.text,
+        "processes": processes,
         "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
     }
     if kept.is_file():
@@ -216,16 +218,16 @@ def _chosen(
     else:
         _write(making, "dev", languages, iter(dev))
         dev_files = names[0].format("dev"), names[1].format("dev")
-        lines.append(
-            f"development set: {len(dev):,} of the pairs are held out, always the same ones: {' + '.join(dev_files)}"
-        )
+        lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
     if left:
         train = names[0].format("train"), names[1].format("train")
-        lines.append(f"training: without the {left:,} pairs that hold a sentence of it: {' + '.join(train)}")
+        lines.append(f"training: without the {left:,} pairs that hold a sentence of it ({HELD}/train.*)")
     else:
         for code in languages:
             (making / f"train.{code}").unlink()
-    chosen, choices = chooser.choose(corpus, torch.accelerator.is_available(), processes)
+    chosen, choices = chooser.choose(
+        corpus, chooser.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
+    )
     content: dict[str, Any] = {
         "languages": dict(zip(("source", "target"), languages)),
         "data": {

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.recipe import pair as chooser
-from hf_mlnmt.recipe.pair import Measured, choose, language_in, languages_of, stem_of
+from hf_mlnmt.recipe.pair import Machine, Measured, choose, language_in, languages_of, stem_of
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
 from hf_mlnmt.training import Asked, run_recipe, train_pair
 from hf_mlnmt.training.callbacks import DrawCurves
@@ -79,7 +79,7 @@ def whole(one_thread, files, tmp_path_factory) -> tuple[Path, str]:
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("pairs", [300, 5_000, 29_000, 160_000, 600_000, 4_500_000, 40_000_000])
 def test_every_size_has_a_whole_recipe_and_a_reason_for_each_choice(pairs, gpu):
-    content, said = choose(Measured(pairs, 20 * pairs), gpu, 1)
+    content, said = choose(Measured(pairs, 20 * pairs), Machine(gpu, 1))
     files = {"files": {"source": "a.en", "target": "a.de"}}
     recipe = recipe_of(
         {"languages": {"source": "en", "target": "de"}, "data": {"train": files, "dev": files}, **content},
@@ -87,22 +87,22 @@ def test_every_size_has_a_whole_recipe_and_a_reason_for_each_choice(pairs, gpu):
     )
     assert recipe.schedule.warmup < recipe.budget.steps <= 110_000
     assert recipe.evaluation.every <= recipe.budget.steps
-    assert [line.split(":")[0] for line in said] == ["size", "model", "vocabulary", "optimizer", "steps"]
-    assert all(line.rpartition(": ")[2].strip() for line in said)
+    assert [line.split(":")[0] for line in said] == ["size", "machine", "model", "vocabulary", "optimizer", "steps"]
+    assert all(line.rpartition(": ")[2].strip() for line in said[2:])
 
 
 def test_more_pairs_have_larger_vocabularies_and_a_gpu_larger_models():
-    sizes = [choose(Measured(size.pairs, 20 * size.pairs), True, 1)[0] for size in chooser.SIZES]
+    sizes = [choose(Measured(size.pairs, 20 * size.pairs), Machine(True, 1))[0] for size in chooser.SIZES]
     vocabularies = [content["tokenizer"]["vocab_size"] for content in sizes]
     assert vocabularies == sorted(vocabularies)
     assert [content["model"]["shape"] for content in sizes] == ["tiny", "tiny", "small", "base", "base"]
-    slow = [choose(Measured(size.pairs, 20 * size.pairs), False, 1)[0] for size in chooser.SIZES]
+    slow = [choose(Measured(size.pairs, 20 * size.pairs), Machine(False, 1))[0] for size in chooser.SIZES]
     assert {content["model"]["shape"] for content in slow} == {"tiny"}
 
 
 def test_29_000_pairs_of_captions_are_trained_as_the_long_recipe_is():
     """As base.yaml of multi30k-ende-long says; Multi30k's German side has 322,383 words."""
-    content, _ = choose(Measured(29_000, 322_383 + 29_000), False, 1)
+    content, _ = choose(Measured(29_000, 322_383 + 29_000), Machine(False, 1))
     best = read_recipe(Path(__file__).parents[2] / "training" / "multi30k-ende-long" / "base.yaml").to_dict()
     for section in ("optimizer", "tokenizer", "batch"):
         assert content[section].items() <= best[section].items()
@@ -114,7 +114,7 @@ def test_29_000_pairs_of_captions_are_trained_as_the_long_recipe_is():
 
 def test_processes_share_the_tokens_of_a_step():
     for processes in (1, 2, 8):
-        batch = choose(Measured(5_000_000, 10**8), True, processes)[0]["batch"]
+        batch = choose(Measured(5_000_000, 10**8), Machine(True, processes))[0]["batch"]
         assert batch["tokens"] * batch["accumulate"] * processes == 24_576
         assert batch["tokens"] <= 4096
 
