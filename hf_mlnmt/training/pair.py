@@ -111,8 +111,9 @@ def train_pair(
         recipe, path = recipe_of(copy.deepcopy(content), Path(f"{asked.name}.yaml")), home / RECIPE
         if recipe.rounds is not None:  # each of them compares its own keys with those of before
             folder.compare(home, recipe)
+        changed = [f"changed by --set: {setting}" for setting in settings]
         if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
-            write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines]))
+            write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         one = recipe if recipe.rounds is None else path
         return run_recipe(one, data, output, dry_run=dry_run, console=console, watcher=watcher)
 
@@ -137,8 +138,8 @@ def _prepared(
         if changed := differences(before["asked"], asking, whole=("checksums.*",)):
             listed = "\n".join(f"  {key}: {old} -> {new}" for key, (old, new) in changed.items())
             raise UserError(
-                f"{home}: this folder holds a training of other files (old -> new):\n{listed}\nChoose another --output "
-                "for these, or go back to those."
+                f"{home}: this folder holds another training (old -> new):\n{listed}\nChoose another --output "
+                "for the new one, or go back to the old."
             )
         return before["content"], before["lines"]
     folder.check_output(home)

@@ -43,8 +43,12 @@ app.command()(train)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """train, val, test: 460 pairs in English and German, of which some are there twice."""
-    return write_corpus(tmp_path_factory.mktemp("files"), {"train": 460, "val": 12, "test": 12})
+    """train, val, test: 460 pairs in English and German, some of them twice; 60 targets have two sources."""
+    folder = write_corpus(tmp_path_factory.mktemp("files"), {"train": 460, "val": 12, "test": 12})
+    for code, other in (("en", "ti ti "), ("de", "")):
+        path = folder / f"train.{code}"
+        path.write_text("".join(f"{line}\n" for line in [*lines(path), *(other + line for line in lines(path)[:60])]))
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -177,9 +181,9 @@ def test_no_sentence_of_the_held_out_pairs_stays_in_training(whole, files):
     dev = list(zip(held["dev", "en"], held["dev", "de"]))
     assert len(dev) == len(pairs) // 20 == len({source for source, _ in dev})
     assert set(dev) <= pairs
-    assert {*zip(held["train", "en"], held["train", "de"])} | {*dev} == pairs
-    for code in ("en", "de"):
-        assert not {*held["dev", code]} & {*held["train", code]}
+    left = {pair for pair in pairs if any(text in held["dev", code] for text, code in zip(pair, ("en", "de")))}
+    assert len(left) > len(dev)
+    assert {*zip(held["train", "en"], held["train", "de"])} == pairs - left
 
 
 def test_the_same_again_is_finished_and_a_test_set_can_be_added(whole, files, tmp_path):
@@ -196,7 +200,9 @@ def test_the_same_again_is_finished_and_a_test_set_can_be_added(whole, files, tm
 
 def test_the_recipe_that_is_written_trains_the_same(whole, files, tmp_path):
     written = whole[0] / "recipe.yaml"
-    assert "# vocabulary: " in written.read_text()
+    for comment in ("# vocabulary: ", "# changed by --set: budget.steps=8\n"):
+        assert comment in written.read_text()
+    assert yaml.safe_load(written.read_text())["budget"] == {"steps": 8}
     run_recipe(written, files, tmp_path / "again", console=Console(file=io.StringIO()))
     assert same_weights(tmp_path / "again", whole[0])
 
@@ -206,7 +212,7 @@ def test_other_files_in_the_folder_of_a_run_are_refused(whole, files, tmp_path):
     data = shutil.copytree(files, tmp_path / "data")
     with (data / "train.en").open("a") as source, (data / "train.de").open("a") as target:
         source.write("ba\n"), target.write("baab.\n")
-    with pytest.raises(UserError, match=r"training of other files \(old -> new\):\n  checksums.train.en"):
+    with pytest.raises(UserError, match=r"holds another training \(old -> new\):\n  checksums.train.en"):
         run(data, output)
     with pytest.raises(UserError, match=r"dev: None -> \['val.en', 'val.de'\]"):
         run(files, output, dev=("val.en", "val.de"))
@@ -253,6 +259,9 @@ def test_text_of_the_target_language_is_translated_back_and_trained_on(files, tm
     assert (tmp_path / "run" / "forward" / "average" / "model.safetensors").is_file()
     again = run(files, tmp_path / "run", settings=[*SMALL, *drawn], **asked)
     assert again.count("is finished, and nothing changed since. Choose another --output") == 2
+    with pytest.raises(UserError, match=r"budget.steps: 8 -> 9"):
+        run(files, tmp_path / "run", settings=[*SMALL, *drawn, "budget.steps=9"], **asked)
+    assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text()) == recipe
     with pytest.raises(UserError, match="too few to add to"):
         (tmp_path / "few.de").write_text("\n".join(text[:9]))
         run(files, tmp_path / "other", text=str(tmp_path / "few.de"))
