@@ -91,19 +91,19 @@ _CAPTIONS = Setting(
         "steps": f"measured: 24 epochs and five cycles of four, averaged; 50 were no better ({MULTI30K})",
     },
 )
+MULTI30K_5000 = "results/multi30k-ende-5000-pairs"
 _FEW = replace(
     _CAPTIONS,
     dropout=0.3,
     vocabulary=4000,
     warmup=300,
-    epochs=30,
-    restarts=0,
-    average=3,
+    epochs=60,
+    cycle=5,
     why={
-        "model": "smaller corpora need more dropout (Sennrich and Zhang 2019; Araabi and Monz 2020)",
-        "vocabulary": "smaller corpora need smaller vocabularies (Sennrich and Zhang 2019)",
-        "optimizer": f"as for 29,000 pairs ({MULTI30K})",
-        "steps": "measured",
+        "model": "more dropout than for 29,000 pairs (Sennrich and Zhang 2019; Araabi and Monz 2020)",
+        "vocabulary": f"measured: 20.4 BLEU on val, 18.8 with 2,000 ({MULTI30K_5000})",
+        "optimizer": f"as measured for 29,000 pairs ({MULTI30K})",
+        "steps": f"as for 29,000 pairs, with more epochs: after 17 the dev loss still fell ({MULTI30K_5000})",
     },
 )
 _TALKS = Setting(
