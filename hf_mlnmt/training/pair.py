@@ -3,7 +3,8 @@
 | in the run's folder | what |
 | --- | --- |
 | pair/asked.json | what was asked for, by the files' checksums, and what was chosen |
-| pair/train.*, pair/dev.* | the pairs without those held out, and these; where pairs were held out or left out |
+| pair/dev.* | the pairs that were held out, unless a development set was given |
+| pair/train.*, pair/text.* | pairs and text without sentences of the development set, where there were such |
 | recipe.yaml | the recipe, to copy and change |
 
 What is asked again is not read again: the recipe of the first time is trained on. recipe/pair.py has the choices.
@@ -241,8 +242,20 @@ def _chosen(
     }
     lines += choices
     if asked.text:
-        count = sum(1 for _ in kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data)))
-        lines += chooser.with_text(content, corpus, asked.text, count)
+        name, count, known = asked.text, 0, 0
+        with (making / f"text.{languages[1]}").open("w", encoding="utf-8", newline="\n") as file:
+            for sentence in kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data)):
+                if sentence.strip() in sentences[1]:
+                    known += 1
+                else:
+                    count += 1
+                    file.write(f"{sentence}\n")
+        if known:
+            name = names[1].format("text")
+            lines.append(f"text: without the {known:,} sentences of the development set in it ({HELD}/text.*)")
+        else:
+            (making / f"text.{languages[1]}").unlink()
+        lines += chooser.with_text(content, corpus, name, count)
     return content, lines
 
 

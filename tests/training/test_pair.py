@@ -247,6 +247,7 @@ def test_text_of_the_target_language_is_translated_back_and_trained_on(files, tm
     text = [" ".join(word + word[::-1] for word in rng.choices(WORDS, k=4)) + "." for _ in range(600)]
     with gzip.open(tmp_path / "news.de.gz", "wt") as news:
         news.write("".join(f"{line}\n" for line in text))
+        news.write("".join(f"{line}\n" for line in lines(files / "train.de")[:100]))
     asked = {"text": str(tmp_path / "news.de.gz")}
     drawn = (
         "rounds.forward.translate.method=sampling",
@@ -254,6 +255,9 @@ def test_text_of_the_target_language_is_translated_back_and_trained_on(files, tm
     )
     said = run(files, tmp_path / "run", settings=[*SMALL, *drawn], **asked)
     assert said.index("plan: 1. backward, de-en") < said.index("round backward: de-en") < said.index("round forward")
+    held = {*lines(tmp_path / "run" / "pair" / "dev.de")}
+    assert held & {*lines(files / "train.de")[:100]}
+    assert not held & {*lines(tmp_path / "run" / "forward.synthetic" / "target.txt")}
     recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert recipe["rounds"]["forward"]["translate"]["tag"] == "<bt>"
     assert (tmp_path / "run" / "forward" / "average" / "model.safetensors").is_file()
