@@ -85,7 +85,7 @@ _CAPTIONS = Setting(
     restarts=5,
     cycle=4,
     why={
-        "model": f"measured on the 29,000 pairs of Multi30k ({MULTI30K}): wider dropout or post-norm were no better",
+        "model": f"measured on the 29,000 pairs of Multi30k ({MULTI30K}): more dropout or post-norm were no better",
         "vocabulary": f"measured: 10,000 before 4,000 and 16,000 ({MULTI30K})",
         "optimizer": f"measured: weight decay 0.2 gave 1.5 BLEU ({MULTI30K})",
         "steps": f"measured: 24 epochs and five cycles of four, averaged; 50 were no better ({MULTI30K})",
@@ -207,10 +207,13 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
     tokens = chosen.tokens // (accumulate * processes)
     epoch = max(1.0, corpus.words * SUBWORDS_PER_WORD / (chosen.tokens * FILLED))
     scale = min(1.0, chosen.most_steps / (chosen.epochs * epoch))
-    cycle = max(1, round(chosen.cycle * epoch * scale)) if chosen.restarts else 0
-    steps = max(_rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale), 10)
-    warmup = max(1, min(chosen.warmup, steps // 5))
-    steps += chosen.restarts * cycle
+    cycle = max(1, _rounded(chosen.cycle * epoch * scale)) if chosen.restarts else 0
+    first = _rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale)
+    if cycle:  # evaluations, one a cycle, then meet the ends of all of them
+        first = max(1, round(first / cycle)) * cycle
+    first = max(first, 10)
+    warmup = max(1, min(chosen.warmup, first // 5))
+    steps = first + chosen.restarts * cycle
     every = cycle or max(1, steps // 12)
     average = chosen.restarts + 1 if chosen.restarts else chosen.average
     schedule: dict[str, Any] = {"name": chosen.schedule, "warmup": warmup}
