@@ -116,8 +116,8 @@ _TALKS = Setting(
     warmup=4000,
     epochs=40,
     why={
-        "model": "fewer layers and more dropout than base (Araabi and Monz 2020); the shape is that of the setups iwslt-*",
-        "vocabulary": "below base's 32,000 (Sennrich and Zhang 2019); the number is that of 29,000 pairs, not measured here",
+        "model": "fewer layers, more dropout than base (Araabi and Monz 2020); the shape of the setups iwslt-*",
+        "vocabulary": "fewer than base has (Sennrich and Zhang 2019); the number is ours, not measured",
         "optimizer": "as in the setups iwslt-* (docs/training.md); not measured here",
         "steps": "ours, not measured",
     },

@@ -23,7 +23,7 @@ from hf_mlnmt.recipe import pair as chooser
 from hf_mlnmt.recipe.pair import Machine, Measured, choose, language_in, languages_of, stem_of
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
 from hf_mlnmt.training import Asked, run_recipe, train_pair
-from hf_mlnmt.training.callbacks import DrawCurves
+from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -196,6 +196,21 @@ def test_the_same_again_is_finished_and_a_test_set_can_be_added(whole, files, tm
     assert same_weights(output, whole[0])
     with pytest.raises(UserError, match=r"budget.steps: 8 -> 9"):
         run(files, output, settings=[*SMALL, "budget.steps=9"])
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(whole, files, tmp_path, monkeypatch):
+    show = ShowProgress.on_step_end
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 6:
+            raise RuntimeError("power cut")
+        show(self, args, state, control, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(ShowProgress, "on_step_end", stop)
+        run(files, tmp_path / "run", test=[("test.en", "test.de")])
+    run(files, tmp_path / "run", test=[("test.en", "test.de")])
+    assert same_weights(tmp_path / "run", whole[0])
 
 
 def test_the_recipe_that_is_written_trains_the_same(whole, files, tmp_path):
