@@ -21,7 +21,7 @@ def train(
         list[str] | None,
         typer.Argument(
             help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +151,7 @@ def train(
     from rich.console import Console
 
     from hf_mlnmt.cli.terminal import LinesProgress
-    from hf_mlnmt.training import Asked, run_recipe, train_pair
+    from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
@@ -160,7 +160,7 @@ def train(
             watcher = progress.watcher()
             if pair is not None:
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
-                asked = Asked(pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system)
+                asked = TwoFiles(pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system)
                 train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher)
             else:
                 run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)

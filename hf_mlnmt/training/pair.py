@@ -46,7 +46,7 @@ RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TwoFiles:
     """What a user has: files, all relative to --data.
 
     pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
@@ -70,7 +70,7 @@ class Asked:
 
 
 def train_pair(
-    asked: Asked,
+    asked: TwoFiles,
     data: str | Path = ".",
     output: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -120,7 +120,7 @@ def train_pair(
 
 
 def _prepared(
-    asked: Asked, languages: tuple[str, str], data: Path, home: Path, processes: int
+    asked: TwoFiles, languages: tuple[str, str], data: Path, home: Path, processes: int
 ) -> tuple[dict[str, Any], list[str]]:
     """The recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
     kept = home / HELD / ASKED
@@ -168,7 +168,7 @@ def _no_empty(home: Path) -> Iterator[None]:
         raise
 
 
-def _check_files(asked: Asked, data: Path) -> None:
+def _check_files(asked: TwoFiles, data: Path) -> None:
     """UserError for one file on both sides, and for a development set that is the corpus."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
@@ -179,7 +179,7 @@ def _check_files(asked: Asked, data: Path) -> None:
         )
 
 
-def _tests(asked: Asked, data: Path) -> dict[str, Any]:
+def _tests(asked: TwoFiles, data: Path) -> dict[str, Any]:
     """The test sets by the names of their files."""
     tests: dict[str, Any] = {}
     for files in asked.test:
@@ -195,7 +195,7 @@ def _corpus(source: str | Path, target: str | Path) -> dict[str, Any]:
 
 
 def _chosen(
-    asked: Asked, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
+    asked: TwoFiles, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Read the corpus, hold out the development set (into `making`, which becomes `held`), choose the recipe."""
     spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**chooser.FILTERS)

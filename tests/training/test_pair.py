@@ -22,7 +22,7 @@ from hf_mlnmt.cli.train import train
 from hf_mlnmt.recipe import pair as chooser
 from hf_mlnmt.recipe.pair import Machine, Measured, choose, language_in, languages_of, stem_of
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
-from hf_mlnmt.training import Asked, run_recipe, train_pair
+from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
 from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,7 +61,7 @@ def run(data: Path, output: Path, *, settings=SMALL, dry_run=False, **asked) -> 
     """Train train.en and train.de in a folder; what was printed."""
     text = io.StringIO()
     asked = {"pair": ("train.en", "train.de"), **asked}
-    train_pair(Asked(**asked), data, output, settings, dry_run=dry_run, console=Console(file=text, width=300))
+    train_pair(TwoFiles(**asked), data, output, settings, dry_run=dry_run, console=Console(file=text, width=300))
     return text.getvalue()
 
 
@@ -371,4 +371,4 @@ def test_test_sets_are_given_as_two_files_each(monkeypatch):
     monkeypatch.setattr("hf_mlnmt.training.train_pair", lambda what, *_: asked.append(what))
     arguments = ("--test", "a.en", "a.de", "--pair", "t.en", "t.de", "--test", "b.en", "b.de", "--dev", "d.en", "d.de")
     assert call(*arguments).exit_code == 0
-    assert asked == [Asked(("t.en", "t.de"), dev=("d.en", "d.de"), test=(("a.en", "a.de"), ("b.en", "b.de")))]
+    assert asked == [TwoFiles(("t.en", "t.de"), dev=("d.en", "d.de"), test=(("a.en", "a.de"), ("b.en", "b.de")))]
