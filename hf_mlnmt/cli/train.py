@@ -10,14 +10,57 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli import options
+from hf_mlnmt.errors import UserError
 
 PANEL = "Train"
+TWO_FILES = "From two files, without a recipe"
 
 
 def train(
     recipe: Annotated[
-        Path, typer.Argument(help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="A setup of this project such as multi30k-ende, a folder like it, or a YAML file.",
+            metavar="RECIPE",
+            show_default=False,
+        ),
+    ] = None,
+    pair: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="Instead of a recipe: the sources' file and the targets', line by line; a recipe is chosen for them.",
+            metavar="SOURCE TARGET",
+            rich_help_panel=TWO_FILES,
+        ),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Code of the source language; unless told, train.en says en.", rich_help_panel=TWO_FILES
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Code of the target language; the same.", rich_help_panel=TWO_FILES)
+    ] = None,
+    dev: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="The development set; unless told, up to 1,000 of the pairs.",
+            metavar="SOURCE TARGET",
+            rich_help_panel=TWO_FILES,
+        ),
+    ] = None,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(help="A test set. Give it again for more.", metavar="SOURCE TARGET", rich_help_panel=TWO_FILES),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text of the target language, one sentence a line: it is translated back and trained on too.",
+            rich_help_panel=TWO_FILES,
+        ),
+    ] = None,
     system: Annotated[
         str | None,
         typer.Option(
@@ -65,8 +108,13 @@ def train(
     languages stay as they are, bit for bit; the model and its tokenizer are those of MODEL. The recipe has tasks for
     the pairs of the new language, and no model. The finished model has all languages (docs/multilingual.md).
 
+    `--pair` takes the place of a recipe: languages, development set and a recipe that suits the size of the corpus and
+    the machine are chosen, and said with their reasons. The recipe is written into the run's folder, to copy and change
+    (docs/training.md). All options hold for it as for any other.
+
     Examples:
 
+        hf-mlnmt train --pair train.en train.de --test test.en test.de
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
         hf-mlnmt train my-recipe.yaml --data DIR
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
@@ -80,6 +128,21 @@ def train(
         without_processes,
     )
 
+    named = recipe or []
+    if pair is None:
+        options = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
+        if alone := next((name for name, value in options.items() if value), None):
+            raise UserError(f"{alone}: is of --pair; a recipe says it with its keys (languages, data, rounds).")
+        if len(named) != 1:
+            raise UserError(
+                f"train: expected one recipe (a setup such as multi30k-ende, or a YAML file), not {len(named)}; or two "
+                "files, as in: hf-mlnmt train --pair train.en train.de"
+            )
+    elif len(named) != len(test or []) or any(name.endswith((".yaml", ".yml")) for name in named):
+        raise UserError(
+            f"train: with --pair the recipe is chosen, so give either --pair or {' '.join(named) or 'a recipe'}. "
+            "--dev and each --test need two files, as in --test test.en test.de."
+        )
     started_by_us = end_with_parent()
     if processes > 1:
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
@@ -88,14 +151,19 @@ def train(
     from rich.console import Console
 
     from hf_mlnmt.cli.terminal import LinesProgress
-    from hf_mlnmt.training import run_recipe
+    from hf_mlnmt.training import TwoFiles, run_recipe, train_pair
     from hf_mlnmt.training.callbacks import Interrupted
 
     code = 0
     try:
         with LinesProgress(console := Console(stderr=True)) as progress:
             watcher = progress.watcher()
-            run_recipe(recipe, data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)
+            if pair is not None:
+                # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
+                asked = TwoFiles(pair, from_, to, dev, tuple(zip(test or [], named, strict=True)), text, system)
+                train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher)
+            else:
+                run_recipe(named[0], data, output, set_ or [], seed, dry_run, console, watcher=watcher, system=system)
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
         code = 128 + interrupted.signum

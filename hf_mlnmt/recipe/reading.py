@@ -61,7 +61,7 @@ def read_content(
     """What a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
     content, lines = load(Path(path))
     for setting in settings:
-        _set(content, setting)
+        set_key(content, setting)
     if seed is not None:
         content["seed"] = seed
     return content, lines
@@ -85,7 +85,8 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
     return recipe
 
 
-def _set(content: dict[str, Any], setting: str) -> None:
+def set_key(content: dict[str, Any], setting: str) -> None:
+    """Carry out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")

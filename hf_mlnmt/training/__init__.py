@@ -6,6 +6,7 @@ from hf_mlnmt.training.callbacks import NonFiniteLoss
 from hf_mlnmt.training.checkpoints import average_checkpoints
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.objectives import Objective, Translation
+from hf_mlnmt.training.pair import TwoFiles, train_pair
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import Batches, Task
@@ -22,8 +23,10 @@ __all__ = [
     "TokenBatchSampler",
     "Translation",
     "TranslationTrainer",
+    "TwoFiles",
     "average_checkpoints",
     "batch_statistics",
     "read_recipe",
     "run_recipe",
+    "train_pair",
 ]

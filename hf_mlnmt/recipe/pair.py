@@ -1,0 +1,355 @@
+"""A recipe for a corpus of which only two files are known: chosen by its size and the machine (docs/training.md).
+
+`SIZES` is the table: what each size of corpus is trained with, and for each choice the reason and the source, measured
+here or literature. `choose` makes a recipe's content of it; training/pair.py reads the corpus and runs the recipe.
+
+| literature | of |
+| --- | --- |
+| Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762 | millions of pairs |
+| Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation", arXiv:1905.11901 | 5,000 to 160,000 |
+| Araabi and Monz 2020, "Optimizing Transformer for Low-Resource NMT", arXiv:2011.02266 | 5,000 to 165,000 |
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_mlnmt.data.lines import SUFFIXES
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.recipe.schema import LANGUAGE
+
+TAG = "<bt>"
+BACKWARD, FORWARD = "backward", "forward"  # the rounds with text of the target language
+MOST_SYNTHETIC = 4.0  # pairs to each parallel one: on Multi30k 1:4 was the best of 1:0.5 to 1:4 (docs/monolingual.md)
+FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates": True}
+# Multi30k's German side, 10,000 subwords, batches of 1,024 tokens; an end of sentence is a word and a subword.
+SUBWORDS_PER_WORD, FILLED = 1.27, 0.97
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one size of corpus is trained with on one kind of machine.
+
+    tokens: of the target in an optimizer step, of all processes together, at most `at_once` of them in one batch.
+    epochs: of all training, of which each of `restarts` short cycles has `cycle`; the steps follow from them and are
+    at most `most_steps`, short cycles included.
+    average: so many of the last checkpoints; with restarts, the ends of all cycles.
+    why: of each choice the reason and its source, for the user.
+    """
+
+    shape: str
+    dropout: float
+    vocabulary: int
+    tokens: int
+    optimizer: dict[str, Any]
+    schedule: str
+    warmup: int
+    epochs: float
+    why: dict[str, str]
+    restarts: int = 0
+    cycle: float = 0.0
+    at_once: int = 4096
+    average: int = 5
+    most_steps: int = 100_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of corpus: about `pairs` distinct pairs after filters, fewer than `below`."""
+
+    pairs: int
+    below: float
+    gpu: Setting
+    cpu: Setting
+
+
+MULTI30K = "results/multi30k-ende-settings"
+_DECAY = {"name": "adamw", "learning_rate": 5.0e-3, "betas": [0.9, 0.98], "clip": 1.0, "weight_decay": 0.2}
+_ADAM = {"name": "adam", "learning_rate": 7.0e-4, "betas": [0.9, 0.98], "eps": 1.0e-9, "clip": 1.0}
+
+_CAPTIONS = Setting(
+    shape="tiny",
+    dropout=0.2,
+    vocabulary=10_000,
+    tokens=1024,
+    optimizer=_DECAY,
+    schedule="linear",
+    warmup=1000,
+    epochs=44,
+    restarts=5,
+    cycle=4,
+    why={
+        "model": f"measured on the 29,000 pairs of Multi30k ({MULTI30K}): more dropout or post-norm were no better",
+        "vocabulary": f"measured: 10,000 before 4,000 and 16,000 ({MULTI30K})",
+        "optimizer": f"measured: weight decay 0.2 gave 1.5 BLEU ({MULTI30K})",
+        "steps": f"measured: 24 epochs and five cycles of four, averaged; 50 were no better ({MULTI30K})",
+    },
+)
+MULTI30K_5000 = "results/multi30k-ende-5000-pairs"
+_FEW = replace(
+    _CAPTIONS,
+    dropout=0.3,
+    vocabulary=4000,
+    warmup=300,
+    epochs=60,
+    cycle=5,
+    why={
+        "model": "more dropout than for 29,000 pairs (Sennrich and Zhang 2019; Araabi and Monz 2020)",
+        "vocabulary": f"measured: 20.4 BLEU on val, 18.8 with 2,000 ({MULTI30K_5000})",
+        "optimizer": f"as measured for 29,000 pairs ({MULTI30K})",
+        "steps": f"as for 29,000 pairs, with more epochs: after 17 the dev loss still fell ({MULTI30K_5000})",
+    },
+)
+_TALKS = Setting(
+    shape="small",
+    dropout=0.3,
+    vocabulary=10_000,
+    tokens=4096,
+    optimizer=_ADAM | {"learning_rate": 1.0e-3},
+    schedule="cosine",
+    warmup=4000,
+    epochs=40,
+    why={
+        "model": "fewer layers, more dropout than base (Araabi and Monz 2020); the shape of the setups iwslt-*",
+        "vocabulary": "fewer than base has (Sennrich and Zhang 2019); the number is ours, not measured",
+        "optimizer": "as in the setups iwslt-* (docs/training.md); not measured here",
+        "steps": "ours, not measured",
+    },
+)
+_NEWS = Setting(
+    shape="base",
+    dropout=0.2,
+    vocabulary=20_000,
+    tokens=16_384,
+    optimizer=_ADAM,
+    schedule="cosine",
+    warmup=4000,
+    epochs=30,
+    why={
+        "model": "the base Transformer (Vaswani et al. 2017), dropout as in the setup wmt16-roen; not measured here",
+        "vocabulary": "as in the setup wmt16-roen (612,000 pairs)",
+        "optimizer": "Adam with the peak that Vaswani et al. 2017 reach with warm-up 4,000",
+        "steps": "about as many tokens a step as in the setup wmt16-roen; the epochs are ours, not measured",
+    },
+)
+_WEB = replace(
+    _NEWS,
+    dropout=0.1,
+    vocabulary=32_000,
+    tokens=24_576,
+    schedule="inverse_sqrt",
+    epochs=20,
+    why={
+        "model": "the base Transformer with dropout 0.1 (Vaswani et al. 2017)",
+        "vocabulary": "literature: 32,000 to 37,000 (Vaswani et al. 2017)",
+        "optimizer": "Adam, warm-up 4,000, inverse square root (Vaswani et al. 2017)",
+        "steps": "literature: 100,000 steps of 25,000 tokens, the last five averaged (Vaswani et al. 2017)",
+    },
+)
+
+
+def _on_cpu(setting: Setting, epochs: float) -> Setting:
+    """What a processor gets through in a night or two: the tiny shape, small batches."""
+    why = {
+        "model": "this machine has no GPU: the tiny shape, some 4,000 tokens a second on a core",
+        "optimizer": f"as for the tiny shape on Multi30k ({MULTI30K}); not measured at this size",
+        "steps": "this machine has no GPU: fewer epochs, 100,000 steps at most; not measured at this size",
+    }
+    small = replace(_CAPTIONS, restarts=0, schedule="cosine", optimizer=_DECAY | {"learning_rate": 3.0e-3})
+    vocabulary = min(setting.vocabulary, 16_000)
+    return replace(
+        small, dropout=0.1, vocabulary=vocabulary, tokens=2048, warmup=2000, epochs=epochs, why=setting.why | why
+    )
+
+
+SIZES = (
+    Size(5_000, 12_000, _FEW, _FEW),
+    Size(30_000, 80_000, _CAPTIONS, _CAPTIONS),
+    Size(200_000, 450_000, _TALKS, _on_cpu(_TALKS, 15)),
+    Size(1_000_000, 3_000_000, _NEWS, _on_cpu(_NEWS, 6)),
+    Size(10_000_000, math.inf, _WEB, _on_cpu(_WEB, 1)),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a corpus: its distinct pairs after filters; the words of their targets, an end of each too."""
+
+    pairs: int
+    words: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is trained on: whether there is an accelerator; how many processes train side by side; cores of the CPU."""
+
+    gpu: bool
+    processes: int = 1
+    cores: int = 1
+
+    def __str__(self) -> str:
+        many = self.processes > 1
+        idle = "" if self.gpu or many or self.cores < 2 else f" (of {self.cores} cores; --processes 2 is faster)"
+        return f"{'a GPU' if self.gpu else 'a CPU'}, {self.processes} process{'es' * many}{idle}"
+
+
+def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    """The model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with the reason of each."""
+    size = next(size for size in SIZES if corpus.pairs < size.below)
+    chosen, processes = size.gpu if machine.gpu else size.cpu, machine.processes
+    accumulate = max(1, round(chosen.tokens / (chosen.at_once * processes)))
+    tokens = chosen.tokens // (accumulate * processes)
+    epoch = max(1.0, corpus.words * SUBWORDS_PER_WORD / (chosen.tokens * FILLED))
+    scale = min(1.0, chosen.most_steps / (chosen.epochs * epoch))
+    cycle = max(1, _rounded(chosen.cycle * epoch * scale)) if chosen.restarts else 0
+    first = _rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale)
+    if cycle:  # evaluations, one a cycle, then meet the ends of all of them
+        first = max(1, round(first / cycle)) * cycle
+    first = max(first, 10)
+    warmup = max(1, min(chosen.warmup, first // 5))
+    steps = first + chosen.restarts * cycle
+    every = cycle or max(1, steps // 12)
+    average = chosen.restarts + 1 if chosen.restarts else chosen.average
+    schedule: dict[str, Any] = {"name": chosen.schedule, "warmup": warmup}
+    if chosen.restarts:
+        schedule |= {"restarts": chosen.restarts, "restart_steps": cycle}
+    content = {
+        "model": {
+            "system": "transformer",
+            "shape": chosen.shape,
+            "settings": {"norm_position": "pre", "dropout": chosen.dropout},
+        },
+        "tokenizer": {"kind": "bpe", "vocab_size": chosen.vocabulary, "joint": True},
+        "batch": {"tokens": tokens, "accumulate": accumulate, "side": "target"},
+        "optimizer": dict(chosen.optimizer),
+        "schedule": schedule,
+        "budget": {"steps": steps},
+        "precision": {"dtype": "auto"},
+        "evaluation": {"every": every, "metrics": ["bleu", "chrf"], "best": "bleu"},
+        "checkpoints": {"keep": max(average, 5), "average": average},
+    }
+    optimizer = f"{chosen.optimizer['name']}, learning rate {chosen.optimizer['learning_rate']:g}, {chosen.schedule}"
+    restarts = f", {chosen.restarts} short cycles of {cycle:,} at the end" if chosen.restarts else ""
+    each = f" in {accumulate} batches" if accumulate > 1 else ""
+    lines = [
+        f"size: {corpus.pairs:,} distinct pairs are trained as the table's {size.pairs:,} (docs/training.md)",
+        f"machine: {machine}; --dry-run estimates the time",
+        f"model: transformer, {chosen.shape} shape, pre-norm, dropout {chosen.dropout:g}: {chosen.why['model']}",
+        f"vocabulary: {chosen.vocabulary:,} subwords of both sides: {chosen.why['vocabulary']}",
+        f"optimizer: {optimizer}: {chosen.why['optimizer']}",
+        f"steps: {steps:,} of {chosen.tokens:,} target tokens{each}{restarts}, about {steps / epoch:.1f} epochs: "
+        f"{chosen.why['steps']}",
+    ]
+    return content, lines
+
+
+def _rounded(steps: float) -> int:
+    """To two digits, for people."""
+    digits = max(0, int(math.log10(max(steps, 1))) - 1)
+    return int(round(steps, -digits))
+
+
+def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
+    """Make of a recipe's content two rounds: a model of the other direction, then one on its translations of `text`.
+
+    Args:
+        lines: distinct sentences of the text after filters.
+
+    Returns: the plan in words.
+    """
+    ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # a fifth may be dropped on the way
+    if ratio < 0.05:
+        raise UserError(
+            f"{text}: {lines:,} distinct sentences are too few to add to {corpus.pairs:,} pairs. Give at least a tenth "
+            "as many, or leave --text out."
+        )
+    languages = content["languages"]
+    content["tokenizer"]["tags"] = [TAG]
+    limit = math.ceil(ratio * corpus.pairs / 0.8)
+    content["rounds"] = {
+        BACKWARD: {"reverse": True},
+        FORWARD: {
+            "translate": {"model": BACKWARD, "text": text, "tag": TAG, "settings": {"limit": limit}},
+            "ratio": ratio,
+        },
+    }
+    return [
+        f"text: {lines:,} distinct sentences of {languages['target']}, of which at most {limit:,} are translated back; "
+        f"{ratio:g} synthetic pairs to each parallel one, tagged {TAG} (docs/monolingual.md: on 10,000 pairs 1:4 was "
+        "the best ratio, and a tag gained)",
+        f"plan: 1. {BACKWARD}, {languages['target']}-{languages['source']}, on the pairs; 2. it translates the text; "
+        f"3. {FORWARD}, {languages['source']}-{languages['target']}, on both: the model to use",
+    ]
+
+
+_NO_LANGUAGES = {"src", "tgt", "trg", "raw", "ref", "hyp", "out", "sys"}
+_OF_TEXT = {".txt", ".text", ".tok"}
+
+
+def language_in(path: str) -> str | None:
+    """The language's code in a file's name: en of train.en, train.en.gz, en.txt and corpus.en-de.en; None without."""
+    name = Path(path).name
+    while (suffix := Path(name).suffix.lower()) in (*SUFFIXES, *_OF_TEXT):
+        name = name[: -len(suffix)]
+    code = name.rpartition(".")[2]
+    language = re.split("[-_]", code)[0]
+    is_code = LANGUAGE.fullmatch(code) and len(language) < 4 and language.islower() and language not in _NO_LANGUAGES
+    return code if is_code else None
+
+
+def stem_of(path: str) -> str:
+    """What a file is called without its language and endings: train of train.en.gz, else the whole name."""
+    name, code = Path(path).name, language_in(path)
+    return name[: name.rindex(f".{code}")] if code and f".{code}" in name else Path(name).stem.removesuffix(".txt")
+
+
+def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -> tuple[str, str]:
+    """Source and target: of the files' names, or as `named` (--from, --to).
+
+    Raises: UserError for a language that nothing says, that the name contradicts, and for one language on both sides.
+    """
+    codes = []
+    for path, code, option in zip(files, named, ("--from", "--to"), strict=True):
+        said = language_in(path)
+        if code is None and said is None:
+            raise UserError(
+                f"--pair: the name of {path} says no language, as train.en would. Add {option} with its code, as in "
+                "--from en --to de."
+            )
+        if code is not None and not LANGUAGE.fullmatch(code):
+            raise UserError(f"{option} {code}: expected a language's code, such as de or pt-BR.")
+        if code and said and _base(code) != _base(said):
+            raise UserError(
+                f"{option} {code}: the name of {path} says {said}. Give the source's file first and the target's "
+                f"second, leave {option} out, or rename the file."
+            )
+        codes.append(str(code or said))
+    source, target = codes
+    if source == target:
+        raise UserError(
+            f"--pair: both sides are {source}: {files[0]} and {files[1]}. Give one file of each language, or say with "
+            "--from and --to what they are."
+        )
+    pair = re.search(r"\.([a-z]{2,3})-([a-z]{2,3})\.", f".{Path(files[0]).name}.")
+    if pair and not {_base(source), _base(target)} <= set(pair.groups()) and not any(named):
+        raise UserError(
+            f"--pair: the name of {files[0]} says {pair[1]} and {pair[2]}, and the files are {source} and {target}. "
+            "Say with --from and --to what they are."
+        )
+    return source, target
+
+
+def _base(code: str) -> str:
+    return re.split("[-_]", code)[0].lower()
+
+
+def to_yaml(content: dict[str, Any], lines: list[str]) -> str:
+    """The recipe as a file to copy and change: the choices as comments, then the keys."""
+    comments = "".join(f"# {line}\n" for line in lines)
+    return f"{comments}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"

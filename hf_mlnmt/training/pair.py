@@ -1,0 +1,321 @@
+"""From two files to a model: a corpus is read, a development set held out, a recipe chosen and written, and trained.
+
+| in the run's folder | what |
+| --- | --- |
+| pair/asked.json | what was asked for, by the files' checksums, and what was chosen |
+| pair/dev.* | the pairs that were held out, unless a development set was given |
+| pair/train.*, pair/text.* | pairs and text without sentences of the development set, where there were such |
+| recipe.yaml | the recipe, to copy and change |
+
+What is asked again is not read again: the recipe of the first time is trained on. recipe/pair.py has the choices.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from rich.console import Console
+
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
+from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.words import words
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation import Results
+from hf_mlnmt.files import atomic_folder, read_json, size_and_crc, write_json, write_text
+from hf_mlnmt.generation.back_translation import Watcher
+from hf_mlnmt.made_from import differences
+from hf_mlnmt.recipe import pair as chooser
+from hf_mlnmt.recipe.reading import recipe_of, set_key
+from hf_mlnmt.training import folder
+from hf_mlnmt.training.run import run_recipe
+
+HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
+FEWEST = 200  # distinct pairs that a training is begun with
+RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
+
+
+@dataclass(frozen=True)
+class TwoFiles:
+    """What a user has: files, all relative to --data.
+
+    pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
+    dev, test: pairs of files. text: sentences of the target language. system: of the zoo.
+    """
+
+    pair: tuple[str, str]
+    source: str | None = None
+    target: str | None = None
+    dev: tuple[str, str] | None = None
+    test: Sequence[tuple[str, str]] = ()
+    text: str | None = None
+    system: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the run is called: train.en-de of train.en and train.de."""
+        stem = chooser.stem_of(self.pair[0])
+        pair = "-".join(chooser.languages_of(self.pair, (self.source, self.target)))
+        return stem if stem.endswith(pair) else f"{stem}.{pair}"
+
+
+def train_pair(
+    asked: TwoFiles,
+    data: str | Path = ".",
+    output: str | Path | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    dry_run: bool = False,
+    console: Console | None = None,
+    watcher: Watcher | None = None,
+) -> Results | dict[str, Results] | None:
+    """Choose a recipe for two files, write it into the run's folder and train it, as `run_recipe` does.
+
+    Args:
+        output: the run's folder; unless told, runs/<name of the files>, with the seed if it is given.
+        settings, seed: replace keys of the recipe that was chosen.
+
+    Returns: as `run_recipe`.
+
+    Raises: UserError for files that are missing, broken, too small or do not go together, for languages that nothing
+        says, and for a folder of another training.
+    """
+    console = console or Console(stderr=True)
+    data, languages = Path(data), chooser.languages_of(asked.pair, (asked.source, asked.target))
+    output = Path(output or Path("runs") / (asked.name if seed is None else f"{asked.name}.seed{seed}"))
+    processes = PartialState(cpu=not torch.accelerator.is_available())
+    with ExitStack() as stack:
+        there = (output / HELD / ASKED).is_file()
+        home = stack.enter_context(folder.temporary()) if dry_run and not there else output
+        with nullcontext() if dry_run else processes.main_process_first():
+            content, lines = _prepared(asked, languages, data, home, processes.num_processes)
+        content["data"]["test"] = _tests(asked, data)
+        if asked.system is not None:
+            content["model"]["system"] = asked.system
+        for setting in settings:
+            set_key(content, setting)
+        if seed is not None:
+            content["seed"] = seed
+        if processes.is_main_process:
+            for line in [*lines, *([] if dry_run else [f"recipe: {home / RECIPE}, to copy and change"])]:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        recipe, path = recipe_of(copy.deepcopy(content), Path(f"{asked.name}.yaml")), home / RECIPE
+        if recipe.rounds is not None:  # each of them compares its own keys with those of before
+            folder.compare(home, recipe)
+        changed = [f"changed by --set: {setting}" for setting in settings]
+        if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
+            write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
+        one = recipe if recipe.rounds is None else path
+        return run_recipe(one, data, output, dry_run=dry_run, console=console, watcher=watcher)
+
+
+def _prepared(
+    asked: TwoFiles, languages: tuple[str, str], data: Path, home: Path, processes: int
+) -> tuple[dict[str, Any], list[str]]:
+    """The recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
+    kept = home / HELD / ASKED
+    _check_files(asked, data)
+    files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
+    asking = {
+        "pair": list(asked.pair),
+        "languages": list(languages),
+        "dev": list(asked.dev) if asked.dev else None,
+        "text": asked.text,
+        "processes": processes,
+        "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
+    }
+    if kept.is_file():
+        before = read_json(kept, {"asked": dict, "content": dict, "lines": list})
+        if changed := differences(before["asked"], asking, whole=("checksums.*",)):
+            listed = "\n".join(f"  {key}: {old} -> {new}" for key, (old, new) in changed.items())
+            raise UserError(
+                f"{home}: this folder holds another training (old -> new):\n{listed}\nChoose another --output "
+                "for the new one, or go back to the old."
+            )
+        return before["content"], before["lines"]
+    folder.check_output(home)
+    if (home / RECIPE).is_file():
+        raise UserError(
+            f"{home}: this folder holds a training by another recipe. Choose another --output, or go on with it: "
+            f"hf-mlnmt train {home / RECIPE} -o {home}"
+        )
+    with _no_empty(home), atomic_folder(home / HELD) as making:
+        content, lines = _chosen(asked, languages, data, making, home / HELD, processes)
+        write_json(making / ASKED, {"asked": asking, "content": content, "lines": lines})
+    return content, lines
+
+
+@contextmanager
+def _no_empty(home: Path) -> Iterator[None]:
+    """Remove a folder that was not there before and is empty when something fails."""
+    before = home.exists()
+    try:
+        yield
+    except BaseException:
+        if not before:
+            with suppress(OSError):
+                home.rmdir()
+        raise
+
+
+def _check_files(asked: TwoFiles, data: Path) -> None:
+    """UserError for one file on both sides, and for a development set that is the corpus."""
+    for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
+        if files and (data / files[0]).resolve() == (data / files[1]).resolve():
+            raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
+    if asked.dev and {*map(str, asked.dev)} & {*map(str, asked.pair)}:
+        raise UserError(
+            "--dev: is the training corpus. Give other sentences, or leave it out: some pairs are held out."
+        )
+
+
+def _tests(asked: TwoFiles, data: Path) -> dict[str, Any]:
+    """The test sets by the names of their files."""
+    tests: dict[str, Any] = {}
+    for files in asked.test:
+        name = chooser.stem_of(files[0]) or "test"
+        while name in tests:
+            name += "-2"
+        tests[name] = _corpus(*files)
+    return tests
+
+
+def _corpus(source: str | Path, target: str | Path) -> dict[str, Any]:
+    return {"files": {"source": str(source), "target": str(target)}}
+
+
+def _chosen(
+    asked: TwoFiles, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Read the corpus, hold out the development set (into `making`, which becomes `held`), choose the recipe."""
+    spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**chooser.FILTERS)
+    dev = _pairs_of(asked.dev, data) if asked.dev else _held_out(kept(read_pairs(spec, data)))
+    sentences = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
+    corpus, left, filtered = _without(spec, data, kept, sentences, making, languages)
+    if corpus.pairs + (0 if asked.dev else len(dev)) < FEWEST:
+        without = " that hold no sentence of the development set" if asked.dev else ""
+        raise UserError(
+            f"{spec}: {corpus.pairs + (0 if asked.dev else len(dev)):,} distinct pairs{without}, and at least {FEWEST} "
+            "are needed; some 5,000 give a model that translates text very like its own. Give more pairs"
+            + (", or another development set." if asked.dev else ".")
+        )
+    where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
+    names = [str(where / f"{{}}.{code}") for code in languages]
+    train, described = asked.pair, " + ".join(map(str, asked.pair))
+    lines = [f"corpus: {described}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
+    lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
+    if asked.dev:
+        dev_files = asked.dev
+        lines.append(f"development set: {asked.dev[0]} + {asked.dev[1]}, {len(dev):,} pairs")
+    else:
+        _write(making, "dev", languages, iter(dev))
+        dev_files = names[0].format("dev"), names[1].format("dev")
+        lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
+    if left:
+        train = names[0].format("train"), names[1].format("train")
+        lines.append(f"training: without the {left:,} pairs that hold a sentence of it ({HELD}/train.*)")
+    else:
+        for code in languages:
+            (making / f"train.{code}").unlink()
+    chosen, choices = chooser.choose(
+        corpus, chooser.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
+    )
+    content: dict[str, Any] = {
+        "languages": dict(zip(("source", "target"), languages)),
+        "data": {
+            "name": " + ".join(Path(name).name for name in asked.pair),
+            "train": _corpus(*train),
+            "dev": _corpus(*dev_files),
+            "filters": dict(chooser.FILTERS),
+        },
+        **chosen,
+    }
+    lines += choices
+    if asked.text:
+        name, count, known = asked.text, 0, 0
+        with (making / f"text.{languages[1]}").open("w", encoding="utf-8", newline="\n") as file:
+            for sentence in kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data)):
+                if sentence.strip() in sentences[1]:
+                    known += 1
+                else:
+                    count += 1
+                    file.write(f"{sentence}\n")
+        if known:
+            name = names[1].format("text")
+            lines.append(f"text: without the {known:,} sentences of the development set in it ({HELD}/text.*)")
+        else:
+            (making / f"text.{languages[1]}").unlink()
+        lines += chooser.with_text(content, corpus, name, count)
+    return content, lines
+
+
+def _pairs_of(files: tuple[str, str], data: Path) -> list[Pair]:
+    return list(read_pairs(CorpusSpec(**_corpus(*files)), data))
+
+
+def _held_out(pairs: Iterator[Pair]) -> list[Pair]:
+    """A twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those whose digests are the smallest."""
+    count = 0
+
+    def keyed() -> Iterator[tuple[bytes, Pair]]:
+        nonlocal count
+        for pair in pairs:
+            count += 1
+            yield blake2b(pair[0].strip().encode(), digest_size=8, person=b"hf-mlnmt").digest(), pair
+
+    smallest = heapq.nsmallest(4 * HELD_OUT, keyed())
+    distinct = dict(smallest)  # one pair of each source
+    return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, count // 20)]
+
+
+def _without(
+    spec: CorpusSpec,
+    data: Path,
+    kept: PairFilter,
+    sentences: tuple[set[str], ...],
+    making: Path,
+    languages: tuple[str, str],
+) -> tuple[chooser.Measured, int, FilterReport]:
+    """Write the pairs that hold none of these sentences on either side.
+
+    Returns: what of them is trained on, how many were left out, and what the filters dropped of the rest.
+    """
+    left, report, count, length = 0, FilterReport(), 0, 0
+
+    def remaining() -> Iterator[Pair]:
+        nonlocal left
+        for pair in read_pairs(spec, data):
+            if any(text.strip() in held for text, held in zip(pair, sentences)):
+                left += 1
+            else:
+                yield pair
+
+    def measured(pairs: Iterator[Pair]) -> Iterator[Pair]:
+        nonlocal count, length
+        for pair in pairs:
+            count, length = count + 1, length + len(words(pair[1])) + 1
+            yield pair
+
+    _write(making, "train", languages, measured(kept(remaining(), report)))
+    return chooser.Measured(count, length), left, report
+
+
+def _write(where: Path, part: str, languages: tuple[str, str], pairs: Iterator[Pair]) -> None:
+    source, target = (where / f"{part}.{code}" for code in languages)
+    with (
+        source.open("w", encoding="utf-8", newline="\n") as one,
+        target.open("w", encoding="utf-8", newline="\n") as other,
+    ):
+        for pair in pairs:
+            one.write(f"{pair[0]}\n")
+            other.write(f"{pair[1]}\n")
