@@ -189,6 +189,8 @@ class Passage:
 
 def read(text: str, format: Literal["text", "html", "srt"]) -> Document:
     """A document of this format. Raises: UserError for one that cannot be read."""
+    if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
+        return Document(["\ufeff", *read(text[1:], format).parts])
     if format == "html":
         return Document(list(_passages(_html_tokens(text), unescape, lambda one: escape(one, quote=False))))
     return Document(_subtitles(text) if format == "srt" else _lines(text))
