@@ -200,7 +200,7 @@ def _lines(text: str) -> list[str | Passage]:
     """Each line is a text."""
     parts: list[str | Passage] = []
     for line in text.splitlines(keepends=True):
-        parts += _passages(iter([Token("text", line)]), str, str)
+        parts += _passages(iter([Token("text", line)]), str, str) if _has_letters(line) else [line]
     return parts
 
 

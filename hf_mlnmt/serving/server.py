@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -55,7 +56,7 @@ def serve(
     limits = limits or Limits()
     with _bound(host, port) as listening:  # a taken port is said before models are loaded
         try:
-            import multipart  # noqa: F401
+            import python_multipart  # noqa: F401
             import uvicorn
 
             from hf_mlnmt.serving.api import make_app
@@ -92,7 +93,6 @@ def serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=limits.connections,
             timeout_graceful_shutdown=limits.ending_seconds,
         )
         Server(config).run([listening])
@@ -163,7 +163,7 @@ def _protocol(limits: Limits) -> type[Any]:
     class Bounded(base):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.head, self.seen, self.timer = 0, None, None
+            self.head, self.seen, self.left, self.timer = 0, None, 0, None
             if len(self.connections) > limits.connections:
                 content = _FULL % limits.connections
                 head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
@@ -178,11 +178,16 @@ def _protocol(limits: Limits) -> type[Any]:
             return self.cycle is None or self.cycle.response_complete
 
         def look(self) -> None:
-            """Close a connection that has waited for the same request since the last look."""
-            if self.waits and self.seen is self.cycle:
+            """Close a connection that has only waited since the last look, for a request or to be read from."""
+            left = self.transport.get_write_buffer_size()
+            if left and left == self.left:
+                at_once = struct.pack("ii", 1, 0)  # with what the system still holds for the client
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                self.transport.abort()
+            elif self.waits and self.seen is self.cycle and not left:
                 self.transport.close()
-            elif not self.transport.is_closing():
-                self.seen = self.cycle
+            else:
+                self.seen, self.left = self.cycle, left
                 self.timer = self.loop.call_later(limits.idle_seconds, self.look)
 
         def data_received(self, data: bytes) -> None:
