@@ -432,6 +432,14 @@ _FILE_FORM = {
         **{name: {"type": "string"} for name in ("source", "target", "api_key")},
     },
 }
+# What the page does not need of gradio, and has to do with files and other servers; and the rest of our own.
+_CLOSED: tuple[str, ...] = (
+    "/v1/{rest:path}",
+    "/gradio_api/upload",
+    "/gradio_api/deep_link",
+    "/gradio_api/component_server",
+)
+_CLOSED += tuple(f"{base}/{what}{{rest:path}}" for base in ("", "/gradio_api") for what in ("file", "proxy", "stream"))
 _ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Error} for status in (400, 403, 413, 429, 503, 504)}
 _PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation</title>
 <h1>Translation</h1><p>This server speaks LibreTranslate's API: <code>POST /translate</code>,
@@ -714,5 +722,6 @@ def _add_page(app: FastAPI, batcher: Batcher, wanted: bool, keys: bool) -> None:
         rest = every - (getattr(route, "methods", None) or every)
         if rest:
             app.add_api_route(route.path, other_method, methods=sorted(rest), include_in_schema=False)  # type: ignore[attr-defined]
-    app.add_api_route("/v1/{rest:path}", no_such_path, methods=sorted(every), include_in_schema=False)
+    for path in _CLOSED:
+        app.add_api_route(path, no_such_path, methods=sorted(every), include_in_schema=False)
     gradio.mount_gradio_app(app, page(batcher), path="/", show_error=False, max_file_size=1, enable_monitoring=False)

@@ -5,14 +5,19 @@ import json
 import logging
 import random
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
+from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.serving.batcher import Overloaded, Statistics, TimedOut, Translations
+from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
+from hf_mlnmt.serving.models import ServedModels
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 pytest.importorskip("py3langid", reason="needs the extra serve")
@@ -25,6 +30,14 @@ from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 SECRET = "a sentence that is in no log"
 ENGLISH = "The man rides a bicycle through the old town every morning."
 GERMAN = "Der Mann fährt jeden Morgen mit dem Fahrrad durch die Altstadt."
+
+
+@pytest.fixture(scope="module")
+def toy(pair_folders):
+    """A real Batcher over a toy."""
+    batcher = Batcher(ServedModels([str(pair_folders["en-de"])]))
+    yield batcher
+    batcher.close_now(10)
 
 
 class StandIn:
@@ -145,6 +158,25 @@ def test_ours(client, batcher):
     assert (answer["via"], answer["models"]) == ("de", ["toy"])
     assert batcher.calls[0]["num_beams"] == 4
     assert batcher.calls[0]["early_stopping"] == "never"
+
+
+def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
+    gradio = pytest.importorskip("gradio")
+
+    def page(given):
+        assert given is batcher
+        with gradio.Blocks(analytics_enabled=False) as blocks:
+            gradio.HTML("a page")
+        return blocks
+
+    monkeypatch.setitem(sys.modules, "hf_mlnmt.serving.page", SimpleNamespace(page=page))
+    client = TestClient(make_app(batcher))
+    assert "a page" in client.get("/").text
+    assert client.post("/translate", json=GOOD).status_code == 200
+    assert client.get("/translate").json() == {"error": "Method Not Allowed"}
+    for path in ("v1/x", "gradio_api/file=/etc/passwd", "file=README.md", "gradio_api/proxy=https://a.hf.space/"):
+        assert client.get(f"/{path}").json() == {"error": "Not Found"}
+    assert client.post("/gradio_api/upload", files={"files": b"a"}).status_code == 404
 
 
 def test_openapi_says_the_options_of_the_search_and_their_limits(client):
@@ -442,6 +474,28 @@ def test_a_client_that_leaves_takes_its_work_along(batcher):
 
     asyncio.run(scenario())
     assert batcher.cancelled
+
+
+def test_out_of_memory_in_one_batch_is_no_one_s_fault(toy, monkeypatch):
+    """Its halves are translated; a text for which alone there is too little memory is an error of its request."""
+    client = TestClient(make_app(toy, page=False))
+    asked = {"q": SENTENCES[:6], "source": "en", "target": "de"}
+    before, sizes, room, search = client.post("/translate", json=asked).json(), [], 2, TranslationRun._search
+
+    def small(run, sequences, *more):
+        sizes.append(len(sequences))
+        if len(sequences) > room:
+            raise torch.OutOfMemoryError("of the machine")
+        return search(run, sequences, *more)
+
+    monkeypatch.setattr(TranslationRun, "_search", small)
+    assert client.post("/translate", json=asked).json() == before
+    assert max(sizes) > 2
+    room = 0
+    answer = client.post("/translate", json=asked)
+    assert (answer.status_code, "out of memory" in answer.json()["error"]) == (400, True)
+    room = 9
+    assert client.post("/translate", json=asked).json() == before
 
 
 def test_random_requests_are_answered_or_refused(batcher):

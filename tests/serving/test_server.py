@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -100,6 +101,20 @@ def test_the_client_from_npm(server, german):
     script = f"require({json.dumps(str(package))}).translate({json.dumps(asked)}).then((text) => console.log(text))"
     done = subprocess.run(["node", "-e", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == german[SENTENCES[0]] + "\n", done.stderr
+
+
+def test_the_examples_of_the_page(server, tmp_path):
+    """docs/serving.md: each command, as it stands there."""
+    if not shutil.which("curl"):
+        pytest.skip("needs curl")
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
+    commands = [line for block in re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
+    assert len(commands) > 5
+    for command in commands:
+        command = command.replace("localhost:5000", server.url).replace("curl ", "curl --silent --fail-with-body ")
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (command, done.stdout)
+        assert json.loads(done.stdout)
 
 
 # Faults
