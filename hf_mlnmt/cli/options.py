@@ -95,6 +95,13 @@ Dtype = Annotated[
         autocompletion=lambda: ["auto", "float32", "bfloat16", "float16", "int8"],
     ),
 ]
+Engine = Annotated[
+    str,
+    machine(
+        help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
+        autocompletion=lambda: ["torch", "ctranslate2"],
+    ),
+]
 Threads = Annotated[int | None, machine(min=1, help="CPU threads, no more than there are cores.")]
 Revision = Annotated[str | None, machine(help="Branch, tag or commit on the Hub.")]
 

@@ -49,13 +49,7 @@ def translate(
     ] = 2048,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
-    engine: Annotated[
-        str,
-        options.machine(
-            help="torch: generate(). ctranslate2: CTranslate2, by its own rules of ending a search.",
-            autocompletion=lambda: ["torch", "ctranslate2"],
-        ),
-    ] = "torch",
+    engine: options.Engine = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: Annotated[

@@ -1,0 +1,110 @@
+"""`hf-mlnmt serve`: an HTTP server and a page that translate."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from hf_mlnmt.cli import options
+from hf_mlnmt.serving.limits import Limits
+
+PANEL = "Translate"
+
+
+def _with_limits(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the fields of Limits as options; it gets them as `limits`."""
+    hints, own = get_type_hints(verb, include_extras=True), inspect.signature(verb).parameters
+    parameters = [each.replace(annotation=hints[name]) for name, each in own.items() if name != "limits"]
+    for field in fields(Limits):
+        about = field.metadata
+        shown = typer.Option(*about["names"], help=about["help"], min=about["min"], rich_help_panel=about["panel"])
+        parameters.append(
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[int, shown]
+            )
+        )
+
+    @functools.wraps(verb)
+    def run(*arguments: Any, **given: Any) -> Any:
+        limits = Limits(**{field.name: given.pop(field.name) for field in fields(Limits) if field.name in given})
+        return verb(*arguments, **given, limits=limits)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@_with_limits
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[FROM-TO=]MODEL...",
+            help="Model folders or Hub names; en-de=MODEL says the pair of languages of one that does not say it.",
+        ),
+    ],
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 5000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="API keys, one a line: a request must name one. There is no page then.")
+    ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Without the page at /.")] = False,
+    cors: Annotated[bool, typer.Option("--cors", help="Let pages of any origin ask, in a browser.")] = False,
+    log_addresses: Annotated[
+        bool, typer.Option("--log-addresses", help="Log the addresses of clients, which are hashed otherwise.")
+    ] = False,
+    batch_tokens: Annotated[int, options.machine(min=1, help="Source tokens in a batch, padding included.")] = 4096,
+    max_wait: Annotated[
+        float, options.machine(min=0, help="Milliseconds that an idle core waits at most for a fuller batch.")
+    ] = 5.0,
+    device: options.Device = None,
+    dtype: options.Dtype = "auto",
+    engine: options.Engine = "torch",
+    threads: options.Threads = None,
+    limits: Limits,
+) -> None:
+    """Serve models over HTTP, with LibreTranslate's API and a page to translate in.
+
+    Texts of all clients are translated in common batches. SIGTERM ends it when what has begun is finished; SIGHUP reads
+    the models again.
+
+    Examples:
+
+        hf-mlnmt serve runs/demo/average
+        hf-mlnmt serve en-de=runs/demo/average facebook/nllb-200-distilled-600M --port 8000 --threads 4
+        curl localhost:5000/translate -d q="A man rides a bicycle." -d source=en -d target=de
+
+    The API, and how to run it behind nginx: docs/serving.md.
+    """
+    from transformers.utils import logging
+
+    from hf_mlnmt.memory import keep_memory
+    from hf_mlnmt.serving.server import read_keys
+    from hf_mlnmt.serving.server import serve as serve_models
+
+    keys = read_keys(api_key_file) if api_key_file else []
+    keep_memory()
+    logging.disable_progress_bar()
+    options.use_threads(threads)
+    serve_models(
+        models,
+        host=host,
+        port=port,
+        keys=keys,
+        limits=limits,
+        device=device,
+        dtype=dtype,
+        engine=engine,
+        batch_tokens=batch_tokens,
+        max_wait=max_wait / 1000,
+        page=not no_page,
+        cors=cors,
+        addresses=log_addresses,
+    )

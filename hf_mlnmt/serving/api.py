@@ -1,0 +1,727 @@
+"""The HTTP API of `hf-mlnmt serve`: LibreTranslate's, so that its clients work unchanged, and our own under /v1.
+
+`make_app` gives a FastAPI app over a Batcher, which server.py runs and Ray Serve can (docs/serving.md). Every request
+passes gate.py first. A request names nothing on the disk: translated files are kept in memory under random tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from urllib.parse import parse_qs, quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from starlette.exceptions import HTTPException
+
+from hf_mlnmt import __version__
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.reports.language_names import language_name
+from hf_mlnmt.serving import detection
+from hf_mlnmt.serving.batcher import Batcher, Overloaded
+from hf_mlnmt.serving.documents import read
+from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, client_of, error_response
+from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+
+Format = Literal["text", "html", "srt"]
+FORMATS: dict[str, tuple[Format, str]] = {
+    ".txt": ("text", "text/plain"),
+    ".html": ("html", "text/html"),
+    ".htm": ("html", "text/html"),
+}
+FORMATS |= {".srt": ("srt", "application/x-subrip")}
+_KNOWN = {field.name: field for field in fields(DecodingOptions)}
+# The options of the search that a request may set; what they are is said by DecodingOptions.
+OPTIONS = [
+    *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
+    *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
+    *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
+]
+_TOGETHER = 500  # texts of a document that are translated by one call
+
+
+class TranslateRequest(BaseModel):
+    """LibreTranslate's."""
+
+    q: str | list[str] = Field(description="A text, or several.")
+    source: str = Field(description="Language code, or auto.")
+    target: str = Field(description="Language code.")
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0, description="So many other translations.")
+    api_key: str = ""
+
+
+class DetectRequest(BaseModel):
+    """LibreTranslate's."""
+
+    q: str | list[str]
+    api_key: str = ""
+
+
+class Detection(BaseModel):
+    """A language, and how sure it is in percent."""
+
+    confidence: float
+    language: str
+
+
+class TranslateResponse(BaseModel):
+    """LibreTranslate's: with a list of texts everything is a list."""
+
+    translatedText: str | list[str]
+    detectedLanguage: Detection | list[Detection] | None = None
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class Language(BaseModel):
+    """A language and those that it is translated into."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class FileResponse(BaseModel):
+    """Where the translated file can be fetched, for a while."""
+
+    translatedFileUrl: str
+
+
+class Error(BaseModel):
+    """What went wrong."""
+
+    error: str
+
+
+class Translated(BaseModel):
+    """A translation; `score` is its log probability divided by the length normalisation."""
+
+    text: str
+    score: float
+    log_probability: float
+    length: int
+    finished: bool
+    alignment: list[tuple[int, int]] | None = None
+
+
+class Answer(BaseModel):
+    """Translations of each text, the best first."""
+
+    translations: list[list[Translated]]
+    source: str | None
+    target: str | None
+    detected: list[Detection] | None = None
+    via: str | None = Field(description="The language between, where two models translate.")
+    models: list[str]
+
+
+class Model(BaseModel):
+    """A model that is served, and its pairs of languages."""
+
+    name: str
+    pairs: list[tuple[str, str]]
+
+
+class Result(NamedTuple):
+    """n hypotheses for each text; the language between, if any; the models."""
+
+    texts: list[list[Hypothesis]]
+    via: str | None
+    models: list[str]
+
+
+class Downloads:
+    """Translated files in memory, for a while and up to a size, each under a token that cannot be guessed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # end, name, type, content
+
+    def add(self, name: str, kind: str, content: bytes) -> str:
+        """Keep a file. Returns: its token."""
+        token = secrets.token_urlsafe(24)
+        self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
+        self._forget()
+        return token
+
+    def get(self, token: str) -> tuple[str, str, bytes]:
+        """(name, type, content). Raises: HTTPException, 404."""
+        self._forget()
+        if token not in self._files:
+            raise HTTPException(404, "no such file: it is kept for a while only")
+        return self._files[token][1:]
+
+    def _forget(self) -> None:
+        now, size = time.monotonic(), sum(len(file[3]) for file in self._files.values())
+        while self._files:
+            end, *_, content = next(iter(self._files.values()))
+            if now < end and size <= self.limits.download_bytes:
+                return
+            size -= len(content)
+            self._files.popitem(last=False)
+
+
+class Keys:
+    """API keys, compared in constant time."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        self._hashed = [self.hashed(key) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._hashed)
+
+    def __contains__(self, key: str) -> bool:
+        given = self.hashed(key)
+        return sum(hmac.compare_digest(given, one) for one in self._hashed) > 0  # all are compared
+
+    @staticmethod
+    def hashed(key: str) -> bytes:
+        """So that all have one length."""
+        return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+class Metrics:
+    """What /metrics says, of one app."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter("hf_mlnmt_requests", "Requests.", ["method", "path", "status"], registry=self.registry)
+        self._seconds = Histogram("hf_mlnmt_request_seconds", "Latency.", ["path"], registry=self.registry)
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        self._sizes = Histogram("hf_mlnmt_batch_sentences", "Of a batch.", buckets=sizes, registry=self.registry)
+        self._batch_seconds = Histogram("hf_mlnmt_batch_seconds", "For a batch.", registry=self.registry)
+        self._statistics = batcher.statistics
+        batcher.statistics.on_batch = self._on_batch
+        self.registry.register(self)
+
+    def on_request(self, record: Record, seconds: float) -> None:
+        """Count a request."""
+        method = record.method if record.method in ("GET", "POST", "HEAD", "OPTIONS") else "other"
+        self._requests.labels(method, record.path, str(record.status)).inc()
+        self._seconds.labels(record.path).observe(seconds)
+
+    def _on_batch(self, pieces: int, tokens: int, seconds: float) -> None:
+        self._sizes.observe(pieces)
+        self._batch_seconds.observe(seconds)
+
+    def collect(self) -> Iterable[Any]:
+        """What the batcher has counted."""
+        now = self._statistics
+        yield GaugeMetricFamily("hf_mlnmt_waiting_sentences", "In the queue.", value=now.waiting)
+        yield CounterMetricFamily("hf_mlnmt_sentences", "Translated.", value=now.pieces)
+        tokens = CounterMetricFamily("hf_mlnmt_tokens", "Read and written.", labels=["side"])
+        tokens.add_metric(["source"], now.source_tokens)
+        tokens.add_metric(["target"], now.target_tokens)
+        yield tokens
+
+
+def options_model(limits: Limits) -> type[BaseModel]:
+    """The body of /v1/translate: texts, languages, and OPTIONS as DecodingOptions has them, up to the limits."""
+    ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
+    types = get_type_hints(DecodingOptions)
+    options: dict[str, Any] = {}
+    for name in OPTIONS:
+        if name in _KNOWN:
+            about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))
+            default = Field(None, description=_KNOWN[name].metadata.get("help"))
+            options[name] = Annotated[types[name], about] | None, default
+    config = ConfigDict(extra="forbid", strict=True, title="Texts to translate")
+    return create_model(
+        "TextsToTranslate",
+        __config__=config,
+        texts=(str | list[str], Field(description="A text, or several.")),
+        source=(str | None, Field(None, description="Language code, or auto; none: where only one is possible.")),
+        target=(str | None, Field(None, description="Language code; none: where only one is possible.")),
+        model=(str | None, Field(None, description="The name of the model that shall translate.")),
+        **options,
+    )
+
+
+class Api:
+    """What the requests ask for, over a Batcher."""
+
+    def __init__(self, batcher: Batcher, limits: Limits, keys: Collection[str]) -> None:
+        self.batcher, self.limits, self.keys = batcher, limits, Keys(keys)
+        self.rate, self.downloads = RequestsAMinute(limits.requests), Downloads(limits)
+        self.ending = False
+
+    # What every request for a translation goes through
+
+    def admit(self, request: Request, given: dict[str, Any]) -> None:
+        """Raises: HTTPException, 403 without a key, 429 for too many requests, 503 at the end."""
+        if self.ending:
+            raise Overloaded("the server is about to end")
+        bearer = request.headers.get("authorization", "")
+        key = given.get("api_key") or given.get("apiKey") or (bearer[7:] if bearer[:7].lower() == "bearer " else "")
+        known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
+        client = Keys.hashed(key) if known else client_of(request.scope).encode()
+        if wait := self.rate.wait(client):
+            seconds = str(int(wait) + 1)
+            message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
+            raise HTTPException(429, message, {"Retry-After": seconds})
+        if self.keys and not known:
+            message = "Invalid API key" if key else "Please contact the server operator to get an API key"
+            raise HTTPException(403, message)
+
+    def check(self, texts: Sequence[str], record: Record) -> None:
+        """Raises: LimitPassed, HTTPException for half a character."""
+        sizes = [len(text) for text in texts]
+        record.said |= {"texts": len(texts), "characters": sum(sizes)}
+        for name, size, what in (
+            ("texts", len(texts), "texts in the request"),
+            ("text_characters", max(sizes, default=0), "characters of a text"),
+            ("characters", sum(sizes), "characters of all texts"),
+        ):
+            if size > getattr(self.limits, name):
+                raise LimitPassed(name, size, getattr(self.limits, name), what)
+
+    async def languages_of(
+        self, texts: Sequence[str], source: str | None
+    ) -> tuple[list[str | None], list[detection.Detected] | None]:
+        """The language of each text, and what was detected for `auto`."""
+        if source != "auto":
+            return [source] * len(texts), None
+        detected = await asyncio.to_thread(detection.languages, texts, list(self.batcher.models.languages()))
+        return [one.language for one in detected], detected
+
+    async def translate(
+        self,
+        record: Record,
+        texts: Sequence[str],
+        sources: Sequence[str | None],
+        target: str | None,
+        seconds: float,
+        **options: Any,
+    ) -> Result:
+        """Translate each text from its language; one that is in the target's already stays as it is."""
+        end = time.monotonic() + seconds
+        groups: dict[str | None, list[int]] = {}
+        for number, source in enumerate(sources):
+            groups.setdefault(source, []).append(number)
+        results: list[list[Hypothesis]] = [[] for _ in texts]
+        via, models = None, list[str]()
+        known = {code for code, _ in _all_languages(self.batcher)}
+        for source, numbers in groups.items():
+            if source == target and source in known:
+                for number in numbers:
+                    results[number] = [Hypothesis(texts[number], 0.0, 0.0, 0)]
+                continue
+            for start in range(0, len(numbers), _TOGETHER):
+                some = numbers[start : start + _TOGETHER]
+                done = await self.batcher.translate(
+                    [texts[number] for number in some],
+                    source,
+                    target,
+                    timeout=max(0.0, end - time.monotonic()),
+                    **options,
+                )
+                for number, hypotheses in zip(some, done.texts, strict=True):
+                    results[number] = hypotheses
+                via, models = via or done.via, [*models, *(one for one in done.models if one not in models)]
+        # Now the codes are known ones, not something that a client made up.
+        record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
+        return Result(results, via, models)
+
+    async def documents(
+        self,
+        record: Record,
+        texts: Sequence[str],
+        kind: Format,
+        sources: Sequence[str | None],
+        target: str | None,
+        seconds: float,
+        **options: Any,
+    ) -> tuple[list[list[str]], Result]:
+        """Each document translated, as often as there are hypotheses, the best first."""
+        documents = await asyncio.to_thread(lambda: [read(text, kind) for text in texts])
+        pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
+        ask = partial(self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target)
+        if "alignments" in _KNOWN and kind != "text":
+            try:
+                done = await ask(seconds, **options, alignments=True)
+            except UserError:  # not every model and engine has them
+                done = await ask(seconds, **options)
+        else:
+            done = await ask(seconds, **options)
+
+        def write() -> list[list[str]]:
+            rest, written = iter(done.texts), []
+            for document in documents:
+                some = [next(rest) for _ in document.texts]
+                ranks = range(min(map(len, some), default=1))
+                written.append([document.write([hypotheses[rank] for hypotheses in some]) for rank in ranks])
+            return written
+
+        return await asyncio.to_thread(write), done
+
+
+async def given_by(request: Request) -> dict[str, Any]:
+    """What a request gives, as JSON, a form or in its address. Raises: HTTPException, 400."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    body = await request.body()
+    try:
+        if kind == "application/json" or kind.endswith("+json"):
+            given = json.loads(body, parse_constant=_no_number)
+            if not isinstance(given, dict):
+                raise HTTPException(400, "Invalid JSON format: an object is expected")
+            return given
+        values = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=5_000)
+        if kind == "multipart/form-data":
+            form = await request.form(max_files=1, max_fields=20)
+            return {**{name: list_[0] for name, list_ in values.items()}, **dict(form)}
+        values |= parse_qs(body.decode(), True, errors="strict", max_num_fields=5_000)
+    except RecursionError as error:
+        raise HTTPException(400, "JSON: nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, "the request is not UTF-8") from error
+    except ValueError as error:
+        raise HTTPException(400, f"the request cannot be read: {error}"[:200]) from error
+    return {name: some if name == "q" and len(some) > 1 else some[0] for name, some in values.items()}
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _checked(model: type[BaseModel], given: dict[str, Any]) -> Any:
+    """What is given, as the model has it. Raises: HTTPException, 400, for what it does not allow."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise HTTPException(400, _said(error.errors(include_url=False, include_input=False))) from error
+
+
+def _said(errors: Sequence[Any]) -> str:
+    first = errors[0]
+    name = str(first["loc"][0]) if first["loc"] else "request"
+    if first["type"] == "missing":
+        return f"Invalid request: missing {name} parameter"
+    if first["type"] == "less_than_equal":
+        return f"{name}: the limit of this server is {first['ctx']['le']}"
+    return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _body_of(model: type[BaseModel], form: bool = True) -> dict[str, Any]:
+    """The body of a request, for OpenAPI."""
+    schema = model.model_json_schema()
+    kinds = ["application/json", *(["application/x-www-form-urlencoded"] if form else [])]
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+_FILE_FORM = {
+    "type": "object",
+    "required": ["file", "source", "target"],
+    "properties": {
+        "file": {"type": "string", "format": "binary", "description": f"One of {', '.join(FORMATS)}, in UTF-8."},
+        **{name: {"type": "string"} for name in ("source", "target", "api_key")},
+    },
+}
+# What the page does not need of gradio, and has to do with files and other servers; and the rest of our own.
+_CLOSED: tuple[str, ...] = (
+    "/v1/{rest:path}",
+    "/gradio_api/upload",
+    "/gradio_api/deep_link",
+    "/gradio_api/component_server",
+)
+_CLOSED += tuple(f"{base}/{what}{{rest:path}}" for base in ("", "/gradio_api") for what in ("file", "proxy", "stream"))
+_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Error} for status in (400, 403, 413, 429, 503, 504)}
+_PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation</title>
+<h1>Translation</h1><p>This server speaks LibreTranslate's API: <code>POST /translate</code>,
+<a href="languages">languages</a>, <a href="openapi.json">openapi.json</a>.</p>
+<p>%s</p></html>"""
+
+
+def make_app(
+    batcher: Batcher,
+    limits: Limits | None = None,
+    *,
+    keys: Collection[str] = (),
+    page: bool = True,
+    cors: bool = False,
+    addresses: bool = False,
+) -> FastAPI:
+    """The app. Its `state.end()` makes it take no new work.
+
+    Args:
+        batcher: of the models that are served.
+        limits: default: those of Limits.
+        keys: API keys, one of which a request must name; none: nobody needs one. With keys there is no page.
+        page: mount the page at /, where gradio is installed.
+        cors: let pages of any origin ask, in a browser.
+        addresses: log the addresses of clients as they are, not hashed.
+    """
+    limits = limits or Limits()
+    api, metrics = Api(batcher, limits, keys), Metrics(batcher)
+    app = FastAPI(
+        title="hf-mlnmt serve",
+        version=__version__,
+        description="Machine translation: the API of LibreTranslate, and more under /v1.",
+        docs_url=None,  # their scripts come from another machine
+        redoc_url=None,
+        separate_input_output_schemas=False,
+    )
+    ending = asyncio.Event()
+
+    def end() -> None:
+        api.ending = True
+        ending.set()
+
+    app.state.end = end
+    app.add_middleware(Gate, limits=limits, observe=metrics.on_request, addresses=addresses, ending=ending)
+    if cors:
+        headers = ["Authorization", "Content-Type"]
+        app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=headers)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        return error_response(error)
+
+    async def invalid(request: Request, error: Any) -> Response:
+        return error_response(HTTPException(400, _said(error.errors())))
+
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+    @app.post(
+        "/translate",
+        response_model=TranslateResponse,
+        responses=_ERRORS,
+        openapi_extra=_body_of(TranslateRequest),
+        tags=["LibreTranslate"],
+    )
+    async def translate(request: Request) -> Response:
+        """Translate a text or several, plain or HTML."""
+        given, record = await given_by(request), request.scope["record"]
+        api.admit(request, given)
+        for name in ("q", "source", "target"):
+            if not given.get(name):
+                raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        asked: TranslateRequest = _checked(TranslateRequest, given)
+        if asked.alternatives >= limits.n_best:
+            raise HTTPException(400, f"alternatives: the limit (n_best) is {limits.n_best - 1}")
+        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        api.check(texts, record)
+        sources, detected = await api.languages_of(texts, asked.source)
+        options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
+        if asked.format == "html":
+            ranked, _ = await api.documents(record, texts, "html", sources, asked.target, limits.seconds, **options)
+        else:
+            options["split"] = "sentences"
+            done = await api.translate(record, texts, sources, asked.target, limits.seconds, **options)
+            ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
+        others = [list(dict.fromkeys(one for one in some[1:] if one != some[0])) for some in ranked]
+        parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
+        if detected is not None:
+            parts["detectedLanguage"] = [one._asdict() for one in detected]
+        if asked.alternatives:
+            parts["alternatives"] = others
+        return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
+
+    @app.post(
+        "/detect",
+        response_model=list[Detection],
+        responses=_ERRORS,
+        openapi_extra=_body_of(DetectRequest),
+        tags=["LibreTranslate"],
+    )
+    async def detect(request: Request) -> Response:
+        """Say which of the served languages a text is in, the likeliest first."""
+        given = await given_by(request)
+        api.admit(request, given)
+        if not given.get("q"):
+            raise HTTPException(400, "Invalid request: missing q parameter")
+        asked: DetectRequest = _checked(DetectRequest, given)
+        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        api.check(texts, request.scope["record"])
+        ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(batcher.models.languages()))
+        return JSONResponse([one._asdict() for one in ranked if one.confidence > 0] or [ranked[0]._asdict()])
+
+    @app.get("/languages", tags=["LibreTranslate"])
+    async def languages() -> list[Language]:
+        """List the languages, and those that each is translated into."""
+        return [Language(code=code, name=language_name(code), targets=to) for code, to in _all_languages(batcher)]
+
+    @app.get("/frontend/settings", tags=["LibreTranslate"])
+    async def settings() -> dict[str, Any]:
+        """Say what LibreTranslate's page asks of its server."""
+        targets = next(iter(batcher.models.languages().values()))
+        return {
+            "apiKeys": bool(api.keys),
+            "charLimit": limits.text_characters,
+            "filesTranslation": True,
+            "frontendTimeout": 500,
+            "keyRequired": bool(api.keys),
+            "language": {
+                "source": {"code": "auto", "name": "Auto Detect"},
+                "target": {"code": targets[0], "name": language_name(targets[0])},
+            },
+            "suggestions": False,
+            "supportedFilesFormat": list(FORMATS),
+        }
+
+    @app.post(
+        FILES,
+        response_model=FileResponse,
+        responses=_ERRORS,
+        openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILE_FORM}}}},
+        tags=["LibreTranslate"],
+    )
+    async def translate_file(request: Request) -> Response:
+        """Translate a file: plain text, HTML or subtitles (SubRip)."""
+        given, record = await given_by(request), request.scope["record"]
+        api.admit(request, given)
+        for name in ("file", "source", "target"):
+            if not given.get(name):
+                raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
+            raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
+        stem, dot, ending_ = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
+        if dot + ending_.lower() not in FORMATS:
+            raise HTTPException(400, f"Invalid request: file format not supported; choose one of {', '.join(FORMATS)}")
+        kind, media_type = FORMATS[dot + ending_.lower()]
+        content = await given["file"].read()
+        if len(content) > limits.file_bytes:
+            raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise HTTPException(400, f"file: byte {error.start} is not UTF-8; save it as UTF-8") from error
+        record.said |= {"characters": len(text)}
+        (source,), _ = await api.languages_of([text], given["source"])
+        ((best, *_),), _ = await api.documents(
+            record,
+            [text],
+            kind,
+            [source],
+            given["target"],
+            limits.file_seconds,
+        )
+        token = api.downloads.add(f"{stem}_{given['target']}.{ending_}", media_type, best.encode())
+        host = request.headers.get("host", "")
+        return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
+
+    @app.get("/download_file/{token}", response_class=Response, tags=["LibreTranslate"])
+    async def download_file(token: str) -> Response:
+        """Fetch a translated file."""
+        name, media_type, content = api.downloads.get(token)
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}",
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "Cache-Control": "no-store",
+        }
+        return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
+
+    @app.get("/health", tags=["LibreTranslate"])
+    @app.get("/healthz", tags=["operation"])
+    async def healthz() -> dict[str, str]:
+        """Answer as long as the process runs."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", responses={503: {"model": Error}}, tags=["operation"])
+    async def readyz() -> dict[str, str]:
+        """Answer 200 while new work is taken."""
+        if api.ending:
+            raise HTTPException(503, "the server is about to end")
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response, tags=["operation"])
+    async def say_metrics() -> Response:
+        """Say what Prometheus reads: requests, latencies, queue, batches, tokens."""
+        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    texts_model = options_model(limits)
+
+    @app.post(
+        "/v1/translate",
+        response_model=Answer,
+        responses=_ERRORS,
+        openapi_extra=_body_of(texts_model, form=False),
+        tags=["ours"],
+    )
+    async def translate_v1(request: Request) -> Response:
+        """Translate texts with options of the search; n-best lists with scores."""
+        given, record = await given_by(request), request.scope["record"]
+        api.admit(request, given)
+        asked = _checked(texts_model, {name: value for name, value in given.items() if name != "api_key"})
+        texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
+        api.check(texts, record)
+        sources, detected = await api.languages_of(texts, asked.source)
+        options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
+        options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
+        done = await api.translate(record, texts, sources, asked.target, limits.seconds, **options)
+        answer = {
+            "translations": [[asdict(one) for one in hypotheses] for hypotheses in done.texts],
+            "source": asked.source,
+            "target": asked.target,
+            "via": done.via,
+            "models": done.models,
+        }
+        return JSONResponse(answer | ({"detected": [one._asdict() for one in detected]} if detected else {}))
+
+    @app.get("/v1/models", tags=["ours"])
+    async def models() -> list[Model]:
+        """List the models, and the pairs of languages that each has."""
+        return [Model(name=model.name, pairs=list(model.pairs)) for model in batcher.models.models]
+
+    _add_page(app, batcher, page, bool(api.keys))
+    return app
+
+
+def _all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
+    """Sources with their targets, then what is a target only."""
+    pairs = batcher.models.languages()
+    others = dict.fromkeys(target for targets in pairs.values() for target in targets if target not in pairs)
+    return [*pairs.items(), *((code, list[str]()) for code in others)]
+
+
+def _add_page(app: FastAPI, batcher: Batcher, wanted: bool, keys: bool) -> None:
+    """The page at /, or one that says why there is none."""
+    if keys:
+        reason = "It asks for an API key, so there is no page."
+    elif not wanted:
+        reason = "It was started without a page."
+    else:
+        reason = "For a page to translate in: <code>pip install 'hf-mlnmt[serve]'</code>"
+        try:
+            import gradio
+
+            from hf_mlnmt.serving.page import page
+        except ImportError:
+            wanted = False
+    if keys or not wanted:
+
+        @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+        async def plain() -> str:
+            return _PLAIN_PAGE % reason
+
+        return
+
+    async def other_method() -> None:
+        raise HTTPException(405, "Method Not Allowed")
+
+    async def no_such_path() -> None:
+        raise HTTPException(404, "Not Found")
+
+    every = {"GET", "POST", "PUT", "PATCH", "DELETE"}
+    for route in list(app.routes):  # else the page would have these
+        rest = every - (getattr(route, "methods", None) or every)
+        if rest:
+            app.add_api_route(route.path, other_method, methods=sorted(rest), include_in_schema=False)  # type: ignore[attr-defined]
+    for path in _CLOSED:
+        app.add_api_route(path, no_such_path, methods=sorted(every), include_in_schema=False)
+    gradio.mount_gradio_app(app, page(batcher), path="/", show_error=False, max_file_size=1, enable_monitoring=False)

@@ -1,0 +1,617 @@
+"""Documents whose text is translated and whose form stays: HTML, subtitles (SubRip), plain text.
+
+`read` makes a Document: its `texts` are translated, `write` puts the translations into their places. Whatever is not
+translated comes out character for character as it came in.
+
+HTML and subtitles are read as one list of tokens. Block elements (paragraphs, cells, items) part texts from one
+another. Inside a text, an inline element follows its words: each word of the translation is in the elements of the
+word that it translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the
+relative positions between them say it. An element that comes apart is written twice, the second time without its id;
+one of which no word is left keeps the nearest word. What has no words (images, comments, code, an empty anchor) stays
+beside its neighbour. Reading and writing take time in proportion to the length, whatever the markup.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape, unescape
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from hf_mlnmt.data.words import is_unspaced, is_visible, words
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.segments import split_sentences
+
+DEEPEST = 100  # inline elements inside one another
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\S+", text))
+
+
+_INLINE = _names(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q ruby s small span strike strong sub sup "
+    "time tt u"
+)
+_VOID = _names("area base br col embed hr img input link meta param source track wbr")
+_OPAQUE_INLINE = _names("code kbd samp var math svg rt rp object audio video canvas")
+_OPAQUE = _OPAQUE_INLINE | _names("pre script style textarea template iframe noembed noframes xmp")
+_RAW = _names("script style textarea title iframe noembed noframes xmp")  # hold no tags, whatever is there
+_ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
+# Possessive: a tag that does not end is given up after one look.
+_START = re.compile(r"""<([a-zA-Z][^\s/>]*+)((?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>""")
+_ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
+_SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
+_ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
+_TIME = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+.*")
+_CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|\{\\[^{}\n]*\})")
+
+
+@dataclass(eq=False)
+class Element:
+    """An inline element around words, or the text itself, which has no parent."""
+
+    parent: Element | None = None
+    start: str = ""
+    end: str = ""
+    depth: int = 0
+
+    def path(self) -> list[Element]:
+        """From below the text down to this one."""
+        elements: list[Element] = []
+        element = self
+        while element.parent is not None:
+            elements.append(element)
+            element = element.parent
+        return elements[::-1]
+
+    def common(self, other: Element) -> Element:
+        """The innermost element that holds both."""
+        one = self
+        while one is not other:
+            if one.depth >= other.depth:
+                assert one.parent is not None
+                one = one.parent
+            else:
+                assert other.parent is not None
+                other = other.parent
+        return one
+
+
+class Token(NamedTuple):
+    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words; `line`: a line break,
+    which parts two texts where a sentence ends."""
+
+    kind: Literal["text", "start", "end", "mark", "line", "break"]
+    raw: str
+    name: str = ""
+
+
+class Mark(NamedTuple):
+    """Something without words at an offset of a text; whether white space stands before and behind it."""
+
+    offset: int
+    raw: str
+    line: bool
+    spaced: tuple[bool, bool]
+
+
+class Word(NamedTuple):
+    """A word of a text from `start` to `end`; its letters, without the punctuation around them, are `core`."""
+
+    text: str
+    start: int
+    end: int
+    core: tuple[int, int]
+
+
+@dataclass
+class Document:
+    """What is translated (`texts`, a sentence or a line each) and what stands between."""
+
+    parts: list[str | Passage]
+
+    @property
+    def texts(self) -> list[str]:
+        """In order; each is to be translated by itself."""
+        return [text for part in self.parts if not isinstance(part, str) for text in part.sentences]
+
+    def write(self, hypotheses: Sequence[Hypothesis]) -> str:
+        """The document with these in the places of its texts."""
+        rest = iter(hypotheses)
+        return "".join(
+            part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences]) for part in self.parts
+        )
+
+
+@dataclass
+class Passage:
+    """Text with inline elements: `owners` are the elements of its characters, `marks` what stands between words."""
+
+    text: str
+    owners: list[Element]
+    marks: list[Mark]
+    quote: Callable[[str], str]
+    sentences: list[str] = field(default_factory=list)
+    spaces: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        pieces = split_sentences(self.text)
+        self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
+
+    def write(self, hypotheses: Sequence[Hypothesis]) -> str:
+        """The translated sentences, with elements and marks."""
+        units: list[tuple[str, str, Element | None]] = []  # white space before, text, element
+        placed: dict[int, list[Mark]] = {}  # before which unit
+        offset = 0
+        for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
+            end = offset + len(sentence)
+            last = number == len(self.sentences) - 1
+            marks = [mark for mark in self.marks if offset <= mark.offset < (np.inf if last else end + len(space))]
+            first, between = len(units), " " if units else ""
+            if units and not self.spaces[number - 1] and unicodedata.east_asian_width(units[-1][1][-1:] or " ") in "WF":
+                between = ""
+            match = _Match(sentence, self.owners[offset:end], hypothesis)
+            units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
+            for mark in marks:
+                unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
+                placed.setdefault(unit, []).append(mark)
+            offset = end + len(space)
+        return self._joined(_filled(units), placed)
+
+    def _joined(self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]]) -> str:
+        out: list[str] = []
+        opened: set[Element] = set()
+        current = root = Element()
+        for number, (gap, text, owner) in enumerate([*units, ("", "", root)]):
+            owner = owner if owner.parent is not None else root
+            shared, own = current.path(), owner.path()
+            same = 0
+            while same < min(len(shared), len(own)) and shared[same] is own[same]:
+                same += 1
+            out += [element.end for element in reversed(shared[same:])]
+            out.append(_between(gap, placed.get(number, []), number == len(units)))
+            for element in own[same:]:
+                out.append(_without_id(element.start) if element in opened else element.start)
+                opened.add(element)
+            out.append(self.quote(text))
+            current = owner
+        return "".join(out)
+
+
+def read(text: str, format: Literal["text", "html", "srt"]) -> Document:
+    """A document of this format. Raises: UserError for one that cannot be read."""
+    if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
+        return Document(["\ufeff", *read(text[1:], format).parts])
+    if format == "html":
+        return Document(list(_passages(_html_tokens(text), unescape, lambda one: escape(one, quote=False))))
+    return Document(_subtitles(text) if format == "srt" else _lines(text))
+
+
+def _lines(text: str) -> list[str | Passage]:
+    """Each line is a text."""
+    parts: list[str | Passage] = []
+    for line in text.splitlines(keepends=True):
+        parts += _passages(iter([Token("text", line)]), str, str) if _has_letters(line) else [line]
+    return parts
+
+
+def _subtitles(text: str) -> list[str | Passage]:
+    """Cues of SubRip: numbers and times stay, a text is all lines of a cue up to the end of a sentence."""
+    lines = text.splitlines(keepends=True)
+    times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
+    if not times:
+        raise UserError("no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not SubRip (srt).")
+    parts: list[str | Passage] = ["".join(lines[: times[0]])]
+    for start, following in pairwise([*times, len(lines)]):
+        end = start + 1
+        while end < following and lines[end].strip():
+            end += 1
+        tokens, done = [], 0
+        cue = "".join(lines[start + 1 : end])
+        for match in _CUE.finditer(cue):
+            tokens += [Token("text", cue[done : match.start()])]
+            name = re.sub(r"\W.*", "", match[0].lstrip("</"), flags=re.DOTALL).lower()
+            kind = "line" if match[1] else "mark" if match[0].startswith("{") else "start"
+            tokens.append(Token("end" if match[0].startswith("</") else kind, match[0], name))  # type: ignore[arg-type]
+            done = match.end()
+        parts.append(lines[start])
+        parts += _passages(iter([*tokens, Token("text", cue[done:])]), str, str)
+        parts.append("".join(lines[end:following]))
+    return parts
+
+
+def _html_tokens(html: str) -> Iterator[Token]:
+    """The tokens of HTML, by the rules of its standard: a comment or tag that does not end takes the rest."""
+    at = 0
+    while at < len(html):
+        start = html.find("<", at)
+        while start >= 0 and not re.match(r"[a-zA-Z/!?]", html[start + 1 : start + 2]):
+            start = html.find("<", start + 1)
+        if start < 0:
+            yield Token("text", html[at:])
+            return
+        if start > at:
+            yield Token("text", html[at:start])
+        name, end, attributes = _tag(html, start)
+        raw = html[start:end]
+        if not name:
+            yield Token("mark", raw)
+        elif raw.startswith("</"):
+            yield Token("end" if name in _INLINE or "-" in name else "break", raw, name)
+        elif name == "br":
+            yield Token("line", raw, name)
+        elif name in _VOID:
+            yield Token("mark" if name in ("img", "wbr", "input") else "break", raw, name)
+        elif name in _OPAQUE or _untranslated(attributes):
+            end = _end_of_element(html, end, name)
+            inline = name in _OPAQUE_INLINE or name in _INLINE or "-" in name
+            yield Token("mark" if inline else "break", html[start:end], "opaque")
+        else:
+            yield Token("start" if name in _INLINE or "-" in name else "break", raw, name)
+        at = end
+
+
+def _tag(html: str, start: int) -> tuple[str, int, str]:
+    """(name, end, attributes) of what begins with < here; no name: a comment or the like, or a tag without an end."""
+    if html.startswith("<!--", start):
+        end = html.find("-->", start + 4)
+        return "", len(html) if end < 0 else end + 3, ""
+    if html[start + 1] in "!?" or not html[start + 1].isalpha():
+        end = html.find(">", start)
+        end = len(html) if end < 0 else end + 1
+        match = re.match(r"</([a-zA-Z][^\s/>]*)", html[start : min(end, start + 100)])
+        return match[1].lower() if match else "", end, ""
+    tag = _START.match(html, start)
+    return (tag[1].lower(), tag.end(), tag[2]) if tag else ("", len(html), "")
+
+
+def _untranslated(attributes: str) -> bool:
+    if "translate" not in attributes.lower():
+        return False
+    named = {match[1].lower(): (match[2] or "").strip("\"'") for match in _ATTRIBUTE.finditer(attributes)}
+    return named.get("translate", "").lower() == "no" or "notranslate" in named.get("class", "").split()
+
+
+def _without_id(start: str) -> str:
+    return re.sub(r"""\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", "", start, flags=re.IGNORECASE)
+
+
+def _end_of_element(html: str, at: int, name: str) -> int:
+    """Where an element ends whose start tag ends here: behind its end tag, or where a sibling or the document ends."""
+    if name in _RAW:
+        match = re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.IGNORECASE).search(html, at)
+        return match.end() if match else len(html)
+    depth = 1
+    for match in re.compile(rf"<(/?)({re.escape(name)})(?=[\s/>])", re.IGNORECASE).finditer(html, at):
+        if not match[1] and depth == 1 and name in _ENDED_BY_SIBLING:
+            return match.start()
+        end = _tag(html, match.start())[1]
+        depth += -1 if match[1] else not html[match.start() : end].endswith("/>")
+        if not depth:
+            return end
+    return len(html)
+
+
+def _passages(
+    tokens: Iterator[Token], understood: Callable[[str], str], quote: Callable[[str], str]
+) -> Iterator[str | Passage]:
+    """What is translated, and what stands between as it is."""
+    segment: list[Token] = []
+    for token in tokens:
+        if token.kind != "break":
+            segment.append(token)
+            continue
+        yield from _of_segment(segment, understood, quote)
+        yield token.raw
+        segment = []
+    yield from _of_segment(segment, understood, quote)
+
+
+def _of_segment(
+    segment: list[Token], understood: Callable[[str], str], quote: Callable[[str], str]
+) -> Iterator[str | Passage]:
+    """Texts of a segment without block elements: they are parted where a sentence ends with a line, and where a tag has
+    no counterpart in the segment."""
+    parting = _partings(segment)
+    for parted, group in groupby(range(len(segment)), parting.__contains__):
+        part = [segment[number] for number in group]
+        if parted or not any(token.kind == "text" and _has_letters(understood(token.raw)) for token in part):
+            yield "".join(token.raw for token in part)
+            continue
+        inner = [number for number, token in enumerate(part) if not _is_edge(token)]
+        first, last = inner[0], inner[-1] + 1
+        yield "".join(token.raw for token in part[:first])
+        yield from _passage(part[first:last], understood, quote)
+        yield "".join(token.raw for token in part[last:])
+
+
+def _is_edge(token: Token) -> bool:
+    """Whether it stays where it is, before or behind a text."""
+    return token.kind in ("mark", "line") or (token.kind == "text" and not token.raw.strip())
+
+
+def _has_letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
+def _partings(segment: list[Token]) -> set[int]:
+    """The numbers of tokens that part texts. What is left is nested well."""
+    parting: set[int] = set()
+    opened: list[list[Any]] = []  # number, name, whether something inside parts
+    names: Counter[str] = Counter()
+    said, visible = "", False  # the text since the last line break, and whether there was one
+
+    def part(number: int) -> None:
+        parting.add(number)
+        if opened:
+            opened[-1][2] = True
+
+    def close() -> None:
+        number, name, broken = opened.pop()
+        names[name] -= 1
+        if broken:
+            part(number)
+
+    for number, token in enumerate(segment):
+        if token.kind == "text":
+            said, visible = (said + token.raw)[-40:], visible or bool(token.raw.strip())
+        elif token.kind == "line":
+            if not visible or _ENDS_SENTENCE.search(said):
+                part(number)
+            said, visible = "", False
+        elif token.kind == "start":
+            opened.append([number, token.name, False])
+            names[token.name] += 1
+        elif token.kind == "end" and names[token.name]:
+            while opened[-1][1] != token.name:
+                opened[-1][2] = True
+                close()
+            broken = opened[-1][2]
+            close()
+            if broken:
+                part(number)
+        elif token.kind == "end":
+            part(number)
+    while opened:
+        opened[-1][2] = True
+        close()
+    return parting
+
+
+def _passage(
+    tokens: list[Token], understood: Callable[[str], str], quote: Callable[[str], str]
+) -> Iterator[str | Passage]:
+    """One text of well nested tokens, and the white space around it."""
+    text: list[str] = []
+    owners: list[Element] = []
+    marks: list[Mark] = []
+    element = Element()
+    starts: list[tuple[int, int]] = []  # of the open elements: characters and marks before them
+
+    def add_mark(raw: str, line: bool) -> None:
+        spaced = not owners or text[-1] == " "
+        if line and not spaced:  # words of two lines are two words
+            text.append(" ")
+            owners.append(element)
+        marks.append(Mark(len(owners), raw, line, (spaced and not line, False)))
+
+    for token in tokens:
+        if token.kind == "text":
+            for character in _SPACE.sub(" ", understood(token.raw)):
+                if character == " " and marks and marks[-1].offset == len(owners):
+                    marks[-1] = marks[-1]._replace(spaced=(marks[-1].spaced[0], not marks[-1].line))
+                if character != " " or (owners and text[-1] != " "):
+                    text.append(character)
+                    owners.append(element)
+        elif token.kind == "start":
+            if element.depth == DEEPEST:
+                raise UserError(f"a text of the document has more than {DEEPEST} elements inside one another.")
+            element = Element(element, token.raw, "", element.depth + 1)
+            starts.append((len(owners), len(marks)))
+        elif token.kind == "end":
+            characters, before = starts.pop()
+            element.end = token.raw
+            inner, outer = element, element.parent
+            assert outer is not None
+            element = outer
+            if all(character == " " for character in text[characters:]):  # an element without words is a mark
+                raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
+                del marks[before:]
+                owners[characters:] = [outer] * (len(owners) - characters)
+                add_mark(raw, False)
+        else:
+            add_mark(token.raw, token.kind == "line")
+    whole = "".join(text).rstrip(" ")
+    yield _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
+    yield Passage(whole, owners[: len(whole)], marks, quote)
+    yield _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
+
+
+def _between(gap: str, marks: list[Mark], end: bool) -> str:
+    """White space with marks in it."""
+    if not marks:
+        return gap
+    out, spaced = "", False
+    for mark in marks:
+        before = mark.spaced[0] and bool(gap or end) and not spaced
+        out += (" " if before else "") + mark.raw + (" " if mark.spaced[1] and not end else "")
+        spaced = mark.spaced[1]
+    needed = gap and not any(mark.line or any(mark.spaced) for mark in marks)
+    return out + (" " if needed else "")
+
+
+def _filled(units: list[tuple[str, str, Element | None]]) -> list[tuple[str, str, Element]]:
+    """Units of no element get the one that holds both their neighbours."""
+    before: list[Element | None] = []
+    for *_, owner in units:
+        before.append(owner or (before[-1] if before else None))
+    filled: list[tuple[str, str, Element]] = []
+    after: Element | None = None
+    for number in range(len(units) - 1, -1, -1):
+        gap, text, owner = units[number]
+        left, after = before[number], owner or after
+        known = owner or (left.common(after) if left and after else None)
+        filled.append((gap, text, known or Element()))
+    return filled[::-1]
+
+
+def _words(text: str) -> list[Word]:
+    """The words of a text, in their places."""
+    spaced, at, result = not is_unspaced(text), 0, []
+    for word in words(text) if is_visible(text) else []:
+        start = text.index(word, at)
+        at = end = start + len(word)
+        first, last = start, end
+        while spaced and first < end and not text[first].isalnum():
+            first += 1
+        while spaced and last > first and unicodedata.category(text[last - 1])[0] in "PSZC":
+            last -= 1
+        result.append(Word(word, start, end, (first, last) if first < last else (start, end)))
+    return result
+
+
+class _Match:
+    """Which word of a translation stands for which word of its source."""
+
+    def __init__(self, source: str, owners: list[Element], hypothesis: Hypothesis) -> None:
+        self.source, self.owners, self.target = source, owners, hypothesis.text
+        self.words, self.translated = _words(source), _words(hypothesis.text)
+        alignment = getattr(hypothesis, "alignment", None)
+        self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
+        if alignment is None or is_unspaced(source) or is_unspaced(hypothesis.text):  # whose words have no spaces
+            alignment = [(one, number) for number, one in enumerate(self._by_position())]
+        for one, other in alignment:
+            if one < len(self.words) and other < len(self.translated):
+                self.sources[other].append(one)
+
+    def _by_position(self) -> list[int]:
+        """A word of the source for each of the translation: words that are the same, and relative positions between."""
+        if not self.words:
+            return []
+        counts = [
+            Counter(text[slice(*word.core)].casefold() for word in of_text)
+            for text, of_text in ((self.source, self.words), (self.target, self.translated))
+        ]
+        places = {self.target[slice(*word.core)].casefold(): word for word in self.translated}
+        fixed = [(0.0, 0.0)]
+        for word in self.words:
+            key = self.source[slice(*word.core)].casefold()
+            if counts[0][key] == counts[1][key] == 1 and places[key].start > fixed[-1][1]:
+                fixed.append(((word.start + word.end) / 2, (places[key].start + places[key].end) / 2))
+        fixed.append((float(len(self.source)), float(max(len(self.target), fixed[-1][1] + 1))))
+        middles = [(word.start + word.end) / 2 for word in self.translated]
+        at = np.interp(middles, [other for _, other in fixed], [one for one, _ in fixed])
+        starts = [word.start for word in self.words]
+        return [max(0, bisect_right(starts, place) - 1) for place in at]
+
+    def units(self) -> list[tuple[str, str, Element | None]]:
+        """(white space before, text, element) of words and parts of words of the translation, in order."""
+        result: list[tuple[str, str, Element | None]] = []
+        self.ends: list[tuple[int, int, int]] = []  # units before each word, its end mark, the next
+        at = 0
+        owners, lost = self._elements()
+        for number, (word, owner) in enumerate(zip(self.translated, owners)):
+            gap, at, before = self.target[at : word.start], word.end, len(result)
+            core = before
+            for side, (start, end) in enumerate(_parts(word)):
+                for text, element in self._part(number, side, self.target[start:end], owner) if start < end else ():
+                    result.append((gap, text, element))
+                    gap = ""
+                if side == 1:
+                    core = len(result)
+            self.ends.append((before, core, len(result)))
+        if not self.translated:
+            result.append(("", self.target, self.owners[0]))
+        result += [("", "", element) for element in lost]
+        self.count = len(result)
+        return result
+
+    def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
+        """What is before (0), in (1) or behind (2) the core of a word. What is the same in the source is divided as it
+        is there."""
+        for one in self.sources[number]:
+            start, end = _parts(self.words[one])[side]
+            if self.source[start:end] == text and (side != 1 or owner in self.owners[start:end]):
+                at = 0
+                for element, run in groupby(self.owners[start:end]):
+                    length = len(list(run))
+                    yield text[at : at + length], element
+                    at += length
+                return
+        yield text, owner if side == 1 else None
+
+    def _elements(self) -> tuple[list[Element | None], list[Element]]:
+        """The element of each word of the translation, and those for which no word is left."""
+        of_source = [max(self.owners[slice(*word.core)], key=lambda one: one.depth) for word in self.words]
+        owners = [
+            max((of_source[one] for one in of_word), key=lambda one: one.depth, default=None)
+            for of_word in self.sources
+        ]
+        taken, lost = {element for owner in set(owners) if owner for element in owner.path()}, []
+        middles: dict[Element, int] = {}  # word of the source, of each innermost element
+        for number, word in enumerate(self.words):
+            for element in dict.fromkeys(self.owners[slice(*word.core)]):
+                middles.setdefault(element, number)
+        for element in sorted(middles, key=lambda one: -one.depth):
+            if element.parent is None or element in taken:
+                continue
+            place = int((middles[element] + 0.5) / len(self.words) * len(owners))
+            above = set(element.path()[:-1])
+            near = sorted(range(max(0, place - 10), min(len(owners), place + 10)), key=lambda one: abs(one - place))
+            for number in near:
+                owner = owners[number]
+                if owner is None or owner.parent is None or owner in above:
+                    owners[number] = element
+                    break
+            else:
+                lost.append(element)
+            taken.update(element.path())
+        return owners, lost
+
+    def place(self, offset: int, line: bool, spaced: bool) -> int:
+        """Before which unit of the translation something stands that is at this offset of the source."""
+        if not self.ends or offset >= len(self.source):
+            return self.count
+        share = offset / len(self.source) * len(self.target)
+        if line or not self.words:
+            nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].start - share))
+            return self.ends[nearest][0]
+        behind = max(0, bisect_right([word.start for word in self.words], offset - 1) - 1)
+        one = behind
+        if spaced or offset == 0:
+            one = min(len(self.words) - 1, bisect_right([word.start for word in self.words], offset - 1))
+        of_word = [number for number, sources in enumerate(self.sources) if one in sources]
+        if spaced or offset == 0:
+            nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].start - share))
+            return self.ends[of_word[0] if of_word else nearest][0]
+        nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].end - share))
+        return self.ends[of_word[-1] if of_word else nearest][1 if offset <= self.words[one].core[1] else 2]
+
+
+def _parts(word: Word) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Before, in and behind its core."""
+    return (word.start, word.core[0]), word.core, (word.core[1], word.end)
+
+
+def _edges(raw: str) -> tuple[str, str]:
+    """The white space before and behind a text, as it is written."""
+    spaces = ("&nbsp;", "&#160;", "&#xa0;")
+    start, end = 0, len(raw)
+    while start < end and (size := _space_at(raw[start : start + 6].lower(), str.startswith, 0, spaces)):
+        start += size
+    while end > start and (size := _space_at(raw[max(start, end - 6) : end].lower(), str.endswith, -1, spaces)):
+        end -= size
+    return raw[:start], raw[end:]
+
+
+def _space_at(text: str, has: Callable[[str, str], bool], side: int, spaces: tuple[str, ...]) -> int:
+    return 1 if text[side].isspace() else next((len(one) for one in spaces if has(text, one)), 0)

@@ -1,0 +1,227 @@
+"""What every request passes: sizes and times are limited, clients that leave are noticed, requests are logged, counted.
+
+A request's body is read here, within its limit, before anything else sees it. A client that leaves while its answer is
+made cancels the work. The log has a line of JSON for each request, and never a text. What goes wrong is answered as
+{"error": message}; an exception that nobody expected is logged by its type and its lines, for its message may quote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import math
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.serving.batcher import Overloaded, TimedOut
+from hf_mlnmt.serving.limits import Limits
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+FILES = "/translate_file"
+_FORM = 10_000  # bytes of a form beside its file
+_GONE = 499  # as nginx has it
+logger = logging.getLogger("hf_mlnmt.serving")
+
+
+@dataclass
+class Record:
+    """What the log says of a request."""
+
+    method: str
+    path: str = "other"
+    status: int = _GONE
+    started: float = field(default_factory=time.monotonic)
+    said: dict[str, Any] = field(default_factory=dict)  # texts, characters, pair, models
+
+
+class LimitPassed(HTTPException):
+    """413, naming the limit."""
+
+    def __init__(self, name: str, size: int | str, limit: int, what: str) -> None:
+        super().__init__(413, f"{what}: {size}; the limit ({name}) is {limit}")
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """{"error": message}, with the status that belongs to it."""
+    headers: dict[str, str] = {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif isinstance(error, UserError):
+        status, message = 400, str(error)
+    elif isinstance(error, Overloaded):
+        status, message, headers = 503, str(error), {"Retry-After": str(math.ceil(error.retry_after))}
+    elif isinstance(error, TimedOut):
+        status, message = 504, str(error)
+    else:
+        where = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("%s", json.dumps({"failed": type(error).__name__, "where": where}))
+        status, message = 500, "the server failed; its log says where"
+    return JSONResponse({"error": message.encode(errors="backslashreplace").decode()}, status, headers)
+
+
+class Gate:
+    """An ASGI app around the app.
+
+    Args:
+        limits: of sizes and times.
+        observe: called with the record and the seconds of each request that is done.
+        addresses: whether the log has clients' addresses as they are; else they are hashed with a key of this process.
+        ending: set when the server ends; what only keeps a page's connection open is ended then.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits,
+        observe: Callable[[Record, float], None],
+        addresses: bool = False,
+        ending: asyncio.Event | None = None,
+    ) -> None:
+        self.app, self.limits, self.observe, self.addresses = app, limits, observe, addresses
+        self.ending = ending or asyncio.Event()
+        self._salt = secrets.token_bytes(16)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """As ASGI wants it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        record = scope["record"] = Record(scope["method"])
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun, record.status = True, message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]
+            async with asyncio.timeout(self.limits.idle_seconds):
+                await send(message)
+
+        try:
+            await self._handle(scope, receive, answer)
+        except (TimeoutError, ConnectionError):  # the client does not take its answer
+            record.status = _GONE
+        except Exception as error:
+            if begun:
+                error_response(error)  # is too late, and logged
+            else:
+                await error_response(error)(scope, receive, answer)
+        finally:
+            self._log(scope, record)
+
+    async def _handle(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self.limits.idle_seconds):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            late = HTTPException(408, f"the request did not arrive within {self.limits.idle_seconds} seconds")
+            late.headers = {"Connection": "close"}
+            raise late from None
+        if body is None:
+            return
+        left, given = asyncio.Event(), False
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        work, watcher = asyncio.ensure_future(self.app(scope, replay, send)), asyncio.ensure_future(watch())
+        others: set[asyncio.Future[Any]] = {watcher}
+        if "/heartbeat/" in scope["path"]:  # of an open page
+            others.add(asyncio.ensure_future(self.ending.wait()))
+        try:
+            await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, *others):
+                task.cancel()
+            if not work.done():  # what it waits for is told before the request ends
+                await asyncio.wait({work})
+
+    async def _body(self, scope: Any, receive: Receive) -> bytes | None:
+        """All of it; None where the client has left. Raises: LimitPassed, when it has come or grows absurd."""
+        limit = self.limits.file_bytes + _FORM if scope["path"] == FILES else self.limits.body_bytes
+        headers = dict(scope["headers"])
+        size, parts = 0, []
+        waits = headers.get(b"expect", b"").lower() == b"100-continue"
+        declared = headers.get(b"content-length", b"0")
+        if waits and declared.isdigit() and int(declared) > limit:
+            raise self._too_large(int(declared), limit)
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            size += len(message.get("body", b""))
+            if size <= limit:
+                parts.append(message.get("body", b""))
+            # A client reads the answer when it has sent all: what is too much is thrown away, to some end.
+            if size > 20 * limit or (size > limit and not message.get("more_body")):
+                raise self._too_large(size, limit)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _too_large(self, size: int, limit: int) -> LimitPassed:
+        name = "file_bytes" if limit != self.limits.body_bytes else "body_bytes"
+        error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
+        error.headers = {"Connection": "close"}
+        return error
+
+    def _log(self, scope: Any, record: Record) -> None:
+        seconds = time.monotonic() - record.started
+        record.path = _template(scope)
+        self.observe(record, seconds)
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "method": record.method,
+            "path": record.path,
+            "status": record.status,
+            "seconds": round(seconds, 4),
+            "client": client_of(scope) if self.addresses else self._hashed(client_of(scope)),
+            **record.said,
+        }
+        logger.info("%s", json.dumps(line))
+
+    def _hashed(self, address: str) -> str:
+        return hmac.new(self._salt, address.encode(), hashlib.sha256).hexdigest()[:12]
+
+
+def client_of(scope: Any) -> str:
+    """Its address; of IPv6 the network of 64 bits, which one client has to itself."""
+    address = (scope.get("client") or ("",))[0]
+    if ":" not in address:
+        return address
+    from ipaddress import IPv6Address, IPv6Network
+
+    try:
+        return str(IPv6Network((int(IPv6Address(address.split("%")[0])) >> 64 << 64, 64)))
+    except ValueError:
+        return address
+
+
+def _template(scope: Any) -> str:
+    """The route's path as it was written in the code: never what a client made up."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) and path else "other"

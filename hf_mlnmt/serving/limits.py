@@ -1,0 +1,77 @@
+"""What a client may ask of a server: sizes, times and numbers, each with its default; requests a minute.
+
+The command line takes its options from the fields of `Limits` (cli/serve.py), and this file imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.options import option
+
+_KNOWN_CLIENTS = 10_000
+_limit: Any = partial(option, panel="Limits", min=1)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a server. What is larger is refused with a message that names the limit."""
+
+    body_bytes: int = _limit("Bytes of a request.", "--max-body", default=1_000_000)
+    texts: int = _limit("Texts in a request.", "--max-texts", default=1_000)
+    text_characters: int = _limit("Characters of a text.", "--max-text", default=50_000)
+    characters: int = _limit("Characters of all texts in a request.", "--max-characters", default=200_000)
+    beams: int = _limit("Beam size that a request may ask for.", "--max-beams", default=16)
+    n_best: int = _limit("Translations of a text that a request may ask for.", "--max-n-best", default=16)
+    new_tokens: int = _limit("Tokens of a translation that a request may ask for.", "--max-tokens", default=1_024)
+    seconds: int = _limit("Seconds for a request, waiting included; then its work is stopped.", "--timeout", default=60)
+    file_bytes: int = _limit("Bytes of a file.", "--max-file", default=2_000_000)
+    file_seconds: int = _limit("Seconds for a file.", "--file-timeout", default=600)
+    download_bytes: int = _limit(
+        "Bytes of all translated files that wait to be fetched; the oldest go.", "--max-downloads", default=64_000_000
+    )
+    download_seconds: int = _limit(
+        "Seconds for which a translated file can be fetched.", "--download-time", default=600
+    )
+    queue: int = _limit("Sentences that may wait.", "--max-queue", default=10_000)
+    requests: int = _limit(
+        "Requests for translations a minute, of a key or an address; 0: any number.", "--max-requests", default=0, min=0
+    )
+    connections: int = _limit("Connections at once.", "--max-connections", default=512)
+    idle_seconds: int = _limit(
+        "Seconds for which a client may keep a connection waiting: for a request, or to take an answer.",
+        "--idle-timeout",
+        default=30,
+    )
+    ending_seconds: int = _limit("Seconds in which begun requests are finished at the end.", "--grace", default=30)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), field.metadata["min"]
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{field.name}: {value!r} is not a whole number of at least {least}.")
+
+
+class RequestsAMinute:
+    """Counts the requests of clients: each may make so many in a minute, and as many at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # requests, and when that was
+
+    def wait(self, client: bytes) -> float:
+        """Count a request of this client: 0, or the seconds after which it may come again."""
+        if not self.limit:
+            return 0.0
+        now = time.monotonic()
+        left, before = self._left.pop(client, (float(self.limit), now))
+        left = min(self.limit, left + (now - before) * self.limit / 60)
+        self._left[client] = (max(left - 1, 0.0) if left >= 1 else left), now
+        if len(self._left) > _KNOWN_CLIENTS:
+            self._left.popitem(last=False)
+        return 0.0 if left >= 1 else (1 - left) * 60 / self.limit

@@ -1,0 +1,205 @@
+"""The process of `hf-mlnmt serve`: socket, models, signals, log, and the end.
+
+SIGTERM and SIGINT: no new work is taken, what has begun is finished (for `ending_seconds` at most), and the process
+ends with 0; a second one ends it at once. SIGHUP: the models' folders are read again while requests go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.serving.limits import Limits
+
+_HEAD = 500_000  # bytes of a request's head, with what came along of its body
+_FULL = b'{"error":"too many connections; the limit (connections) is %d"}'
+logger = logging.getLogger("hf_mlnmt.serving")
+
+
+def serve(
+    models: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 5000,
+    keys: Collection[str] = (),
+    limits: Limits | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    engine: str = "torch",
+    batch_tokens: int = 4096,
+    max_wait: float = 0.005,
+    page: bool = True,
+    cors: bool = False,
+    addresses: bool = False,
+) -> None:
+    """Serve until a signal ends it; the line that says the address goes to standard output, the log to stderr.
+
+    Args:
+        models, device, dtype, engine: as in ServedModels.
+        port: 0 takes a free one.
+        batch_tokens, max_wait: as in Batcher.
+        keys, page, cors, addresses: as in make_app.
+
+    Raises: UserError without the extra `serve`, for a port that is taken and a model that does not load.
+    """
+    limits = limits or Limits()
+    with _bound(host, port) as listening:  # a taken port is said before models are loaded
+        try:
+            import python_multipart  # noqa: F401
+            import uvicorn
+
+            from hf_mlnmt.serving.api import make_app
+        except ImportError as error:
+            raise UserError(f"serving needs {error.name}: pip install 'hf-mlnmt[serve]'.") from error
+        from hf_mlnmt.serving.batcher import Batcher
+        from hf_mlnmt.serving.models import ServedModels
+
+        served = ServedModels(models, device=device, dtype=dtype, engine=engine)
+        batcher = Batcher(served, batch_tokens=batch_tokens, max_wait=max_wait, max_queue=limits.queue)
+        app = make_app(batcher, limits, keys=keys, page=page, cors=cors, addresses=addresses)
+        _log_as_json()
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                number, name = listening.getsockname()[1], f"[{host}]" if ":" in host else host
+                print(f"serving {', '.join(served.names)} at http://{name}:{number}", flush=True)
+
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                if self.should_exit:
+                    os._exit(128 + sig)
+                self.should_exit = True
+                app.state.end()
+
+        def reload(number: int, frame: object) -> None:
+            threading.Thread(target=_reload, args=(served,), daemon=True).start()
+
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGHUP, reload)
+        config = uvicorn.Config(
+            app,
+            http=_protocol(limits),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=limits.ending_seconds,
+        )
+        Server(config).run([listening])
+        batcher.close_now(1.0)
+
+
+def read_keys(path: Path) -> list[str]:
+    """API keys, one a line; empty lines and those with # at their beginning are none.
+
+    Raises: UserError for a file that cannot be read or has none.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text ({error}). Give a file with an API key a line.") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise UserError(f"{path}: has no API key. Write one a line.")
+    return keys
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port, and does not listen yet."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"cannot serve at {host}, port {port}: {error.strerror}. Choose others: --host, --port."
+        ) from error
+    return listening
+
+
+def _reload(served: Any) -> None:
+    problems = served.reload()
+    logger.info("%s", json.dumps({"reloaded": served.names, "problems": len(problems)}))
+
+
+class _JsonLines(logging.Formatter):
+    """Lines of JSON; what is one already stays."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if text.startswith("{"):
+            return text
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        return json.dumps({"time": now, "level": record.levelname.lower(), "message": text})
+
+
+def _log_as_json() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    for name, level in (("hf_mlnmt", logging.INFO), ("uvicorn", logging.WARNING)):
+        chosen = logging.getLogger(name)
+        chosen.handlers, chosen.propagate = [handler], False
+        chosen.setLevel(level)
+
+
+def _protocol(limits: Limits) -> type[Any]:
+    """uvicorn's protocol, with limits on connections, on what waits for a request, and on a request's head."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    base: Any = AutoHTTPProtocol
+
+    class Bounded(base):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.head, self.seen, self.left, self.timer = 0, None, 0, None
+            if len(self.connections) > limits.connections:
+                content = _FULL % limits.connections
+                head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+                transport.write(f"{head}connection: close\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+                transport.close()
+            else:
+                self.timer = self.loop.call_later(limits.idle_seconds, self.look)
+
+        @property
+        def waits(self) -> bool:
+            """Whether no request is being answered."""
+            return self.cycle is None or self.cycle.response_complete
+
+        def look(self) -> None:
+            """Close a connection that has only waited since the last look, for a request or to be read from."""
+            left = self.transport.get_write_buffer_size()
+            if left and left == self.left:
+                at_once = struct.pack("ii", 1, 0)  # with what the system still holds for the client
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                self.transport.abort()
+            elif self.waits and self.seen is self.cycle and not left:
+                self.transport.close()
+            else:
+                self.seen, self.left = self.cycle, left
+                self.timer = self.loop.call_later(limits.idle_seconds, self.look)
+
+        def data_received(self, data: bytes) -> None:
+            self.head = self.head + len(data) if self.waits else 0
+            if self.head > _HEAD:
+                self.transport.close()
+            else:
+                super().data_received(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+            super().connection_lost(exc)
+
+    return Bounded

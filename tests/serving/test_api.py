@@ -1,0 +1,554 @@
+"""The API in this process: what requests get, and what none may do. The translations are a stand-in's."""
+
+import asyncio
+import json
+import logging
+import random
+import re
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.toy_translators import SENTENCES
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation import Hypothesis
+from hf_mlnmt.generation.pipeline import TranslationRun
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, Statistics, TimedOut, Translations
+from hf_mlnmt.serving.models import ServedModels
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+pytest.importorskip("py3langid", reason="needs the extra serve")
+
+from starlette.testclient import TestClient
+
+from hf_mlnmt.serving.api import OPTIONS, Downloads, Keys, make_app
+from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+
+SECRET = "a sentence that is in no log"
+ENGLISH = "The man rides a bicycle through the old town every morning."
+GERMAN = "Der Mann fährt jeden Morgen mit dem Fahrrad durch die Altstadt."
+
+
+@pytest.fixture(scope="module")
+def toy(pair_folders):
+    """A real Batcher over a toy."""
+    batcher = Batcher(ServedModels([str(pair_folders["en-de"])]))
+    yield batcher
+    batcher.close_now(10)
+
+
+class StandIn:
+    """A Batcher that says what it was asked: n texts `target:text`, in which the rank is the number of !."""
+
+    def __init__(self):
+        pairs = [("en", "de"), ("de", "fr"), ("fr", "en")]
+        languages = {"en": ["de", "fr"], "de": ["fr", "en"], "fr": ["en", "de"]}
+        model = SimpleNamespace(name="toy", pairs=dict.fromkeys(pairs))
+        self.models = SimpleNamespace(languages=lambda: languages, models=[model], names=["toy"])
+        self.statistics, self.calls, self.error, self.cancelled = Statistics(waiting=3), [], None, False
+        self.gate = None
+
+    async def translate(self, texts, source=None, target=None, *, model=None, timeout=None, **options):
+        self.calls.append({"texts": list(texts), "source": source, "target": target, "model": model, **options})
+        if self.gate:
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled = True
+                raise
+        if self.error:
+            raise self.error
+        for code in (source, target):
+            if code not in (None, "en", "de", "fr"):
+                raise UserError(f"{code!r} is not served")
+        count = options.get("num_return_sequences") or 1
+        rows = [
+            [Hypothesis(f"{target}:{text}" + "!" * rank, -1.0 - rank, -2.0, 2) for rank in range(count)]
+            for text in texts
+        ]
+        return Translations(rows, "de" if (source, target) == ("en", "fr") else None, ["toy"])
+
+
+@pytest.fixture
+def batcher():
+    return StandIn()
+
+
+@pytest.fixture
+def client(batcher):
+    return TestClient(make_app(batcher, page=False))
+
+
+def test_translate_takes_json_forms_and_the_address(client):
+    """As curl, libretranslatepy (a form) and deep-translator (the address of a POST) send it."""
+    asked = {"q": "Hello.\nYou & I", "source": "en", "target": "de"}
+    for answer in (
+        client.post("/translate", json=asked),
+        client.post("/translate", data=asked),
+        client.post("/translate", params=asked),
+        client.post("/translate", files={"unused": b""}, data=asked),
+    ):
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == {"translatedText": "de:Hello.\nYou & I"}
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_list_is_answered_with_lists(client, batcher):
+    asked = {"q": ["One.", "Two."], "source": "en", "target": "de", "alternatives": 2}
+    assert client.post("/translate", json=asked).json() == {
+        "translatedText": ["de:One.", "de:Two."],
+        "alternatives": [["de:One.!", "de:One.!!"], ["de:Two.!", "de:Two.!!"]],
+    }
+    assert batcher.calls[0]["num_return_sequences"] == 3
+    assert batcher.calls[0]["split"] == "sentences"
+
+
+def test_auto_detects_the_language_of_each_text(client, batcher):
+    answer = client.post("/translate", json={"q": [ENGLISH, GERMAN], "source": "auto", "target": "fr"}).json()
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "de"]
+    assert all(50 < one["confidence"] <= 100 for one in answer["detectedLanguage"])
+    assert {call["source"]: call["texts"] for call in batcher.calls} == {"en": [ENGLISH], "de": [GERMAN]}
+    assert answer["translatedText"] == [f"fr:{ENGLISH}", f"fr:{GERMAN}"]
+    # What is in the target's language already stays.
+    answer = client.post("/translate", json={"q": GERMAN, "source": "auto", "target": "de"}).json()
+    assert (answer["translatedText"], answer["detectedLanguage"]["language"]) == (GERMAN, "de")
+
+
+def test_detect(client):
+    assert client.post("/detect", data={"q": GERMAN}).json()[0]["language"] == "de"
+    assert client.post("/detect", json={"q": "12 😀"}).json() == [{"language": "en", "confidence": 0.0}]
+
+
+def test_html(client, batcher):
+    asked = {"q": "<p>The <b>man</b></p><script>x<y</script>", "source": "en", "target": "de", "format": "html"}
+    answer = client.post("/translate", json=asked)
+    assert batcher.calls[0]["texts"] == ["The man"]
+    assert answer.json()["translatedText"] == "<p>de:The <b>man</b></p><script>x<y</script>"
+    assert answer.headers["content-type"] == "application/json"
+    several = client.post("/translate", json={**asked, "q": ["<p>a</p><p>b", "<br>", "c"], "alternatives": 1}).json()
+    assert len(batcher.calls) == 2  # one call for the texts of all documents
+    assert several["translatedText"] == ["<p>de:a</p><p>de:b", "<br>", "de:c"]
+    assert several["alternatives"] == [["<p>de:a!</p><p>de:b!"], [], ["de:c!"]]
+
+
+def test_languages_say_targets_that_are_no_source(client, batcher):
+    """The npm client looks there for the target."""
+    assert client.get("/languages").json()[0] == {"code": "en", "name": "English", "targets": ["de", "fr"]}
+    batcher.models.languages = lambda: {"en": ["de"]}
+    assert client.get("/languages").json()[1] == {"code": "de", "name": "German", "targets": []}
+
+
+def test_settings_health_models_and_the_page_without_gradio(client):
+    settings = client.get("/frontend/settings").json()
+    assert settings["language"]["source"]["code"] == "auto"
+    assert (settings["charLimit"], settings["keyRequired"]) == (Limits().text_characters, False)
+    assert [client.get(path).json() for path in ("/health", "/healthz", "/readyz")] == [{"status": "ok"}] * 3
+    assert client.get("/v1/models").json() == [{"name": "toy", "pairs": [["en", "de"], ["de", "fr"], ["fr", "en"]]}]
+    assert "without a page" in client.get("/").text
+
+
+def test_ours(client, batcher):
+    asked = {"texts": "Hello.", "source": "en", "target": "fr", "num_beams": 4, "num_return_sequences": 2}
+    answer = client.post("/v1/translate", json={**asked, "length_penalty": 1, "early_stopping": "never"}).json()
+    assert [one["text"] for one in answer["translations"][0]] == ["fr:Hello.", "fr:Hello.!"]
+    assert answer["translations"][0][1]["score"] == -2.0
+    assert (answer["via"], answer["models"]) == ("de", ["toy"])
+    assert batcher.calls[0]["num_beams"] == 4
+    assert batcher.calls[0]["early_stopping"] == "never"
+
+
+def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
+    gradio = pytest.importorskip("gradio")
+
+    def page(given):
+        assert given is batcher
+        with gradio.Blocks(analytics_enabled=False) as blocks:
+            gradio.HTML("a page")
+        return blocks
+
+    monkeypatch.setitem(sys.modules, "hf_mlnmt.serving.page", SimpleNamespace(page=page))
+    client = TestClient(make_app(batcher))
+    assert "a page" in client.get("/").text
+    assert client.post("/translate", json=GOOD).status_code == 200
+    assert client.get("/translate").json() == {"error": "Method Not Allowed"}
+    for path in ("v1/x", "gradio_api/file=/etc/passwd", "file=README.md", "gradio_api/proxy=https://a.hf.space/"):
+        assert client.get(f"/{path}").json() == {"error": "Not Found"}
+    assert client.post("/gradio_api/upload", files={"files": b"a"}).status_code == 404
+
+
+def test_openapi_says_the_options_of_the_search_and_their_limits(client):
+    schema = client.get("/openapi.json").json()
+    assert client.get("/docs").status_code == 404  # its scripts come from elsewhere
+    body = schema["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert (
+        {"texts", "num_beams", "seed"} <= body["properties"].keys() <= {"texts", "source", "target", "model", *OPTIONS}
+    )
+    assert body["properties"]["num_beams"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 16}
+    assert "generate" not in body["properties"]
+    assert "application/x-www-form-urlencoded" in schema["paths"]["/translate"]["post"]["requestBody"]["content"]
+
+
+GOOD = {"q": "a", "source": "en", "target": "de"}
+BAD = {
+    "no text": ({"json": {**GOOD, "q": ""}}, "missing q"),
+    "no target": ({"data": {"q": "a", "source": "en"}}, "missing target"),
+    "number": ({"json": {**GOOD, "q": 5}}, "q: "),
+    "numbers": ({"json": {**GOOD, "q": [1]}}, "q: "),
+    "format": ({"json": {**GOOD, "format": "pdf"}}, "format: "),
+    "language": ({"json": {**GOOD, "target": "xx"}}, "'xx' is not served"),
+    "unknown twice": ({"json": {**GOOD, "source": "xx", "target": "xx"}}, "'xx' is not served"),
+    "half a character in a code": ({"content": b'{"q":"a","source":"\\ud800","target":"de"}'}, "udcd800|ud800"),
+    "alternatives": ({"json": {**GOOD, "alternatives": 99}}, "n_best"),
+    "no JSON": ({"content": b"{"}, "cannot be read"),
+    "a list": ({"content": b"[]"}, "object is expected"),
+    "NaN": ({"content": b'{"q": NaN}'}, "NaN"),
+    "not UTF-8": ({"content": b'{"q": "\xff"}'}, "UTF-8"),
+    "deep": ({"content": b'{"q": ' + b"[" * 100_000}, "nested too deeply"),
+    "long number": ({"content": b'{"q": ' + b"9" * 10_000 + b"}"}, "cannot be read"),
+    "form not UTF-8": ({"content": b"q=%ff&source=en", "headers": {"content-type": "x"}}, "UTF-8"),
+    "half a form": (
+        {"content": b"--x\r\nContent-Dis", "headers": {"content-type": "multipart/form-data; boundary=x"}},
+        "missing q|multipart",
+    ),
+    "no boundary": ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, "boundary"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said(client, name):
+    how, message = BAD[name]
+    if "content" in how and "headers" not in how:
+        how = {**how, "headers": {"content-type": "application/json"}}
+    answer = client.post("/translate", **how)
+    assert answer.status_code == 400, answer.text
+    assert answer.json().keys() == {"error"}
+    assert re.search(message, answer.json()["error"])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "missing texts"),
+        ({"texts": "a", "num_beams": 17}, "num_beams: the limit of this server is 16"),
+        ({"texts": "a", "num_beams": "4"}, "num_beams"),
+        ({"texts": "a", "max_new_tokens": 0}, "max_new_tokens"),
+        ({"texts": "a", "generate": {"use_cache": False}}, "generate: extra inputs"),
+        ({"texts": "a", "batch_tokens": 10**9}, "batch_tokens: extra inputs"),
+        ({"texts": "a", "source_language": "en"}, "source_language: extra inputs"),
+    ],
+)
+def test_what_is_wrong_with_options_is_said(client, body, message):
+    answer = client.post("/v1/translate", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+def test_other_errors(client, batcher):
+    for error, status in (
+        (Overloaded("full", 2.5), 503),
+        (TimedOut("late"), 504),
+        (UserError("so not"), 400),
+        (ValueError(SECRET), 500),
+    ):
+        batcher.error = error
+        answer = client.post("/translate", json=GOOD)
+        assert answer.status_code == status
+        assert answer.json().keys() == {"error"}
+        assert SECRET not in answer.text
+        assert answer.headers.get("retry-after") == ("3" if status == 503 else None)
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+    assert (client.get("/translate").status_code, client.get("/translate").json()) == (
+        405,
+        {"error": "Method Not Allowed"},
+    )
+
+
+def limited(batcher, **changes):
+    return TestClient(make_app(batcher, replace(Limits(), **changes), page=False))
+
+
+def test_what_is_too_large_is_refused_with_the_limit(batcher):
+    client = limited(batcher, texts=2, text_characters=10, characters=15, body_bytes=1_000, file_bytes=100)
+    for q, name in ((["a"] * 3, "texts"), ("a" * 11, "text_characters"), (["a" * 10] * 2, "characters")):
+        answer = client.post("/translate", json={**GOOD, "q": q})
+        assert answer.status_code == 413
+        assert f"({name})" in answer.json()["error"]
+    for body in (b"x" * 1_001, iter([b"x" * 600] * 2)):  # with its length, and in chunks without
+        answer = client.post("/translate", content=body)
+        assert (answer.status_code, "(body_bytes)" in answer.text) == (413, True)
+    answer = client.post(
+        "/translate_file", files={"file": ("a.txt", b"a" * 101)}, data={"source": "en", "target": "de"}
+    )
+    assert (answer.status_code, "(file_bytes)" in answer.text) == (413, True)
+    assert not batcher.calls
+
+
+def test_a_key_is_asked_for(batcher):
+    client = TestClient(make_app(batcher, keys=["one", "two"]))
+    assert client.post("/translate", json=GOOD).status_code == 403
+    assert client.post("/translate", json={**GOOD, "api_key": "onetwo"}).json() == {"error": "Invalid API key"}
+    assert client.post("/v1/translate", json={"texts": "a"}).status_code == 403
+    assert client.post("/detect", data={"q": "a"}).status_code == 403
+    for how in (
+        {"json": {**GOOD, "api_key": "one"}},
+        {"data": {**GOOD, "api_key": "two"}},
+        {"params": {**GOOD, "api_key": "two"}},
+        {"json": GOOD, "headers": {"Authorization": "Bearer one"}},
+    ):
+        assert client.post("/translate", **how).status_code == 200
+    assert "no page" in client.get("/").text
+    assert client.get("/frontend/settings").json()["keyRequired"]
+
+
+def test_all_keys_are_compared(monkeypatch):
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda one, other: compared.append(one) or one == other)
+    assert "a" in Keys(["a", "b", "c"])
+    assert "\ud800" not in Keys(["a", "b", "c"])
+    assert len(compared) == 6
+
+
+def test_requests_a_minute(batcher, monkeypatch):
+    client = limited(batcher, requests=2)
+    statuses = [client.post("/translate", json=GOOD).status_code for _ in range(3)]
+    answer = client.post("/translate", json=GOOD)
+    assert statuses == [200, 200, 429]
+    assert 1 <= int(answer.headers["retry-after"]) <= 31
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    rate = RequestsAMinute(60)
+    assert not any(rate.wait(b"a") for _ in range(60))
+    assert rate.wait(b"a") == pytest.approx(1.0)
+    assert rate.wait(b"b") == 0
+    now = 1.0
+    assert rate.wait(b"a") == 0
+
+
+def test_wrong_keys_count_as_requests(batcher):
+    """So that nobody tries many."""
+    client = TestClient(make_app(batcher, Limits(requests=2), keys=["one"]))
+    assert [client.post("/detect", data={"q": "a", "api_key": f"{n}"}).status_code for n in range(3)] == [403, 403, 429]
+    assert client.post("/detect", data={"q": GERMAN, "api_key": "one"}).status_code == 200
+
+
+FILES = {
+    "a.txt": (b"Hello\r\n\r\nworld\n", b"de:Hello\r\n\r\nde:world\n"),
+    "b.HTML": ("<p>Gr\u00fc\u00dfe</p>".encode(), "<p>de:Gr\u00fc\u00dfe</p>".encode()),
+    "c.srt": (
+        b"\xef\xbb\xbf1\n00:00:01,000 --> 00:00:02,000\nHello\n",
+        b"\xef\xbb\xbf1\n00:00:01,000 --> 00:00:02,000\nde:Hello\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(client, name):
+    before, after = FILES[name]
+    answer = client.post(
+        "/translate_file", files={"file": (f"../x/{name}", before)}, data={"source": "en", "target": "de"}
+    )
+    url = answer.json()["translatedFileUrl"]
+    file = client.get(url)
+    assert file.content == after
+    stem, ending = name.split(".")
+    assert file.headers["content-disposition"] == f"attachment; filename*=UTF-8''{stem}_de.{ending}"
+    assert "sandbox" in file.headers["content-security-policy"]
+    assert client.get(url[:-1]).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "txt", "a.txt/", "", "a.srt"])
+def test_files_that_are_refused(client, name):
+    answer = client.post("/translate_file", files={"file": (name, b"Hello")}, data={"source": "en", "target": "de"})
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+    answer = client.post("/translate_file", files={"file": ("a.txt", b"\xff")}, data={"source": "en", "target": "de"})
+    assert (answer.status_code, "UTF-8" in answer.text) == (400, True)
+
+
+def test_translated_files_are_kept_for_a_while_and_up_to_a_size(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    files = Downloads(Limits(download_bytes=10, download_seconds=60))
+    first, second = files.add("a", "text/plain", b"12345"), files.add("b", "text/plain", b"12345")
+    assert files.get(first)[2] == b"12345"
+    third = files.add("c", "text/plain", b"1")
+    for gone in (first, "", "../a"):
+        with pytest.raises(Exception, match="no such file"):
+            files.get(gone)
+    assert files.get(second)[0] == "b"
+    now = 60.0
+    with pytest.raises(Exception, match="no such file"):
+        files.get(third)
+
+
+@pytest.mark.parametrize("path", ["/download_file/..%2f..%2fetc%2fpasswd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd"])
+def test_no_path_reaches_the_disk(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_the_log_has_a_line_a_request_and_no_text(client, batcher, caplog):
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    client.post("/translate", json={**GOOD, "q": SECRET})
+    client.post("/translate", json={**GOOD, "source": SECRET, "target": SECRET})
+    client.post("/translate", params={**GOOD, "q": SECRET}, json=[SECRET])
+    client.get(f"/{SECRET}")
+    batcher.error = ValueError(SECRET)
+    client.post("/translate", json={**GOOD, "q": SECRET})
+    lines = [
+        json.loads(record.getMessage()) for record in caplog.records if record.name == "hf_mlnmt.serving.gate"
+    ] or [json.loads(record.getMessage()) for record in caplog.records if record.name == "hf_mlnmt.serving"]
+    requests = [line for line in lines if "path" in line]
+    assert [line["status"] for line in requests] == [200, 400, 400, 404, 500]
+    first = requests[0]
+    assert first["path"] == "/translate"
+    assert (first["texts"], first["characters"], first["pair"], first["models"]) == (1, len(SECRET), "en-de", ["toy"])
+    assert any(line.get("failed") == "ValueError" for line in lines)
+    assert SECRET not in caplog.text
+    assert "testclient" not in caplog.text
+    TestClient(make_app(batcher, page=False, addresses=True)).get("/healthz")
+    assert '"client": "testclient"' in caplog.text
+
+
+def test_metrics_are_of_one_app(client, batcher):
+    client.post("/translate", json=GOOD)
+    client.get("/made/up")
+    batcher.statistics.source_tokens = 17
+    batcher.statistics.on_batch(5, 50, 0.01)
+    text = client.get("/metrics").text
+    for line in (
+        'hf_mlnmt_requests_total{method="POST",path="/translate",status="200"} 1.0',
+        'hf_mlnmt_requests_total{method="GET",path="other",status="404"} 1.0',
+        'hf_mlnmt_request_seconds_count{path="/translate"} 1.0',
+        "hf_mlnmt_waiting_sentences 3.0",
+        'hf_mlnmt_tokens_total{side="source"} 17.0',
+        'hf_mlnmt_batch_sentences_bucket{le="8.0"} 1.0',
+    ):
+        assert line in text
+    assert "/translate" not in TestClient(make_app(StandIn(), page=False)).get("/metrics").text
+
+
+def test_pages_of_other_origins_may_ask_only_where_it_is_allowed(client, batcher):
+    headers = {"Origin": "https://example.org"}
+    assert "access-control-allow-origin" not in client.post("/translate", json=GOOD, headers=headers).headers
+    open_ = TestClient(make_app(batcher, Limits(body_bytes=100), cors=True, page=False))
+    for q in ("a", "a" * 100):  # also where it is refused
+        assert (
+            open_.post("/translate", json={**GOOD, "q": q}, headers=headers).headers["access-control-allow-origin"]
+            == "*"
+        )
+
+
+def test_at_the_end_no_new_work_is_taken(batcher):
+    app = make_app(batcher, page=False)
+    client = TestClient(app)
+    app.state.end()
+    assert client.get("/readyz").status_code == client.post("/translate", json=GOOD).status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_client_that_leaves_takes_its_work_along(batcher):
+    async def scenario():
+        batcher.gate, gone = asyncio.Event(), asyncio.Event()
+        body = [{"type": "http.request", "body": json.dumps(GOOD).encode(), "more_body": False}]
+
+        async def receive():
+            if body:
+                return body.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            raise AssertionError("nobody is there")
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/translate", "raw_path": b"", "headers": headers}
+        scope |= {"query_string": b"", "client": ("::1", 1), "scheme": "http", "server": ("a", 1), "root_path": ""}
+        request = asyncio.create_task(make_app(batcher, page=False)(scope, receive, send))
+        while not batcher.calls:
+            await asyncio.sleep(0)
+        gone.set()
+        await request
+
+    asyncio.run(scenario())
+    assert batcher.cancelled
+
+
+def test_out_of_memory_in_one_batch_is_no_one_s_fault(toy, monkeypatch):
+    """Its halves are translated; a text for which alone there is too little memory is an error of its request."""
+    client = TestClient(make_app(toy, page=False))
+    asked = {"q": SENTENCES[:6], "source": "en", "target": "de"}
+    before, sizes, room, search = client.post("/translate", json=asked).json(), [], 2, TranslationRun._search
+
+    def small(run, sequences, *more):
+        sizes.append(len(sequences))
+        if len(sequences) > room:
+            raise torch.OutOfMemoryError("of the machine")
+        return search(run, sequences, *more)
+
+    monkeypatch.setattr(TranslationRun, "_search", small)
+    assert client.post("/translate", json=asked).json() == before
+    assert max(sizes) > 2
+    room = 0
+    answer = client.post("/translate", json=asked)
+    assert (answer.status_code, "out of memory" in answer.json()["error"]) == (400, True)
+    room = 9
+    assert client.post("/translate", json=asked).json() == before
+
+
+def test_random_requests_are_answered_or_refused(batcher):
+    """Nothing but 2xx, 4xx and 503, always JSON with the one field where it is an error."""
+    draw = random.Random(3)
+    client = limited(batcher, texts=5, text_characters=50)
+    values = [
+        "a",
+        "",
+        "auto",
+        "en",
+        "de",
+        "xx",
+        "\ud800",
+        "\x00",
+        "<b>x</b>",
+        0,
+        -1,
+        2**70,
+        1.5,
+        None,
+        True,
+        [],
+        {},
+        ["a"],
+    ]
+    values += [["a", None], [[]], {"a": 1}, "html", "x" * 60, ["en"], 3, "never", {"x": ["y"]}]
+    names = [*GOOD, "format", "alternatives", "api_key", "texts", "model", *OPTIONS, "generate", "x"]
+    paths = [*(["/translate", "/v1/translate"] * 4), "/detect", "/translate_file", "/languages", "/x"]
+    for number in range(400):
+        given = dict(GOOD) if draw.random() < 0.5 else {"texts": "a"}
+        given |= {draw.choice(names): draw.choice(values) for _ in range(draw.randint(0, 4))}
+        path, method = draw.choice(paths), draw.choice(["POST"] * 5 + ["GET", "PUT"])
+        how = draw.choice(["json", "form", "address", "broken", "multipart"])
+        kind = {"content-type": "application/json"}
+        if how == "json":
+            request = {"content": json.dumps(given).encode(), "headers": kind}
+        elif how == "broken":
+            content = bytearray(json.dumps(given).encode())
+            content[draw.randrange(len(content))] = draw.randrange(256)
+            request = {"content": bytes(content), "headers": kind}
+        else:
+            flat = {name: str(value).encode(errors="replace").decode() for name, value in given.items()}
+            request = {"form": {"data": flat}, "address": {"params": flat}}.get(how) or {
+                "files": {
+                    draw.choice(["file", "q"]): (
+                        draw.choice(["a.txt", "b.exe", "c.srt"]),
+                        b"\xffx"[draw.randint(0, 1) :],
+                    )
+                },
+                "data": flat,
+            }
+        answer = client.request(method, path, **request)
+        assert answer.status_code // 100 in (2, 4) or answer.status_code == 503, (number, path, request, answer.text)
+        if answer.status_code // 100 != 2:
+            assert answer.json().keys() == {"error"}
