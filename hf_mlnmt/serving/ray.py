@@ -77,9 +77,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
 
-        models = ServedModels(
-            settings.models, device=settings.device, dtype=settings.dtype, engine=settings.engine
-        )
+        models = ServedModels(settings.models, device=settings.device, dtype=settings.dtype, engine=settings.engine)
         batcher = Batcher(
             models, batch_tokens=settings.batch_tokens, max_wait=settings.max_wait, max_queue=settings.max_queue
         )
