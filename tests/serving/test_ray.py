@@ -15,7 +15,7 @@ from hf_mlnmt.generation import Translate, TranslationPipeline
 
 pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")
-TEXTS = [*SENTENCES[:6], "", *SENTENCES[6:9]]
+TEXTS = SENTENCES[:9]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_ray_data_with_two_workers(small_ray, folder, expected):
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False
-    rows = [{"id": number, "text": text} for number, text in enumerate([*TEXTS, None])]
+    rows = [{"id": number, "text": text} for number, text in enumerate([*TEXTS, "", None])]
     dataset = ray.data.from_items(rows, override_num_blocks=2)
     translated = dataset.map_batches(
         Translate,
@@ -55,8 +55,8 @@ def test_ray_data_with_two_workers(small_ray, folder, expected):
         compute=ray.data.ActorPoolStrategy(size=2),
     )
     rows = sorted(translated.take_all(), key=lambda row: row["id"])
-    assert [row["translation"] for row in rows] == [*expected, None]
-    assert [row["text"] for row in rows] == [*TEXTS, None]
+    assert [row["translation"] for row in rows] == [*expected, "", None]
+    assert [row["text"] for row in rows] == [*TEXTS, "", None]
 
 
 def test_ray_serve_with_two_replicas(small_ray, folder, expected, monkeypatch, tmp_path):
@@ -77,7 +77,7 @@ def test_ray_serve_with_two_replicas(small_ray, folder, expected, monkeypatch, t
         return json.load(urllib.request.urlopen(request, timeout=60))["translatedText"]
 
     with ThreadPoolExecutor(8) as clients:
-        assert list(clients.map(ask, TEXTS * 4)) == expected * 4
+        assert list(clients.map(ask, TEXTS * 2)) == expected * 2
     status = serve.status().applications["translate"].deployments["translate"]
     assert status.replica_states == {"RUNNING": 2}
     serve.shutdown()
