@@ -10,8 +10,8 @@
 | libretranslate | LibreTranslate, installed in a virtual environment of its own, with the model as an Argos package |
 
 Each client sends its next request when the last one is answered. The ceiling is the pipeline's own speed with the same
-sentences in one call. All search with the same beams and with Argos Translate's length penalty, 0.2. For LibreTranslate,
-which reads sentencepiece's format, the model must be one of ours with a unigram tokenizer. Its sentences are cut by a
+sentences in one call. All search with the same beams and with Argos Translate's length penalty, 0.2. LibreTranslate
+reads sentencepiece's format: for it the model must be one of ours with a unigram tokenizer. Its sentences are cut by a
 rule (the sentencizer of spaCy, to be installed beside it): its own MiniSBD, which costs more, has to be downloaded.
 """
 
@@ -118,8 +118,12 @@ def argos_package(model: Path, package: Path, python: Path) -> None:
     subprocess.run(
         [python, "-c", "import spacy, sys; spacy.blank('xx').to_disk(sys.argv[1])", str(package / "spacy")], check=True
     )
-    names = {"from_code": "en", "from_name": "English", "to_code": "de", "to_name": "German"}
-    (package / "metadata.json").write_text(json.dumps({"package_version": "1.0", "argos_version": "1.9", **names}))
+    # With one package alone LibreTranslate looks for others on the network: the second one has the languages exchanged.
+    second = shutil.copytree(package, package.with_name("translate-de_en"))
+    for place, (source, target) in ((package, ("en", "de")), (second, ("de", "en"))):
+        names = {"from_code": source, "from_name": source, "to_code": target, "to_name": target}
+        metadata = {"package_version": "1.0", "argos_version": "1.9", **names}
+        (place / "metadata.json").write_text(json.dumps(metadata))
 
 
 def serve_plainly(model: str, port: int, threads: int) -> None:
