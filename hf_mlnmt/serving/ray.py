@@ -73,7 +73,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
     settings = Settings.of(arguments)
 
     def build() -> Any:
-        from hf_mlnmt.serving.api import Limits, make_app
+        from hf_mlnmt.serving.api import make_app
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
 
@@ -81,7 +81,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         batcher = Batcher(
             models, batch_tokens=settings.batch_tokens, max_wait=settings.max_wait, max_queue=settings.max_queue
         )
-        return make_app(batcher, Limits())
+        return make_app(batcher)
 
     deployment = serve.deployment(
         name="translate",
