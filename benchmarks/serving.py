@@ -232,6 +232,12 @@ def memory(process: psutil.Process) -> float:
     return sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) / 2**20
 
 
+def processor(process: psutil.Process) -> float:
+    """Seconds that a server's processes have computed, which other programs of a busy machine do not change."""
+    times = [one.cpu_times() for one in [process, *process.children(recursive=True)]]
+    return sum(one.user + one.system for one in times)
+
+
 def percentile(latencies: list[float], share: float) -> float:
     """In milliseconds."""
     return 1000 * sorted(latencies)[min(len(latencies) - 1, int(share * len(latencies)))]
@@ -280,6 +286,7 @@ def main() -> None:
             rates: dict[str, list[float]] = {name: [] for name in ["pipeline", *names]}
             latencies: dict[str, list[float]] = {name: [] for name in names}
             same: dict[str, float] = {}
+            computed: dict[str, float] = {}
             for turn in range(options.rounds + 1):  # the first one does not count
                 began = time.perf_counter()
                 translated = iter(pipeline(lines))
@@ -287,8 +294,10 @@ def main() -> None:
                 expected = ["\n".join(itertools.islice(translated, text.count("\n") + 1)) for text in texts]
                 if turn:
                     rates["pipeline"].append(len(texts) / seconds)
-                for name, (port, _) in servers.items():
+                for name, (port, process) in servers.items():
+                    before = processor(process)
                     seconds, each, answers = load(port, texts, clients)
+                    computed[name] = 1000 * (processor(process) - before) / len(texts)
                     if turn:
                         rates[name].append(len(texts) / seconds)
                         latencies[name] += each
@@ -301,18 +310,22 @@ def main() -> None:
                     "requests_per_second": values,
                     "ratio_to_pipeline": ratio,
                     **dict(zip(("p50_ms", "p95_ms", "p99_ms"), times)),
-                    **({"same_as_pipeline": same[name]} if name in names else {}),
+                    **({"same_as_pipeline": same[name], "processor_ms": computed[name]} if name in names else {}),
                 }
                 shown = [f"{value:,.1f}" for value in times] or ["", "", ""]
-                agrees = f"{same[name]:.0%}" if name in names else ""
-                rows.append([title, name, f"{statistics.median(values):,.1f}", f"{ratio:.2f}", *shown, agrees])
+                agrees = [f"{computed[name]:,.1f}", f"{same[name]:.0%}"] if name in names else ["", ""]
+                rows.append([title, name, f"{statistics.median(values):,.1f}", f"{ratio:.2f}", *shown, *agrees])
         used = {}
         for name, (port, process) in servers.items():
             before = memory(process)
             if options.memory_requests:
                 load(port, list(itertools.islice(itertools.cycle(sentences), options.memory_requests)), 8)
             used[name] = before, memory(process)
-    columns = ["clients", "", *map(Number, ("requests/s", "times pipeline", "p50 ms", "p95 ms", "p99 ms", "same"))]
+    columns = [
+        "clients",
+        "",
+        *map(Number, ("requests/s", "times pipeline", "p50 ms", "p95 ms", "p99 ms", "CPU ms", "same")),
+    ]
     console = Console(width=110)
     console.print(Table(columns, rows, f"beam {options.beams}, {options.threads} thread(s)"))
     for name, (before, after) in used.items():
