@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 SCRIPTS = [name for name, path in FILES.items() if re.search(r"^def main\(", path.read_text("utf-8"), re.MULTILINE)]
 WRITTEN = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *FILES.values()]  # where commands are
-OPTIONAL = {"ctranslate2", "pymarian"}  # what benchmarks need beside the package
+OPTIONAL = {"ctranslate2", "fastapi", "pymarian"}  # what benchmarks need beside the package
 SECONDS = 300  # at most, of one script
 
 

@@ -83,6 +83,7 @@ def back_translate(
             help="Lines that are sorted by length together, and kept together: what an interruption costs at most.",
         ),
     ] = 2048,
+    shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -93,7 +94,8 @@ def back_translate(
     For back-translation the text is the target language's and the model translates from it: --from is the language of
     the text, --to that of the output. Stopped at any moment and started again with the same command, it goes on, and
     ends with the same bytes. A recipe reads the folder as a corpus: `synthetic: DIR`, with `ratio: 2` for two such
-    pairs to each parallel one. All of it: docs/monolingual-back-translation.md
+    pairs to each parallel one. With --shard the parts lie in DIR; when all are done, the same command without --shard
+    puts them together. All of it: docs/monolingual-back-translation.md
 
     Examples:
 
@@ -108,6 +110,7 @@ def back_translate(
 
     from hf_mlnmt.cli.terminal import LinesProgress, silence
     from hf_mlnmt.generation import back_translation
+    from hf_mlnmt.generation.lines import Shard
     from hf_mlnmt.generation.synthetic_methods import Method
     from hf_mlnmt.memory import keep_memory
 
@@ -128,6 +131,7 @@ def back_translate(
         **decoding,
     )
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
+    how["shard"] = Shard.parse(shard) if shard is not None else None
     keep_memory()
     silence()
     options.use_threads(threads)
@@ -145,7 +149,7 @@ def back_translate(
                 )
             raise
     console.print(_table(manifest))
-    watcher.tell(f"{output}: {manifest.pairs:,} pairs")
+    watcher.tell(f"{manifest.folder}: {manifest.pairs:,} pairs")
 
 
 def _table(manifest: Manifest) -> Table:

@@ -103,6 +103,14 @@ Engine = Annotated[
     ),
 ]
 Threads = Annotated[int | None, machine(min=1, help="CPU threads, no more than there are cores.")]
+Shard = Annotated[
+    str | None,
+    machine(
+        metavar="I/N",
+        help="Do part I of N, from 1/N to N/N, in a job of its own. Parts are whole windows, and joined they are "
+        "to the byte what one job makes.",
+    ),
+]
 Revision = Annotated[str | None, machine(help="Branch, tag or commit on the Hub.")]
 
 

@@ -13,13 +13,14 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
+from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.options import OUTPUT
 
 PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", progress=True, split="sentences")
+@decoding_options(*TRANSLATION, *SAMPLING, "draws", "num_return_sequences", progress=True, split="sentences")
 def translate(
     model: options.Model,
     files: Annotated[
@@ -47,6 +48,7 @@ def translate(
             help="Lines of a file that are read and sorted by length together: more is faster and takes more memory.",
         ),
     ] = 2048,
+    shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     engine: options.Engine = "torch",
@@ -67,29 +69,41 @@ def translate(
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
         hf-mlnmt translate MODEL test.en --beams 6 --n-best 6 --jsonl
+        hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
 
     What the options do to the search, and other toolkits' names for them: docs/decoding.md.
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
+    part = Shard.parse(shard) if shard is not None else None
+    if part and decoding.get("do_sample") and decoding.get("draws") != "text":
+        raise UserError(
+            "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
+        )
     if output is not None:
         check_file(output)
     if scores:
         decoding.setdefault("num_return_sequences", 1)
-    inputs = list(files or ["-"])
+    inputs, lines = list(files or ["-"]), None
 
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.lines import count_texts, text_groups, translate_groups
+    from hf_mlnmt.generation.lines import count_texts, shard_groups, text_groups, translate_groups
     from hf_mlnmt.memory import keep_memory
 
+    if part:
+        lines, groups = shard_groups(inputs, window, part)
+    else:
+        groups = text_groups(inputs, window)
     keep_memory()
     logging.disable_progress_bar()
     options.use_threads(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     how |= {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
-    total = count_texts(inputs) if decoding.get("progress") and sys.stderr.isatty() else None
-    groups = text_groups(inputs, window)
-    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **decoding)
+    total = None
+    if decoding.get("progress") and sys.stderr.isatty():
+        total = count_texts(inputs) if lines is None else len(lines)
+    first = 0 if lines is None else lines.start
+    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, first=first, **decoding)

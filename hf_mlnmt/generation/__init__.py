@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt.generation.options import DecodingOptions, LengthPenalty
 
 if TYPE_CHECKING:
+    from hf_mlnmt.generation.columns import Translate
     from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline
 
-__all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "TranslationPipeline"]
+__all__ = ["DecodingOptions", "Hypothesis", "LengthPenalty", "Translate", "TranslationPipeline"]
 
 
 def __getattr__(name: str) -> Any:
     """The pipeline, imported when it is asked for: the command line takes its options from here without torch."""
     if name in __all__:
-        from hf_mlnmt.generation import pipeline
+        from hf_mlnmt.generation import columns, pipeline
 
-        return getattr(pipeline, name)
+        return getattr(columns if name == "Translate" else pipeline, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

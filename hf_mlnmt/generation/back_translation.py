@@ -11,6 +11,8 @@ the source, and the model's output the target (with a larger model: sequence-lev
 While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them, with
 which hash, and how many lines of the text are done. What was written beyond that when a process ended is cut off at the
 next start.
+A shard is a corpus of some windows of the text, in a folder within that of the whole. A start without `shard` puts the
+whole together from its shards; the model is not asked again.
 What a corpus is made from is known by its content: the model's files and the text's.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +33,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.synthetic import COUNTS, FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import Form, check_file, check_folder_name, explained, only_one, read_json, write_json
+from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
 from hf_mlnmt.made_from import differences, sha256, sha256_of_files
 from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
@@ -86,7 +90,9 @@ def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     for old, new in zip(before["text"], now["text"]):
         if old["sha256"] != new["sha256"]:
             yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
-    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
+    old, new = (
+        {key: about.get(key) for key in ("direction", "tag", "settings", "method", "shard")} for about in (before, now)
+    )
     for key, (was, is_now) in differences(old, new).items():
         yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
 
@@ -159,10 +165,23 @@ class Journal:
     def append(self, pairs: Sequence[tuple[str, str]], lines: int, **progress: Any) -> None:
         """Add pairs; `lines` of the text are done now. The state is written when the pairs are on the disk."""
         for side, texts in zip(FILES, zip(*pairs)):
-            written = "".join(text + "\n" for text in texts).encode()
-            with explained(self.part(side)):
-                self._files[side].write(written)
-            self._hashes[side].update(written)
+            self._write(side, "".join(text + "\n" for text in texts).encode())
+        self._note(lines, progress)
+
+    def append_shard(self, shard: Manifest, lines: int) -> None:
+        """Add all pairs of a finished shard, to whose end `lines` of the text go."""
+        for side, name in FILES.items():
+            with (shard.folder / name).open("rb") as file:
+                while block := file.read(_BLOCK):
+                    self._write(side, block)
+        self._note(lines, {})
+
+    def _write(self, side: str, written: bytes) -> None:
+        with explained(self.part(side)):
+            self._files[side].write(written)
+        self._hashes[side].update(written)
+
+    def _note(self, lines: int, progress: Mapping[str, Any]) -> None:
         for side, file in self._files.items():
             with explained(self.part(side)):
                 file.flush()
@@ -259,6 +278,7 @@ def back_translate(
     watcher: Watcher | None = None,
     device: str | None = None,
     revision: str | None = None,
+    shard: Shard | None = None,
 ) -> Manifest:
     """Write a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
 
@@ -271,6 +291,8 @@ def back_translate(
         texts: files of one sentence a line, plain or packed, read one after the other.
         forward: the text is the source and the model's output the target.
         tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
+        shard: make this part only, in a folder of its own in `output`. When all are made, a call without it puts them
+            together, and `output` is to the byte what one call would have made.
 
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
@@ -280,7 +302,10 @@ def back_translate(
     if method.name in drop:
         raise UserError("drop: the method copied makes copies alone, of which none would be left. Leave copied out.")
     _check(model, texts, folder, method, forward, tag)
-    with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
+    if shard and "duplicate" in drop:
+        raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
+    place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
+    with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         loaded = None if here else _load(model, settings, device, revision)
         about = {
@@ -295,8 +320,18 @@ def back_translate(
         if finished := _finished(folder, about):
             watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
             return finished
+        if shard:
+            about["shard"] = str(shard)
+            if finished := _finished(place, about):
+                watcher.tell(f"{place} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+                return finished
+            if (folder / STATE).is_file():
+                raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
+        elif _shards(folder):
+            return _put_together(folder, about, watcher)
+        lines = _lines(about, settings, shard)
         loaded = loaded or _load(model, settings, device, revision)
-        job = _Job(loaded, texts, Journal(folder, about), method, settings, forward, watcher)
+        job = _Job(loaded, texts, lines, Journal(place, about), method, settings, forward, watcher)
         return job.run()
 
 
@@ -313,7 +348,8 @@ def _check(
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
     check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if {name for name in inside if not name.startswith(".")} and not inside & {MANIFEST, STATE}:
+    others = {name for name in inside if not name.startswith(".") and not _SHARD.fullmatch(name)}
+    if others and not inside & {MANIFEST, STATE}:
         raise UserError(f"{folder}: holds other things. Choose another --output, which need not exist.")
     for name in FILES.values():
         check_file(folder / name)
@@ -347,12 +383,66 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
+def _lines(about: Mapping[str, Any], settings: Settings, shard: Shard | None) -> range:
+    """The lines of the text that are taken, by number from 0."""
+    lines, window = sum(text["lines"] for text in about["text"]), settings.window
+    lines = min(lines, settings.limit or lines)
+    if shard is None:
+        return range(lines)
+    return shard.windows(lines, [min(window, lines - start) for start in range(0, lines, window)])[1]
+
+
+_SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
+
+
+def _shards(folder: Path) -> dict[int, dict[int, Path]]:
+    """{number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
+    shards: dict[int, dict[int, Path]] = {}
+    for path in folder.iterdir():
+        if match := _SHARD.fullmatch(path.name):
+            shards.setdefault(int(match[2]), {})[int(match[1])] = path
+    return shards
+
+
+def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Manifest:
+    """The whole of its finished shards.
+
+    Raises: UserError naming the shards that are missing, not finished or made from something else.
+    """
+    shards = _shards(folder)
+    if len(shards) > 1:
+        kinds = ", ".join(f"of {count}" for count in sorted(shards))
+        raise UserError(f"{folder}: holds shards {kinds}. Delete those that do not belong to the whole.")
+    [(count, places)] = shards.items()
+    manifests = []
+    for number in range(1, count + 1):
+        place = places.get(number, folder / f"shard-{number}-of-{count}")
+        manifest = _finished(place, {**about, "shard": f"{number}/{count}"}) if place.is_dir() else None
+        if manifest is None:
+            raise UserError(f"{place}: this shard is not finished. Start it again, with --shard {number}/{count}.")
+        manifests.append(manifest)
+    counts, warnings = Counts(), []
+    journal = Journal(folder, about)
+    with ExitStack() as stack:
+        stack.callback(journal.close)
+        journal.restore(None)
+        for manifest in manifests:
+            counts.add(Counts(**manifest.content["counts"]))
+            warnings += manifest.content["warnings"]
+            journal.append_shard(manifest, counts.read)
+        versions = manifests[-1].content["versions"]
+        journal.finish({**about, "counts": asdict(counts), "warnings": warnings, "versions": versions}, counts.kept)
+    watcher.tell(f"{folder}: put together from {count} shards, which may be deleted now")
+    return read_manifest(folder)
+
+
 @dataclass
 class _Job:
-    """One corpus, from where an earlier start left it to its end."""
+    """One corpus, of some lines of the text, from where an earlier start left it to its end."""
 
     pipeline: Any
     texts: Sequence[str | Path]
+    lines: range
     journal: Journal
     method: Method
     settings: Settings
@@ -360,8 +450,7 @@ class _Job:
     watcher: Watcher
 
     def __post_init__(self) -> None:
-        lines = sum(text["lines"] for text in self.journal.about["text"])
-        self.total = min(lines, self.settings.limit or lines)
+        self.total = len(self.lines)
         self.warnings: list[str] = []
 
     def run(self) -> Manifest:
@@ -380,9 +469,12 @@ class _Job:
             if progress["lines"]:
                 self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")
             self.watcher.progress(progress["lines"], self.total, counts)
-            lines = islice(text_lines(self.texts, self.settings.bad_lines), progress["lines"], self.total)
+            first = self.lines.start
+            lines = islice(
+                text_lines(self.texts, self.settings.bad_lines), first + progress["lines"], first + self.total
+            )
             while window := list(islice(lines, self.settings.window)):
-                self._window(self.journal.progress["lines"], window)
+                self._window(first + self.journal.progress["lines"], window)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
             manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
             self.journal.finish({**manifest, "versions": versions}, counts.kept)
@@ -396,7 +488,7 @@ class _Job:
             changed = self.method.change(output, number)
             if self.judge.keeps(line, output, finished, changed):
                 pairs.append((line, changed) if self.forward else (changed, line))
-        counts, done = self.judge.counts, first + len(lines)
+        counts, done = self.judge.counts, first - self.lines.start + len(lines)
         if first == 0 and self.pipeline is not None:
             spoilt = [reason for reason in ("long", "repeated") for _ in range(counts.found.get(reason, 0))]
             written = [output for output, _ in outputs]
@@ -410,7 +502,7 @@ class _Job:
         """What the method makes of each line, and whether it ended by itself."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
-        settings, done = self.settings, first
+        settings, done = self.settings, first - self.lines.start
 
         def update(count: int) -> None:
             nonlocal done

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,6 +27,62 @@ STANDARD_INPUT = "-"
 _CHUNK = 1 << 16
 _NUL = "contains a NUL character: not a text file, or not UTF-8."
 _REMEDY = "Convert the text to UTF-8, for example with iconv."
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` parts of a text, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
+
+    A shard is made of whole windows, the groups of lines that are translated together: then the batches are those of
+    the whole text, and so is every bit of the translations.
+    """
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From "2/10". Raises: UserError for anything else, and for shards counted from 0."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        number, count = map(int, match.groups()) if match else (0, 0)
+        if match and number == 0 < count:
+            raise UserError(f"--shard {text}: shards count from 1, so these are 1/{count} to {count}/{count}.")
+        if not 1 <= number <= count:
+            raise UserError(f"--shard {text}: expected I/N with I from 1 to N, such as 2/10.")
+        return cls(number, count)
+
+    def windows(self, lines: int, sizes: Sequence[int]) -> tuple[range, range]:
+        """Its part of a text: the numbers of its windows and of its lines, both from 0.
+
+        Args:
+            lines: of the whole text; sizes: the lines of each window of the whole text.
+
+        Raises: UserError where there are fewer windows than shards.
+        """
+        if len(sizes) < self.count:
+            raise UserError(
+                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes):,}, which cannot be divided "
+                f"among {self.count} shards. "
+                + (f"Give every shard --window {lines // self.count}." if lines >= self.count else "Take fewer shards.")
+            )
+        first, end = (len(sizes) * number // self.count for number in (self.number - 1, self.number))
+        return range(first, end), range(sum(sizes[:first]), sum(sizes[:end]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def shard_groups(inputs: Sequence[str], window: int, shard: Shard) -> tuple[range, Iterator[list[str]]]:
+    """The numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
+
+    Raises: UserError for standard input, and where there are fewer groups than shards.
+    """
+    if STANDARD_INPUT in inputs:
+        raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
+    lines = [sum(1 for _ in _lines(name)) for name in inputs]
+    sizes = [min(window, of_file - start) for of_file in lines for start in range(0, of_file, window)]
+    windows, numbers = shard.windows(sum(lines), sizes)
+    return numbers, islice(text_groups(inputs, window), windows.start, windows.stop)
 
 
 def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
@@ -86,11 +144,13 @@ def translate_groups(
     jsonl: bool = False,
     scores: bool = False,
     total: int | None = None,
+    first: int = 0,
     **options: Any,
 ) -> None:
     """Translate group by group and write a line (or an n-best list) for each text, flushed after each group.
 
     output: a file, or None for standard output. jsonl, scores: see `format_result`. total: for the progress bar.
+    first: number of the first text, from 0, where the groups begin within something longer.
     options: the fields of DecodingOptions.
     """
     sources: list[str] = []
@@ -100,9 +160,9 @@ def translate_groups(
             sources.extend(group)
             yield group
 
-    results = pipeline.stream_groups(remembered(), total=total, **options)
+    results = pipeline.stream_groups(remembered(), total=total, first_line=first + 1, **options)
     with opened(output) as stream:
-        for number, result in enumerate(results):
+        for number, result in enumerate(results, first):
             print(format_result(number, sources.pop(0), result, jsonl, scores), file=stream)
             if not sources:  # all that was translated together is written
                 stream.flush()

@@ -168,7 +168,12 @@ class DecodingOptions:
         "Sample from the likeliest tokens that together have this probability.", panel=SAMPLING
     )
     seed: int | None = option("Seed of the sampling.", panel=SAMPLING, min=0, max=LARGEST_SEED)
-    draws: Literal["batch", "text"] = "batch"  # text: from (seed, text) alone, whatever the batches are (pipeline.py)
+    draws: Literal["batch", "text"] = option(
+        "What draws follow from: batch (the seed, and all drawn before) or text (the seed and the line's number "
+        "alone).",
+        panel=SAMPLING,
+        default="batch",
+    )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
@@ -201,9 +206,11 @@ class DecodingOptions:
             LengthPenalty(self.length_penalty)
         if self.length_normalization is not None:
             check_normalization(self.length_normalization)
-        if self.split not in ("long", "sentences"):
-            raise UserError(f"split: {self.split!r} is neither 'long' nor 'sentences'.")
+        for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "text"))):
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}.")
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+        sampling += ["draws"] * (self.draws != "batch")
         if sampling and not self.do_sample:
             raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
         if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:

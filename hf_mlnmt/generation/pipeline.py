@@ -248,9 +248,14 @@ class TranslationPipeline:
         groups = iter(lambda: list(islice(iterator, window)), [])
         return self._groups(groups, DecodingOptions.of(options))
 
-    def stream_groups(self, groups: Iterable[Sequence[str]], total: int | None = None, **options: Any) -> Iterator[Any]:
-        """As `stream`, but the caller says which texts to translate together; `total` is only for the progress bar."""
-        return self._groups(groups, DecodingOptions.of(options), total)
+    def stream_groups(
+        self, groups: Iterable[Sequence[str]], total: int | None = None, first_line: int = 1, **options: Any
+    ) -> Iterator[Any]:
+        """As `stream`, but the caller says which texts to translate together; `total` is only for the progress bar.
+
+        The texts are lines `first_line` and so on of something longer, for draws by text and in messages.
+        """
+        return self._groups(groups, DecodingOptions.of(options), total, first_line)
 
     def translate_lines(
         self, texts: Sequence[str], first_line: int = 1, update: Callable[[int], Any] | None = None, **options: Any
@@ -265,12 +270,11 @@ class TranslationPipeline:
         return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
-        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
+        self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None, line: int = 1
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run = TranslationRun(self, options)
-        line = 1
+        run = TranslationRun(self, options, line)
         # disable=None: no bar where stderr is not a terminal.
         hidden = None if options.progress else True
         with tqdm(total=total, unit=" texts", file=sys.stderr, disable=hidden, leave=False) as bar:

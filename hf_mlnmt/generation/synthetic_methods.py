@@ -148,6 +148,14 @@ class Counts:
     found: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
+    def add(self, later: Counts) -> None:
+        """Count what was counted in a later part of the same text too."""
+        self.read += later.read
+        self.kept += later.kept
+        for mine, theirs in ((self.found, later.found), (self.dropped, later.dropped)):
+            for reason, number in theirs.items():
+                mine[reason] = mine.get(reason, 0) + number
+
 
 class Judge:
     """Counts what is wrong with outputs and says which pairs are dropped.

@@ -1,0 +1,98 @@
+"""The server as a Ray Serve application: replicas on one machine or many, behind Ray's own proxy (extra `ray`).
+
+    serve run hf_mlnmt.serving.ray:app models=runs/demo/average replicas=2
+    HF_MLNMT_MODELS=runs/demo/average serve run hf_mlnmt.serving.ray:app
+
+Each replica loads the models and makes batches of its own requests. Ray starts it anew where it dies, and takes no new
+requests to one that ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from hf_mlnmt.errors import UserError, suggest
+
+_ENVIRONMENT = "HF_MLNMT_"
+_WAITING = 1000  # requests that a replica is given at once: its Batcher says what is too much, Ray's 5 fill no batch
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `serve run` is told as key=value, a config file under `args`, or the environment as HF_MLNMT_KEY.
+
+    models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be
+        on a disk that all of them have.
+    replicas: how many there are. cpus, gpus: that Ray keeps for each; PyTorch takes as many threads as cpus.
+    device, dtype, engine: as of hf-mlnmt serve. batch_tokens, max_wait, max_queue: of the Batcher.
+    """
+
+    models: tuple[str, ...] = ()
+    replicas: int = 2
+    cpus: float = 1.0
+    gpus: float = 0.0
+    device: str | None = None
+    dtype: str = "auto"
+    engine: str = "torch"
+    batch_tokens: int = 4096
+    max_wait: float = 0.005
+    max_queue: int = 10_000
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+        """Arguments go before the environment. Raises: UserError for a key, a value or models that cannot be."""
+        kinds = {field.name: field.type for field in fields(cls)}
+        given = {name: environment[key] for name in kinds if (key := _ENVIRONMENT + name.upper()) in environment}
+        values: dict[str, Any] = {}
+        for name, value in {**given, **arguments}.items():
+            if name not in kinds:
+                raise UserError(f"{name}: no such setting{suggest(name, kinds)}; known: {', '.join(kinds)}.")
+            if name == "models":
+                values[name] = tuple(map(_absolute, value.split(",") if isinstance(value, str) else value))
+                continue
+            kind = {"int": int, "float": float}.get(str(kinds[name]), str)
+            try:
+                values[name] = kind(value)
+            except (TypeError, ValueError):
+                raise UserError(f"{name}: {value!r} is not a{'n' * (kind is int)} {kind.__name__}.") from None
+            if name in ("replicas", "batch_tokens", "max_queue") and values[name] < 1:
+                raise UserError(f"{name}: {value} is too small: at least 1.")
+        if not values.get("models"):
+            raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
+        return cls(**values)
+
+
+def app(arguments: dict[str, Any]) -> serve.Application:
+    """The application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
+    settings = Settings.of(arguments)
+
+    def build() -> Any:
+        from hf_mlnmt.serving.api import make_app
+        from hf_mlnmt.serving.batcher import Batcher
+        from hf_mlnmt.serving.models import ServedModels
+
+        models = ServedModels(settings.models, device=settings.device, dtype=settings.dtype, engine=settings.engine)
+        batcher = Batcher(
+            models, batch_tokens=settings.batch_tokens, max_wait=settings.max_wait, max_queue=settings.max_queue
+        )
+        return make_app(batcher)
+
+    deployment = serve.deployment(
+        name="translate",
+        num_replicas=settings.replicas,
+        max_ongoing_requests=_WAITING,
+        ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
+    )
+    return deployment(serve.ingress(build)()).bind()
+
+
+def _absolute(given: str) -> str:
+    """A folder by its whole path, for a replica runs in a folder of its own; any other name as it is."""
+    pair, equal, place = ("", "", given) if Path(given).is_dir() else given.strip().rpartition("=")
+    return f"{pair}{equal}{Path(place).resolve()}" if Path(place).is_dir() else given.strip()
