@@ -33,7 +33,7 @@ def check_space_folder(folder: str | Path) -> None:
 
 
 def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
-    """Write the folder of the Space `name`, as owner/name, for the model that `facts` are of. It replaces an earlier one.
+    """Write the folder of the Space `name` (owner/name) for the model that `facts` are of, in place of an earlier one.
 
     Raises: UserError for a model that does not translate, or whose languages nothing says.
     """
@@ -79,8 +79,8 @@ def _readme(facts: Facts, name: str) -> str:
 
 # {name.split("/")[-1]}
 
-Translates in the browser with the model {model}, whose card says what it was trained on, how good it is, and what it may
-be used for. What is typed here is sent to this Space and nowhere else.
+Translates in the browser with the model {model}, whose card says what it was trained on, how good it is, and what it
+may be used for. What is typed here is sent to this Space and nowhere else.
 
 `{APP}` is the page of the package `hf_mlnmt`: translation as one types, the best translations with their scores, the
 attention of any layer and head. Take the line of the package out of `{REQUIREMENTS}` and put `transformers` there, and

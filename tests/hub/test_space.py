@@ -99,7 +99,7 @@ def test_uploading_makes_a_space(folders):
 
     hub = Hub()
     assert push(folders / "toy-space", "anna/try", space=True, api=hub) == "https://hub.test/spaces/anna/try"
-    asked = {name: options for name, options in hub.calls}
+    asked = dict(hub.calls)
     assert (asked["create_repo"]["repo_type"], asked["create_repo"]["space_sdk"]) == ("space", "gradio")
     assert asked["upload_folder"]["repo_type"] == asked["list_repo_files"]["repo_type"] == "space"
 

@@ -86,16 +86,23 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def window(chromium) -> Iterator[Any]:
+    """Whose tabs load scripts once."""
+    window = chromium.new_context()
+    yield window
+    window.close()
+
+
 @pytest.fixture
-def tab(chromium, address) -> Iterator[Any]:
+def tab(window, address) -> Iterator[Any]:
     """The page, opened; whatever it asks of another machine, and every error in it, fails the test."""
-    yield from opened(chromium, address)
+    yield from opened(window, address)
 
 
-def opened(chromium: Any, address: str, **settings: Any) -> Iterator[Any]:
-    context = chromium.new_context(**settings)
-    context.set_default_timeout(6_000)
-    tab = context.new_page()
+def opened(window: Any, address: str) -> Iterator[Any]:
+    tab = window.new_page()
+    tab.set_default_timeout(60_000)
     elsewhere, errors = [], []
     tab.on(
         "request",
@@ -108,7 +115,7 @@ def opened(chromium: Any, address: str, **settings: Any) -> Iterator[Any]:
     assert tab.evaluate("window.broken") is None
     assert not elsewhere
     assert not errors
-    context.close()
+    tab.close()
 
 
 def type_and_wait(tab: Any, text: str, expected: str, place: str = OUT) -> None:
@@ -270,7 +277,8 @@ def test_a_busy_server_is_said(tab, batcher, monkeypatch):
 
 
 def test_a_phone_in_the_dark(chromium, address):
-    for tab in opened(chromium, address, viewport={"width": 390, "height": 844}, color_scheme="dark"):
+    window = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    for tab in opened(window, address):
         tab.locator("#source textarea").fill(SENTENCES[7])
         tab.get_by_label("Attention", exact=True).check()
         tab.get_by_label("Other translations").check()
