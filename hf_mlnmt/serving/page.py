@@ -77,9 +77,9 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
     with gradio.Blocks(title="Translation", analytics_enabled=False) as blocks:
         gradio.HTML(_head(served.names), apply_default_css=False, elem_classes="mlnmt")
         with gradio.Row(visible=several):
-            from_ = gradio.Dropdown(_named(pairs), value=source, label="From", min_width=120)
-            swap = gradio.Button("⇄ Swap", elem_id="swap", min_width=96)
-            to = gradio.Dropdown(**_targets(pairs, source, None), label="To", min_width=120)
+            from_ = gradio.Dropdown(_named(pairs), value=source, label="From", min_width=100)
+            swap = gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
+            to = gradio.Dropdown(**_targets(pairs, source, None), label="To", min_width=100)
         with gradio.Row(visible=len(choices) > 1):
             first = gradio.Dropdown([("Any", -1), *choices], value=-1, label="Model", min_width=140)
             second = gradio.Dropdown([("None", -1), *choices], value=-1, label="Compare with", min_width=140)
