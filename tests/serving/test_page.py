@@ -317,7 +317,11 @@ def test_differences(best, other, marked):
 
 def test_everything_that_a_view_shows_is_escaped():
     one = Hypothesis(BAD, -1.0, -2.0, 3, finished=False)
-    for shown in (message(BAD, "error"), translation(BAD, [one, one], BAD, BAD, beside="x")):
+    for shown in (
+        message(BAD, "error"),
+        translation(None, [one], None),
+        translation(BAD, [one, one], BAD, BAD, beside="x"),
+    ):
         assert "<img" not in shown
         assert "&lt;img" in shown
         assert "onerror='" not in shown
