@@ -24,6 +24,14 @@ def publish(
         options.output("Folder to make. An earlier publication there is replaced; anything else is refused."),
     ] = None,
     push: Annotated[str | None, _of_upload(metavar="OWNER/NAME", help="Upload to this Hub repository.")] = None,
+    space: Annotated[
+        str | None,
+        _of_upload(
+            metavar="OWNER/NAME",
+            help="Show the model in this Space of the Hub: with --output its folder is made too, FOLDER-space; with "
+            "--push it is uploaded.",
+        ),
+    ] = None,
     private: Annotated[
         bool | None,
         _of_upload("--private/--public", help="Who may see a new repository. Default: as its owner has set for all."),
@@ -54,12 +62,15 @@ def publish(
 
     The card's languages are those of the results, unless --from and --to say which, as en and de.
 
+    With --space, card and Space link to each other. --revision and --create-pr are of the model alone.
+
     An upload that was interrupted goes on when the same command is run again.
 
     Examples:
 
         hf-mlnmt publish runs/demo/average -o published --licence apache-2.0
         hf-mlnmt publish runs/demo/average --push my-name/my-model --licence apache-2.0 --from en --to de
+        hf-mlnmt publish runs/demo/average --push my-name/my-model --space my-name/try-my-model --licence apache-2.0
     """
     if output is None and push is None:
         raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
@@ -72,24 +83,42 @@ def publish(
 
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.hub.publish import build_folder
-    from hf_mlnmt.hub.upload import check_ready
+    from hf_mlnmt.hub.space import build_space, check_space_folder
+    from hf_mlnmt.hub.upload import check_ready, check_repository
     from hf_mlnmt.hub.upload import push as upload
 
     silence()
     console = plain_console()
     if push:
         check_ready(push)
+    if space:
+        check_repository(space, "--space")
     with tempfile.TemporaryDirectory() as scratch:
         target = output or Path(scratch) / "model"
+        beside = target.resolve().with_name(f"{target.resolve().name}-space")
+        if space:
+            check_space_folder(beside)
         languages = (source_language, target_language) if source_language and target_language else None
         built = build_folder(
-            model, target, name=push, licence=licence, languages=languages, results=results, tell=console.print
+            model,
+            target,
+            name=push,
+            licence=licence,
+            languages=languages,
+            results=results,
+            space=space,
+            tell=console.print,
         )
+        if space:
+            build_space(built.facts, beside, space)
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")
         if output:
-            console.print(f"published in {output}")
+            console.print(f"published in {output}" + (f", its Space in {beside}" if space else ""))
         if push:
             console.print(f"uploading to {push}")
             address = upload(target, push, private=private, create_pr=create_pr, revision=revision, tell=console.print)
             print(address)
+        if push and space:
+            console.print(f"uploading to the Space {space}")
+            print(upload(beside, space, private=private, space=True, tell=console.print))

@@ -59,6 +59,7 @@ def tour(
     sentence = _first_lines(data / "test.en.gz")[0]
     console.print(f"{sentence} -> {_reload(hub, sentence)}")
     console.rule(f"held-out BLEU {_held_out_bleu(run):.1f}", style="bold green")
+    console.print(f"Try it in a browser: hf-mlnmt serve {hub} (needs pip install 'hf-mlnmt\\[serve]')", soft_wrap=True)
     return 0
 
 

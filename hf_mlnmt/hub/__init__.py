@@ -2,6 +2,7 @@
 
 from hf_mlnmt.hub.checks import check_folder, clean_generation_config
 from hf_mlnmt.hub.publish import Published, build_folder
+from hf_mlnmt.hub.space import build_space
 from hf_mlnmt.hub.upload import push
 
-__all__ = ["Published", "build_folder", "check_folder", "clean_generation_config", "push"]
+__all__ = ["Published", "build_folder", "build_space", "check_folder", "clean_generation_config", "push"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ class Published(NamedTuple):
 
     folder: Path
     warnings: list[str]
+    facts: Facts
 
 
 def build_folder(
@@ -53,6 +55,7 @@ def build_folder(
     licence: str | None = None,
     languages: tuple[str, str] | None = None,
     results: str | Path | None = None,
+    space: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
     """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
@@ -68,6 +71,7 @@ def build_folder(
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
         languages: (source, target) codes; default: those of the results.
         results: a results file; default: results.json in the model folder.
+        space: the Space that shows it, as owner/name; the card links to it.
         tell: called with a line for the user at each stage.
 
     Raises: UserError when the model is not complete, does not load again, or something in it must not go out.
@@ -79,6 +83,7 @@ def build_folder(
     tell(f"loading {source}")
     network, tokenizers = _load(source)
     facts, warnings = _facts(source, network, tokenizers, name or target.resolve().name, licence, languages, results)
+    facts = replace(facts, space=space)
     with atomic_folder(target) as new:
         _write_model(network, new)
         tokenizers.save(new)
@@ -91,7 +96,7 @@ def build_folder(
         ways = ("package", "remote-code") if facts.carries_code else ("package",)
         tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
         check_loading(new, network, tokenizers, ways)
-    return Published(target, warnings)
+    return Published(target, warnings, facts)
 
 
 def _check_licence(licence: str | None) -> None:

@@ -34,6 +34,7 @@ def push(
     revision: str | None = None,
     token: str | None = None,
     message: str | None = None,
+    space: bool = False,
     attempts: int = ATTEMPTS,
     api: Any = None,
     tell: Callable[[str], None] = lambda text: None,
@@ -45,6 +46,7 @@ def push(
         private: of a new repository; None leaves it to the owner's default.
         create_pr: into a pull request instead; an open one of an interrupted upload is continued.
         revision: a branch; made when it does not exist.
+        space: whether the folder is a gradio Space, and no model.
         token: default: HF_TOKEN or the one stored by `hf auth login`.
         attempts: how often to try when the network fails on the way, waiting longer each time.
         api: an HfApi, for tests.
@@ -59,29 +61,37 @@ def push(
         api = HfApi(token=token, library_name="hf_mlnmt")
     message = message or f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
     user = _ask(lambda: api.whoami(), repo_id)["name"]
+    kind = {"repo_type": "space"} if space else {}
     if not create_pr:
-        _ask(lambda: api.create_repo(repo_id, private=private, exist_ok=True), repo_id)
+        sdk = {"space_sdk": "gradio"} if space else {}
+        _ask(lambda: api.create_repo(repo_id, private=private, exist_ok=True, **kind, **sdk), repo_id)
     if create_pr:
-        revision = _ask(lambda: _pull_request(api, repo_id, user, message), repo_id)
+        revision = _ask(lambda: _pull_request(api, repo_id, user, message, kind), repo_id)
     elif revision:
-        _ask(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True), repo_id)
-    _upload(api, Path(folder), repo_id, revision, message, attempts, tell)
-    _check_arrival(api, Path(folder), repo_id, revision)
-    return _address(api, repo_id, revision)
+        _ask(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True, **kind), repo_id)
+    _upload(api, Path(folder), repo_id, revision, message, attempts, tell, kind)
+    _check_arrival(api, Path(folder), repo_id, revision, kind)
+    return _address(api, f"spaces/{repo_id}" if space else repo_id, revision)
+
+
+def check_repository(repo_id: str, option: str = "--push") -> None:
+    """Raises: UserError for what is no name of a repository of the Hub; it names the option."""
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UserError(f"{option} {repo_id}: not a repository name ({error})") from error
+    if repo_id.count("/") != 1:
+        raise UserError(f"{option} {repo_id}: expected owner/name, as in my-name/my-model.")
 
 
 def check_ready(repo_id: str, token: str | None = None) -> None:
     """Refuse early, before a folder is built, what cannot work: a wrong name, offline mode, no token. No network."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.utils import validate_repo_id
 
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise UserError(f"--push {repo_id}: not a repository name ({error})") from error
-    if repo_id.count("/") != 1:
-        raise UserError(f"--push {repo_id}: expected owner/name, as in my-name/my-model.")
+    check_repository(repo_id)
     if HF_HUB_OFFLINE:
         raise UserError(
             "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or publish --to a folder."
@@ -97,20 +107,27 @@ def _ask(call: Callable[[], Any], repo_id: str) -> Any:
         raise _explain(error, repo_id) from error
 
 
-def _pull_request(api: Any, repo_id: str, user: str, message: str) -> str:
+def _pull_request(api: Any, repo_id: str, user: str, message: str, kind: dict[str, str]) -> str:
     """The branch of our open pull request of this title, or of a new one: upload_folder would open one each time."""
-    for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request"):
+    for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request", **kind):
         if discussion.title == message and discussion.status in ("open", "draft"):
             return f"refs/pr/{discussion.num}"
-    return f"refs/pr/{api.create_pull_request(repo_id, title=message).num}"
+    return f"refs/pr/{api.create_pull_request(repo_id, title=message, **kind).num}"
 
 
 def _upload(
-    api: Any, folder: Path, repo_id: str, revision: str | None, message: str, attempts: int, tell: Callable[[str], None]
+    api: Any,
+    folder: Path,
+    repo_id: str,
+    revision: str | None,
+    message: str,
+    attempts: int,
+    tell: Callable[[str], None],
+    kind: dict[str, str],
 ) -> None:
     for attempt in range(1, attempts + 1):
         try:
-            api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message)
+            api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message, **kind)
             return
         except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the xet client's
             if attempt == attempts or _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled):
@@ -120,9 +137,9 @@ def _upload(
             time.sleep(wait)
 
 
-def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None) -> None:
+def _check_arrival(api: Any, folder: Path, repo_id: str, revision: str | None, kind: dict[str, str]) -> None:
     """A large folder arrives in several commits: see that none is missing."""
-    there = set(_ask(lambda: api.list_repo_files(repo_id, revision=revision), repo_id))
+    there = set(_ask(lambda: api.list_repo_files(repo_id, revision=revision, **kind), repo_id))
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     if lacking := sorted(here - there):
         raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")

@@ -54,6 +54,8 @@ class Facts:
     """Comparisons with other systems, by their names under results/."""
     curves: Path | None = None
     """The picture of its training, which goes beside the card."""
+    space: str | None = None
+    """The Space of the Hub that shows it."""
     train: str | None = None
     """Of what is not published, the command that trains it: there is nothing to load by its name yet."""
 
