@@ -19,7 +19,7 @@ PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", progress=True, split="sentences")
+@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", "alignments", progress=True, split="sentences")
 def translate(
     model: options.Model,
     files: Annotated[
@@ -37,7 +37,11 @@ def translate(
         ),
     ] = None,
     jsonl: Annotated[
-        bool, _of_output("--jsonl", help="A JSON object a line: source, translation, with --n-best also n_best.")
+        bool,
+        _of_output(
+            "--jsonl",
+            help="A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
+        ),
     ] = False,
     scores: Annotated[bool, _of_output("--scores", help="With --jsonl: score, log probability and length.")] = False,
     window: Annotated[
@@ -66,7 +70,8 @@ def translate(
 
     The sentences of a line are translated one by one; --split long gives the model whole lines.
 
-    With --n-best the lines are 'line number from 0 ||| translation ||| score'.
+    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind
+    each, source word and target word.
 
     Examples:
 

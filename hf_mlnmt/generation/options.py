@@ -133,6 +133,14 @@ class DecodingOptions:
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
     )
+    # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
+    alignments: bool = option(
+        "Which word of the source each word of the translation is linked to: '0-0 1-2', words counted from 0, behind "
+        "the translation.",
+        "--alignments",
+        panel=OUTPUT,
+        default=False,
+    )
     length_penalty: float | None = option("Exponent a of the length normalisation: more is longer.")
     length_normalization: str | None = option(
         "What the score of a translation of Z subwords is divided by: generate (Transformers' own), length: Z^a, "
@@ -217,6 +225,11 @@ class DecodingOptions:
             raise UserError("draws by text are of one translation: leave num_return_sequences and num_beams out.")
 
     @property
+    def in_lists(self) -> bool:
+        """Whether the result of a text is a list of Hypothesis."""
+        return bool(self.num_return_sequences) or self.alignments
+
+    @property
     def draws_by_text(self) -> bool:
         """Whether tokens are drawn, by pipeline.py."""
         return self.do_sample and self.draws == "text"
@@ -229,7 +242,7 @@ class DecodingOptions:
     def ignores_penalty(self, model: Any) -> bool:
         """Whether a length normalisation is asked for that changes neither a search nor a score that is shown."""
         asked = self.length_penalty is not None or self.length_normalization is not None
-        return asked and self.beams(model) == 1 and not self.num_return_sequences
+        return asked and self.beams(model) == 1 and not self.in_lists
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
         """The length penalty with its formula."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +30,11 @@ from transformers.generation.logits_process import (
 
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
     Generated,
     arguments_of_texts,
+    attention_over_source,
     batches_by_tokens,
     generate,
     rows_by_text,
@@ -115,7 +117,8 @@ class Hypothesis:
 
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
     with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
-    `finished`: it ended by itself, not at the length limit.
+    `finished`: it ended by itself, not at the length limit. `alignment`, where it was asked for: (word of the source,
+    word of the translation), counted from 0, ascending.
     """
 
     text: str
@@ -123,6 +126,16 @@ class Hypothesis:
     log_probability: float
     length: int
     finished: bool = True
+    alignment: tuple[Link, ...] | None = None
+
+
+class _Input(NamedTuple):
+    """A piece of a text that is searched: its ids, the line and the number of the piece in it, and its own text."""
+
+    ids: list[int]
+    line: int
+    number: int
+    text: str
 
 
 EMPTY = Hypothesis("", 0.0, 0.0, 0)
@@ -204,7 +217,7 @@ class TranslationPipeline:
         """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
-        Hypothesis for each text instead, best first. Empty texts stay empty; order is kept.
+        Hypothesis for each text instead, best first; with `alignments=True` too, of one unless n is given. Empty texts stay empty; order is kept.
 
         `source_language` and `target_language` may be lists, one code for each text: those of one pair are translated
         together. What generate() takes a row of for each text (`decoder_input_ids`), has the rows in the texts' order.
@@ -276,7 +289,7 @@ class TranslationPipeline:
             for texts in groups:
                 results = run.translate(texts, line, bar.update)
                 line += len(texts)
-                yield from results if options.num_return_sequences else (best[0].text for best in results)
+                yield from results if options.in_lists else (best[0].text for best in results)
         run.report()
 
 
@@ -300,7 +313,7 @@ class _Run:
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
             search = partial(generate, parts)
-        self.parts, self.search, self.options = parts, search, options
+        self.parts, self.search, self.options, self.name = parts, search, options, name
         way = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
@@ -309,6 +322,9 @@ class _Run:
         self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
+        ends = parts.model.generation_config.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [ends])
+        self.empty = replace(EMPTY, alignment=()) if options.alignments else EMPTY
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
@@ -330,7 +346,7 @@ class _Run:
             self.of_several += [i for i, several in enumerate(whole, first_line) if several]
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
         # A piece without any token of its own (stray control characters), or that shows nothing, has no translation.
-        results = [[EMPTY] * self.count for _ in ids]
+        results = [[self.empty] * self.count for _ in ids]
         texts_of_pieces = [piece.text for of_text in pieces for piece in of_text]
         real = [
             i
@@ -340,7 +356,7 @@ class _Run:
         places = [(line, j) for line, of_text in enumerate(pieces, first_line) for j in range(len(of_text))]
         for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]
-            hypotheses = self._batch([ids[i] for i in chosen], [places[i] for i in chosen])
+            hypotheses = self._batch([_Input(ids[i], *places[i], texts_of_pieces[i]) for i in chosen])
             for i, ranked in zip(chosen, hypotheses, strict=True):
                 results[i] = ranked
             update(sum(places[i][1] == 0 for i in chosen))  # texts are counted at their first piece
@@ -366,41 +382,66 @@ class _Run:
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
             )
 
-    def _batch(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        """Hypotheses of one batch; halves it when the GPU's memory does not suffice.
-
-        places: (line, piece of the line) of each sequence.
-        """
+    def _batch(self, inputs: list[_Input]) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch; halves it when the GPU's memory does not suffice."""
         try:
-            return self._search(sequences, places)
+            return self._search(inputs)
         except torch.OutOfMemoryError as error:
-            if len(sequences) == 1:
+            if len(inputs) == 1:
                 raise UserError(
-                    f"out of memory with one input of {len(sequences[0])} tokens: use fewer beams, "
+                    f"out of memory with one input of {len(inputs[0].ids)} tokens: use fewer beams, "
                     "a smaller max_source_tokens, or the CPU."
                 ) from error
-        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
-        half = len(sequences) // 2
-        return self._batch(sequences[:half], places[:half]) + self._batch(sequences[half:], places[half:])
+        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
+        half = len(inputs) // 2
+        return self._batch(inputs[:half]) + self._batch(inputs[half:])
 
-    def _search(self, sequences: list[list[int]], places: list[tuple[int, int]]) -> list[list[Hypothesis]]:
-        options, numbers = self.options, [line - self.first_line for line, _ in places]
+    def _search(self, inputs: list[_Input]) -> list[list[Hypothesis]]:
+        options, numbers = self.options, [one.line - self.first_line for one in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         if options.draws_by_text:
+            places = [(one.line, one.number) for one in inputs]
             by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
-        rows = self.search(sequences, arguments, self.skipped, bool(options.num_return_sequences))
-        return [[self._decode(generated) for generated in row] for row in rows]
+        rows = self.search([one.ids for one in inputs], arguments, self.skipped, options.in_lists)
+        hypotheses = [[self._decode(generated) for generated in row] for row in rows]
+        return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
+
+    @cached_property
+    def attention(self) -> SourceAttention:
+        """What alignments are read off."""
+        return SourceAttention(self.parts.model, self.name)
+
+    def _aligned(
+        self,
+        inputs: list[_Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+        arguments: dict[str, Any],
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses with their alignments, for which the model reads each translation once more."""
+        parts, processing = self.parts, self.parts.source_processing
+        all_weights = attention_over_source(self.attention, parts, [one.ids for one in inputs], rows, arguments)
+        aligned = []
+        for one, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
+            processed = processing.apply(one.text) if processing else one.text
+            source = words_of_source(self.encoder.tokenizer, one.ids, self.encoder.prefix, processed, one.text)
+            new = []
+            for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
+                ids = [i for i in each.ids[self.skipped :] if i not in self.ends]
+                target = words_of_target(parts.target, ids, hypothesis.text)
+                links = word_links(weights[self.skipped : self.skipped + len(ids)], source, target)
+                new.append(replace(hypothesis, alignment=links))
+            aligned.append(new)
+        return aligned
 
     def _decode(self, generated: Generated) -> Hypothesis:
-        ends = self.parts.model.generation_config.eos_token_id
-        ends = set(ends if isinstance(ends, list) else [ends])
         ids = generated.ids[self.skipped :]
-        finished = bool(ids) and ids[-1] in ends
+        finished = bool(ids) and ids[-1] in self.ends
         self.unfinished += not finished
-        text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
+        text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
         text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
         return self._hypothesis(text, generated.log_probability, len(ids), finished)
 
@@ -413,11 +454,20 @@ class _Run:
         if len(of_pieces) == 1:
             return of_pieces[0]
         if not of_pieces:
-            return [EMPTY] * self.count
+            return [self.empty] * self.count
         whole = []
         for ranked in zip(*of_pieces, strict=True):
             text = join([hypothesis.text for hypothesis in ranked], pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            whole.append(self._hypothesis(text, total, length, all(hypothesis.finished for hypothesis in ranked)))
+            one = self._hypothesis(text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            whole.append(replace(one, alignment=_joined(ranked, pieces)) if self.options.alignments else one)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
+
+
+def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:
+    """The alignment of a text from those of its pieces: words are numbered on."""
+    sources = ["".join(piece.text + piece.space for piece in pieces[:i]) for i in range(len(pieces))]
+    texts = [hypothesis.text for hypothesis in ranked]
+    targets = [join([*texts[:i], ""], pieces[: i + 1]) for i in range(len(pieces))]
+    return joined(zip(sources, targets, [hypothesis.alignment or () for hypothesis in ranked]))
