@@ -13,13 +13,15 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
-from hf_mlnmt.generation.options import OUTPUT
+from hf_mlnmt.generation.options import OUTPUT, SEARCH
 
 PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(*TRANSLATION, *SAMPLING, "num_return_sequences", "alignments", progress=True, split="sentences")
+@decoding_options(
+    *TRANSLATION, *SAMPLING, "num_return_sequences", "alignments", "target_prefix", progress=True, split="sentences"
+)
 def translate(
     model: options.Model,
     files: Annotated[
@@ -44,6 +46,14 @@ def translate(
         ),
     ] = False,
     scores: Annotated[bool, _of_output("--scores", help="With --jsonl: score, log probability and length.")] = False,
+    prefix_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prefix-file",
+            help="A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
     window: Annotated[
         int,
         options.machine(
@@ -70,8 +80,8 @@ def translate(
 
     The sentences of a line are translated one by one; --split long gives the model whole lines.
 
-    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind
-    each, source word and target word.
+    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' (word
+    of the source, word of the translation) behind each.
 
     Examples:
 
@@ -83,6 +93,8 @@ def translate(
     """
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
+    if prefix_file is not None and "target_prefix" in decoding:
+        raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:
         check_file(output)
     if scores:
@@ -92,7 +104,7 @@ def translate(
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.lines import count_texts, text_groups, translate_groups
+    from hf_mlnmt.generation.lines import count_texts, file_groups, text_groups, translate_groups
     from hf_mlnmt.memory import keep_memory
 
     keep_memory()
@@ -101,6 +113,8 @@ def translate(
     how: dict[str, Any] = {"revision": revision} if revision else {}
     how |= {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    if prefix_file is not None:
+        decoding["target_prefix"] = [line for group in file_groups(prefix_file, window) for line in group]
     total = count_texts(inputs) if decoding.get("progress") and sys.stderr.isatty() else None
     groups = text_groups(inputs, window)
     translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, **decoding)

@@ -86,12 +86,13 @@ def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws:
 
 
 def rows_by_text(arguments: dict[str, Any]) -> list[str]:
-    """Names of the arguments of generate() that have a row for each text."""
+    """Names of the arguments of generate(), and of the pipeline, that have a row for each text."""
     starts = "decoder_start_token_id"
     return [
         name
         for name, value in arguments.items()
         if (isinstance(value, Tensor) and value.dim() > 1)
+        or (name == "target_prefix" and isinstance(value, list | tuple))
         or (name == starts and (isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1)))
     ]
 

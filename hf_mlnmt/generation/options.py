@@ -20,6 +20,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -34,6 +35,7 @@ LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 SMALLEST_TEMPERATURE = 1e-30  # float32 holds logits divided by it
 LARGEST_SEED = 2**64 - 1
+REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 
 
 def check_normalization(name: str) -> None:
@@ -128,6 +130,12 @@ class DecodingOptions:
     prefix: str | None = option(
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
+    # A text for all, or one for each; wording.py.
+    target_prefix: str | Sequence[str] | None = option(
+        "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
+        metavar="TEXT",
+        parser=str,
+    )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
@@ -154,6 +162,14 @@ class DecodingOptions:
         choices=tuple(EARLY_STOPPING),
     )
     max_new_tokens: int | None = option("Longest translation in tokens.", min=1)
+    min_new_tokens: int | None = option("Shortest translation in tokens; 0: as it comes.", min=0)
+    no_repeat_ngram_size: int | None = option(
+        "No sequence of so many tokens is in a translation twice; 0: any may be.", "--no-repeat-ngram", min=0
+    )
+    repetition_penalty: float | None = option(
+        "What scores of tokens that are in the translation already are divided by, or times which if negative (CTRL); "
+        "above 1: fewer repetitions, 1: none of this."
+    )
     max_source_tokens: int | None = option("Split longer lines into sentences. Default: what the model takes.", min=1)
     split: Literal["long", "sentences"] = option(
         "What is cut into sentences, each translated alone: long (lines that the model does not take) or sentences "
@@ -199,10 +215,23 @@ class DecodingOptions:
             if value > one.metadata.get("max", math.inf):
                 raise UserError(f"{one.name}: {value} is too large: at most {one.metadata['max']}.")
             object.__setattr__(self, one.name, int(value))  # which may be one of numpy's
-        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
+        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
             if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
                 raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
+        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
+        if prefixes is not None and not (
+            isinstance(prefixes, list | tuple) and all(isinstance(one, str) for one in prefixes)
+        ):
+            raise UserError(f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each.")
+        if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
+            raise UserError(
+                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
+            )
+        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
+            raise UserError(f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing.")
+        if self.repetition_penalty is not None:
+            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
         if self.early_stopping not in (None, True, False, "never"):
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_penalty is not None:
@@ -268,6 +297,7 @@ class DecodingOptions:
         for name in ("temperature", "top_k", "top_p"):
             if sampled and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
+        arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
         arguments |= self.scales(model)
         if self.recombine is not None:
             if beams == 1:
@@ -303,13 +333,16 @@ class DecodingOptions:
         return {"max_new_tokens": positions - 1}
 
 
-def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
-    """The generated length at which the model forces the end of sentence, if it does."""
+def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
+    """Tokens that are generated at most, forced ones included."""
     config = model.generation_config
-    if config.forced_eos_token_id is None:
-        return None
     limit = arguments.get("max_new_tokens") or config.max_new_tokens
     return limit or arguments.get("max_length", config.max_length) - 1
+
+
+def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
+    """The generated length at which the model forces the end of sentence, if it does."""
+    return None if model.generation_config.forced_eos_token_id is None else longest_translation(model, arguments)
 
 
 def forced_first(model: Any, direction: Direction) -> bool:

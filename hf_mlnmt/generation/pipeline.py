@@ -43,8 +43,9 @@ from hf_mlnmt.generation.batches import (
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
-from hf_mlnmt.generation.options import DecodingOptions, forced_first
-from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit
+from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
+from hf_mlnmt.generation.wording import PrefixProcessor, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 
 logger = logging.getLogger(__name__)
@@ -217,10 +218,12 @@ class TranslationPipeline:
         """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
-        Hypothesis for each text instead, best first; with `alignments=True` too, of one unless n is given. Empty texts stay empty; order is kept.
+        Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
+        texts stay empty; order is kept.
 
-        `source_language` and `target_language` may be lists, one code for each text: those of one pair are translated
-        together. What generate() takes a row of for each text (`decoder_input_ids`), has the rows in the texts' order.
+        `target_prefix` may be a list, one for each text, and so may `source_language` and `target_language`: texts of
+        one pair are translated together. What generate() takes a row of for each text (`decoder_input_ids`), has the
+        rows in the texts' order.
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
@@ -228,8 +231,9 @@ class TranslationPipeline:
         if any(isinstance(options.get(name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, options)
         decoding = DecodingOptions.of(options)
-        for name in rows_by_text(decoding.generate):
-            if (rows := len(decoding.generate[name])) != len(texts):
+        given = {**decoding.generate, "target_prefix": decoding.target_prefix}
+        for name in rows_by_text(given):
+            if (rows := len(given[name])) != len(texts):
                 raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
 
@@ -290,6 +294,9 @@ class TranslationPipeline:
                 results = run.translate(texts, line, bar.update)
                 line += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
+        prefixes = options.target_prefix
+        if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
+            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
         run.report()
 
 
@@ -354,6 +361,7 @@ class _Run:
             if len(sequence) > self.encoder.overhead and is_visible(texts_of_pieces[i])
         ]
         places = [(line, j) for line, of_text in enumerate(pieces, first_line) for j in range(len(of_text))]
+        self._check_prefixes(pieces, first_line)
         for batch in batches_by_tokens([len(ids[i]) for i in real], self.options.batch_tokens, self.most):
             chosen = [real[i] for i in batch]
             hypotheses = self._batch([_Input(ids[i], *places[i], texts_of_pieces[i]) for i in chosen])
@@ -400,14 +408,58 @@ class _Run:
         options, numbers = self.options, [one.line - self.first_line for one in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
+        rules: list[Any] = self._prefixes(inputs)
         if options.draws_by_text:
             places = [(one.line, one.number) for one in inputs]
-            by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
+            rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
+        if rules:
             others = options.generate.get("logits_processor", [])
-            arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
+            arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         rows = self.search([one.ids for one in inputs], arguments, self.skipped, options.in_lists)
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
+
+    def _prefix(self, line: int) -> str:
+        """How the translation of a line begins. Raises: UserError where there are fewer prefixes than lines."""
+        given, number = self.options.target_prefix, line - self.first_line
+        if given is None or isinstance(given, str):
+            return given or ""
+        if number >= len(given):
+            raise UserError(
+                f"target_prefix: {len(given)} prefixes, but there is a text {number + 1}: give one for each."
+            )
+        return given[number]
+
+    def _check_prefixes(self, pieces: list[list[Piece]], first_line: int) -> None:
+        """UserError for a prefix of several sentences where these are translated one by one."""
+        if self.options.target_prefix is None:
+            return
+        for line, of_text in enumerate(pieces, first_line):
+            prefix = self._prefix(line)
+            if len(of_text) > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+                raise UserError(
+                    f"target_prefix of line {line}: holds several sentences, and the line's {len(of_text)} sentences "
+                    "or parts are translated one by one: give what the first one's translation begins with."
+                )
+
+    def _prefixes(self, inputs: list[_Input]) -> list[PrefixProcessor]:
+        """What makes translations begin as they shall; a prefix belongs to the first piece of a text."""
+        if self.options.target_prefix is None:
+            return []
+        spelling, asked = spelling_of(self.parts.target), []
+        for one in inputs:
+            where = f"target_prefix of line {one.line}"
+            text = self._prefix(one.line) if one.number == 0 else ""
+            asked.append(spelling.prefix(text, self.parts.target_processing, where))
+            needed, limit = (
+                len(asked[-1].ids) + bool(asked[-1].rest),
+                longest_translation(self.parts.model, self.arguments),
+            )
+            if needed + self.skipped >= limit:
+                raise UserError(
+                    f"{where}: takes {needed} tokens and more, a translation has at most {limit}: raise max_new_tokens."
+                )
+        return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
 
     @cached_property
     def attention(self) -> SourceAttention:

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from helpers.contract import PARTLY_ELSEWHERE, assert_same
+from helpers.foreign_translators import FAMILIES
 from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
 
@@ -17,15 +18,6 @@ from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
 from hf_mlnmt.generation.loading import Parts
-
-FAMILIES = {
-    "marian": {},
-    "m2m100": {"source_language": "en", "target_language": "de"},
-    "nllb": {"source_language": "eng_Latn", "target_language": "deu_Latn"},
-    "mbart": {"source_language": "en_XX", "target_language": "de_DE"},
-    "mbart50": {"source_language": "en_XX", "target_language": "de_DE"},
-    "t5": {"source_language": "en", "target_language": "de"},
-}
 
 
 def test_every_system_has_attention_over_the_source(model, member, batch):
@@ -135,7 +127,8 @@ def test_words_of_bytes_unknown_characters_codes_and_moses():
     prefixed = tokenizer("read this: " + text)["input_ids"]
     words = words_of_source(tokenizer, prefixed, "read this: ", text, text)
     assert [word for word in words if word is not None][:1] == [0]
-    assert words[words.index(0) - 1] is None and max(word for word in words if word is not None) == 4
+    assert words[words.index(0) - 1] is None
+    assert max(word for word in words if word is not None) == 4
     cut = [*prefixed[:-4], 1]
     assert words_of_source(tokenizer, cut, "read this: ", text, text) == [*words[:-4], None]
 
