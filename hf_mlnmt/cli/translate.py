@@ -20,7 +20,15 @@ _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
 @decoding_options(
-    *TRANSLATION, *SAMPLING, "num_return_sequences", "alignments", "target_prefix", progress=True, split="sentences"
+    *TRANSLATION,
+    *SAMPLING,
+    "num_return_sequences",
+    "alignments",
+    "target_prefix",
+    "terms",
+    "terms_ignore_case",
+    progress=True,
+    split="sentences",
 )
 def translate(
     model: options.Model,

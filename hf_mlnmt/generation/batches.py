@@ -146,25 +146,27 @@ def attention_over_source(
 
     arguments: of the model's generate(), which say what the decoder started with.
     """
-    model, count = parts.model, len(rows[0])
+    model = parts.model
     prompts, starts = arguments.get("decoder_input_ids"), arguments.get("decoder_start_token_id")
     start = model.generation_config.decoder_start_token_id if starts is None else starts
     firsts = [start] * len(rows) if isinstance(start, int) else [int(one) for one in start]
     if prompts is not None:
         firsts = prompts[:, 0].tolist()
     targets = [[first, *one.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for one in row]
+    of_target = [sequence for sequence, row in zip(sequences, rows, strict=True) for _ in row]
     scales = {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
     pad_id = parts.source.pad_token_id or 0
     weights: list[Tensor] = []
-    longest = max(map(len, targets)) * (_vocabulary(model) + 32 * max(map(len, sequences)))
+    longest = max(map(len, targets), default=0) * (_vocabulary(model) + 32 * max(map(len, sequences)))
     size = max(1, _ELEMENTS // max(longest, 1))
     for begin in range(0, len(targets), size):
         part = range(begin, min(begin + size, len(targets)))
-        input_ids, mask = pad([sequences[i // count] for i in part], pad_id, model.device)
+        input_ids, mask = pad([of_target[i] for i in part], pad_id, model.device)
         decoder_input_ids, _ = pad([targets[i] for i in part], pad_id, model.device)
         batch = attention(input_ids, mask, decoder_input_ids, **scales).float().cpu()
-        weights += [one[: len(targets[i]), : len(sequences[i // count])] for one, i in zip(batch, part)]
-    return [weights[i : i + count] for i in range(0, len(weights), count)]
+        weights += [one[: len(targets[i]), : len(of_target[i])] for one, i in zip(batch, part)]
+    each = iter(weights)
+    return [[next(each) for _ in row] for row in rows]
 
 
 def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:

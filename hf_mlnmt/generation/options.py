@@ -20,9 +20,10 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
@@ -117,6 +118,38 @@ def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **m
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
+def checked_terms(terms: Any) -> dict[str, list[str]]:
+    """Source term -> its translations, of a dict or a tsv file. Raises: UserError for what is no such thing."""
+    if isinstance(terms, str | Path):
+        return _read_terms(Path(terms))
+    if not isinstance(terms, Mapping):
+        raise UserError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
+    checked = {}
+    for source, targets in terms.items():
+        several = [targets] if isinstance(targets, str) else targets
+        texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise UserError(f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some.")
+        checked[source] = list(several)
+    return checked
+
+
+def _read_terms(path: Path) -> dict[str, list[str]]:
+    from hf_mlnmt.data.lines import read_lines
+
+    terms: dict[str, list[str]] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        source, *targets = (part.strip() for part in line.split("\t"))
+        if line.strip() and not (source and targets and all(targets)):
+            raise UserError(
+                f"{path}, line {number}: {line!r} is no term; expected the source's term, a tab, its translation, and "
+                "perhaps more tabs and translations."
+            )
+        if line.strip():
+            terms.setdefault(source, []).extend(targets)
+    return terms
+
+
 @dataclass(frozen=True)
 class DecodingOptions:
     """Options of one translation call. None means: as the model's generation_config.json says."""
@@ -136,6 +169,13 @@ class DecodingOptions:
         metavar="TEXT",
         parser=str,
     )
+    terms: Mapping[str, str | Sequence[str]] | str | Path | None = option(
+        "Glossary: a tsv file, on each line a source term and the translations that it may have. Where a text has the "
+        "term (as words, the longest), its translation has one of these. Needs --beams.",
+        metavar="FILE",
+        parser=str,
+    )
+    terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
@@ -219,6 +259,10 @@ class DecodingOptions:
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
             if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
                 raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
+        if self.terms is not None:
+            object.__setattr__(self, "terms", checked_terms(self.terms))
+        if self.terms and (self.do_sample or self.recombine is not None):
+            raise UserError("terms: need a beam search without sampling and without recombine; leave these out.")
         prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
         if prefixes is not None and not (
             isinstance(prefixes, list | tuple) and all(isinstance(one, str) for one in prefixes)
@@ -286,6 +330,8 @@ class DecodingOptions:
         n = self.num_return_sequences or 1
         if n > beams and not self.do_sample:
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
+        if self.terms and beams == 1:
+            raise UserError("terms: need a beam search; say num_beams (--beams) too, of 4 or more.")
         sampled = self.do_sample and not self.draws_by_text  # by whose processor only one token is left to choose
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:

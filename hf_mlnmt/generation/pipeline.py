@@ -45,8 +45,9 @@ from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, l
 from hf_mlnmt.generation.loading import Parts, load
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
-from hf_mlnmt.generation.wording import PrefixProcessor, spelling_of
+from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.constraints import Constraints
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -405,10 +406,42 @@ class _Run:
         return self._batch(inputs[:half]) + self._batch(inputs[half:])
 
     def _search(self, inputs: list[_Input]) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch; with the terms of each input where these can be met, else without."""
+        asked = [self.terms.of(one.text) if self.terms else {} for one in inputs]
+        if not any(asked):
+            return self._searched(inputs)
+        hypotheses = self._searched(inputs, asked)
+        if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
+            for i in failed:
+                logger.warning(
+                    "line %d: no translation was found that has these terms within the length limit, and what the "
+                    "vocabulary can spell: %s; it is translated without them",
+                    inputs[i].line,
+                    ", ".join(asked[i]),
+                )
+            for i, ranked in zip(failed, self._searched([inputs[i] for i in failed]), strict=True):
+                hypotheses[i] = ranked
+        return hypotheses
+
+    @cached_property
+    def terms(self) -> Terms | None:
+        """The glossary."""
+        options, parts = self.options, self.parts
+        if not options.terms:
+            return None
+        spelling = spelling_of(parts.target)
+        return Terms(options.terms, options.terms_ignore_case, spelling, parts.target_processing)
+
+    def _searched(
+        self, inputs: list[_Input], terms: list[dict[str, list[list[int]]]] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch, all of which have the terms of their input; none where there is no such one."""
         options, numbers = self.options, [one.line - self.first_line for one in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
         rules: list[Any] = self._prefixes(inputs)
+        if terms is not None:
+            rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
         if options.draws_by_text:
             places = [(one.line, one.number) for one in inputs]
             rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
@@ -416,6 +449,8 @@ class _Run:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         rows = self.search([one.ids for one in inputs], arguments, self.skipped, options.in_lists)
+        if terms is not None:
+            rows = [_with_terms(row, each) for row, each in zip(rows, terms, strict=True)]
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
 
@@ -515,6 +550,12 @@ class _Run:
             one = self._hypothesis(text, total, length, all(hypothesis.finished for hypothesis in ranked))
             whole.append(replace(one, alignment=_joined(ranked, pieces)) if self.options.alignments else one)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
+
+
+def _with_terms(row: list[Generated], terms: dict[str, list[list[int]]]) -> list[Generated]:
+    """Those of n translations that have all terms, the last one repeated so that there are n; [] if there is none."""
+    met = [one for one in row if all(have(one.ids, phrases) for phrases in terms.values())]
+    return met + met[-1:] * (len(row) - len(met)) if met else []
 
 
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:

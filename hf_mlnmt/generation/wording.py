@@ -1,15 +1,19 @@
-"""Words that a translation is asked to have, as tokens: how it begins.
+"""Words that a translation is asked to have, as tokens: how it begins, and the terms of a glossary.
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
 last word. That word may be half of another, so any tokens may spell it, also those that go on behind it: "Ein Ma" is
 continued by "Mann" though "Ma" is no token of "Mann".
+
+A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's beginning; the word may
+go on behind it ("Kern", "Kerns").
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,6 +24,7 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.tokenizer import encode, own_copy
+from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import code_tokens
 
@@ -104,6 +109,20 @@ class Spelling:
         rest = spelt[len(self.spelt(before)) :]
         return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
 
+    def inside(self, text: str, processing: Any) -> list[list[int]]:
+        """The tokens of a text in the middle of a sentence; in scripts without spaces also without one before it. []
+        where the vocabulary cannot spell it."""
+        shown = " ".join((processing.apply(text) if processing else text).split())
+        ids = self.ids(shown)
+        if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
+            ids = self.ids(f" {shown}")  # of a tokenizer that puts no space before the first word
+        if not ids or self.tokenizer.unk_token_id in ids:
+            return []
+        ways, first = [ids], self.bytes[ids[0]]
+        if is_unspaced(text) and first.startswith(b" "):
+            ways += [[*joined, *ids[1:]] for joined in ([[one] for one in self.exactly(first[1:])] or [[]])]
+        return [one for one in ways if one]
+
 
 _SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
 
@@ -113,6 +132,48 @@ def spelling_of(tokenizer: Any) -> Spelling:
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]
+
+
+class Terms:
+    """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
+
+    def __init__(self, terms: Mapping[str, Sequence[str]], ignore_case: bool, spelling: Spelling, processing: Any):
+        self.fold: Callable[[str], str] = str.casefold if ignore_case else str
+        self.spelling, self.processing = spelling, processing
+        self.targets: dict[str, list[str]] = {}
+        for source, targets in terms.items():
+            self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
+
+    def of(self, text: str) -> dict[str, list[list[int]]]:
+        """The terms in a text, each with the tokens of its translations. Of terms at one place the longest counts."""
+        text = self.fold(" ".join(text.split()))
+        there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
+        if not there:
+            return {}
+        matches = re.finditer("|".join(f"({_as_word(term)})" for term in there), text)
+        found = dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex)
+        return {
+            term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
+            for term in found
+        }
+
+
+def _as_word(term: str) -> str:
+    """A pattern of a term that stands as words, or anywhere, in a script without spaces."""
+    before, behind = ("(?<!\\w)", "(?!\\w)") if not is_unspaced(term) else ("", "")
+    return f"{before if is_letter(term[0]) else ''}{re.escape(term)}{behind if is_letter(term[-1]) else ''}"
+
+
+def is_letter(character: str) -> bool:
+    """Whether it is part of a word: a letter, a digit, _."""
+    return character.isalnum() or character == "_"
+
+
+def have(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> bool:
+    """Whether one of the phrases is in the tokens."""
+    return any(
+        list(phrase) == list(ids[at : at + len(phrase)]) for phrase in phrases for at in range(len(ids)) if phrase
+    )
 
 
 class PrefixProcessor(LogitsProcessor):
