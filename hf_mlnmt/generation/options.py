@@ -169,7 +169,7 @@ class DecodingOptions:
         metavar="TEXT",
         parser=str,
     )
-    terms: Mapping[str, str | Sequence[str]] | str | Path | None = option(
+    terms: Mapping[str, Any] | str | None = option(
         "Glossary: a tsv file, on each line a source term and the translations that it may have. Where a text has the "
         "term (as words, the longest), its translation has one of these. Needs --beams.",
         metavar="FILE",

@@ -429,6 +429,7 @@ class _Run:
         options, parts = self.options, self.parts
         if not options.terms:
             return None
+        assert isinstance(options.terms, dict)  # DecodingOptions has read the file
         spelling = spelling_of(parts.target)
         return Terms(options.terms, options.terms_ignore_case, spelling, parts.target_processing)
 

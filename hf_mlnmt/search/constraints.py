@@ -17,7 +17,9 @@ A step, over all sentences together:
 4. Those of the chosen that end are finished hypotheses, as in `beam_search`; the next beams are the others in that
    order.
 
-A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever.
+A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
+of one that has some ends as soon as no beam can be among those that are returned, by the measure of `early_stopping`:
+few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
 """
 
 from collections import deque
@@ -212,7 +214,9 @@ def constrained_beam_search(
         nodes, met = following[0].gather(1, chosen), _of_parents(following[1], chosen)
         finished.step(batch.ids, tokens, parents)
         alive = is_possible(running)
-        ended = finished.ended(batch.ids, running.masked_fill(~alive, -torch.inf).amax(1, keepdim=True), length)
+        highest = running.masked_fill(~alive, -torch.inf).amax(1, keepdim=True)
+        ended = finished.ended(batch.ids, highest, length)
+        ended |= automaton.sizes.any(1) & finished.settled(batch.ids, highest, length)
         left = len(ended) - int(ended.sum())
         if not left or (rules.max_length is not None and length >= rules.max_length):
             break
@@ -226,6 +230,7 @@ def constrained_beam_search(
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
             nodes, met = nodes[kept], met[kept]
         scores = batch.step(tokens, parents)  # (sentences, beams, vocabulary)
+    finished.last[~finished.filled] = finished.last.new_tensor([-1, 0, 0])  # no step, no token
     return finished.result()
 
 

@@ -3,6 +3,8 @@ against repetition."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from helpers.foreign_translators import FAMILIES
 from helpers.toy_translators import SENTENCES, our_model
@@ -181,3 +183,16 @@ def test_rules_that_are_none():
         DecodingOptions(no_repeat_ngram_size=1.5)
     with pytest.raises(UserError, match="min_new_tokens: 9 is more than max_new_tokens, 8"):
         DecodingOptions(min_new_tokens=9, max_new_tokens=8)
+
+
+def test_the_example_of_the_documentation_runs(pipeline):
+    text = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text(encoding="utf-8")
+    example = text.split("## Words, prefixes, terms, repetition\n```python\n")[1].split("```")[0]
+    results = []
+    names = {"translate": lambda *asked, **options: results.append(pipeline(*asked, **options)) or results[-1]}
+    exec(compile(example, "docs/decoding.md", "exec"), names)  # noqa: S102, the documentation's own words
+    aligned, prefixed, with_terms, *_ = results
+    assert aligned[0].alignment == names["best"].alignment != ()
+    assert prefixed.startswith("Der alte Leh")
+    assert "rote Autos" in with_terms or "rote Wagen" in with_terms
+    assert len(results) == 5
