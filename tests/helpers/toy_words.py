@@ -16,7 +16,7 @@ PIECES = {4: " a", 5: " b", 6: "a", 7: "b", 8: "ab"}
 END, LONGEST = 1, 5
 # Everything but the pieces and the end is forbidden; wide enough that nothing is lost.
 EXACT = {
-    "num_beams": 800, "early_stopping": "never", "max_new_tokens": LONGEST, "bad_words_ids": [[0], [2], [3], [9]],
+    "num_beams": 200, "early_stopping": "never", "max_new_tokens": LONGEST, "bad_words_ids": [[0], [2], [3], [9]],
 }  # fmt: skip
 
 
