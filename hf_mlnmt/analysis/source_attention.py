@@ -8,8 +8,7 @@ words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignm
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
 found, S the sure and P the sure and possible links of the gold alignment.
 
-The weights of a target word are the mean over its subwords, those of a source word the sum over its subwords; each
-target word is linked to the source word with the largest weight, the first of several that are equal. </s> is no word.
+How the weights of subwords become links of words: `hf_mlnmt.generation.alignments`.
 
 Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
 maps of the attention in one sentence.
@@ -23,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from hf_mlnmt.analysis import figures
@@ -33,35 +31,10 @@ from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.analysis.study import Study, naming
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import file_name
+from hf_mlnmt.generation.alignments import Link, links, to_pharaoh, word_weights
 from hf_mlnmt.generation.loading import Parts
 
-Link = tuple[int, int]
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
-
-
-def word_weights(weights: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Tensor:
-    """Subword weights (..., target, source) -> word weights (..., target words, source words), float64.
-
-    source_words, target_words: the word that each subword belongs to, from 0; None for </s> and other marks.
-    """
-    from_source = _membership(source_words).to(weights.device)
-    from_target = _membership(target_words).to(weights.device)
-    summed = weights.double() @ from_source
-    return (from_target / from_target.sum(0)).mT @ summed
-
-
-def _membership(words: Sequence[int | None]) -> Tensor:
-    """(subwords, words): 1 where the subword is part of the word."""
-    members = torch.zeros(len(words), 1 + max((word for word in words if word is not None), default=-1))
-    for position, word in enumerate(words):
-        if word is not None:
-            members[position, word] = 1.0
-    return members.double()
-
-
-def links(weights: Tensor) -> set[Link]:
-    """The links of one layer and head: word weights (target words, source words) -> pairs (source, target)."""
-    return {(source, target) for target, source in enumerate(weights.argmax(-1).tolist())}
 
 
 @dataclass(frozen=True)
@@ -81,11 +54,6 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
     if not total:
         raise UserError("no links, neither found nor sure: there is no alignment error rate.")
     return 1 - right / total
-
-
-def to_pharaoh(aligned: Iterable[Link]) -> str:
-    """`0-0 1-2`: source-target, ascending."""
-    return " ".join(f"{source}-{target}" for source, target in sorted(aligned))
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.options import LANGUAGES, SPEED, DecodingOptions
+from hf_mlnmt.generation.options import LANGUAGES, REPETITION, SPEED, DecodingOptions
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ Pooling = Annotated[
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
-    *("recombine", "batch_tokens"),
+    *(*REPETITION, "recombine", "batch_tokens"),
 )
 SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 

@@ -14,13 +14,24 @@ from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, decoding_options
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import check_file
 from hf_mlnmt.generation.lines import Shard
-from hf_mlnmt.generation.options import OUTPUT
+from hf_mlnmt.generation.options import OUTPUT, SEARCH
 
 PANEL = "Translate"
 _of_output = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(*TRANSLATION, *SAMPLING, "draws", "num_return_sequences", progress=True, split="sentences")
+@decoding_options(
+    *TRANSLATION,
+    *SAMPLING,
+    "draws",
+    "num_return_sequences",
+    "alignments",
+    "target_prefix",
+    "terms",
+    "terms_ignore_case",
+    progress=True,
+    split="sentences",
+)
 def translate(
     model: options.Model,
     files: Annotated[
@@ -38,9 +49,21 @@ def translate(
         ),
     ] = None,
     jsonl: Annotated[
-        bool, _of_output("--jsonl", help="A JSON object a line: source, translation, with --n-best also n_best.")
+        bool,
+        _of_output(
+            "--jsonl",
+            help="A JSON object a line: source, translation, alignment if asked for, with --n-best also n_best.",
+        ),
     ] = False,
     scores: Annotated[bool, _of_output("--scores", help="With --jsonl: score, log probability and length.")] = False,
+    prefix_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prefix-file",
+            help="A line for each text: what its translation begins with, as --target-prefix; an empty one: nothing.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
     window: Annotated[
         int,
         options.machine(
@@ -62,7 +85,8 @@ def translate(
 
     The sentences of a line are translated one by one; --split long gives the model whole lines.
 
-    With --n-best the lines are 'line number from 0 ||| translation ||| score'.
+    With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' (word
+    of the source, word of the translation) behind each.
 
     Examples:
 
@@ -80,6 +104,8 @@ def translate(
         raise UserError(
             "--shard with --sample needs --draws text, as does the whole: other draws follow from all before."
         )
+    if prefix_file is not None and "target_prefix" in decoding:
+        raise UserError("--prefix-file and --target-prefix: both say what translations begin with; leave one out.")
     if output is not None:
         check_file(output)
     if scores:
@@ -89,7 +115,7 @@ def translate(
     from transformers.utils import logging
 
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.lines import count_texts, shard_groups, text_groups, translate_groups
+    from hf_mlnmt.generation.lines import count_texts, file_groups, shard_groups, text_groups, translate_groups
     from hf_mlnmt.memory import keep_memory
 
     if part:
@@ -102,6 +128,8 @@ def translate(
     how: dict[str, Any] = {"revision": revision} if revision else {}
     how |= {"trust_remote_code": True} if trust_remote_code else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    if prefix_file is not None:
+        decoding["target_prefix"] = [line for group in file_groups(prefix_file, window) for line in group]
     total = None
     if decoding.get("progress") and sys.stderr.isatty():
         total = count_texts(inputs) if lines is None else len(lines)

@@ -18,6 +18,7 @@ from hf_mlnmt.generation.options import forced_last
 from hf_mlnmt.memory import GIB, memory_of_machine
 
 if TYPE_CHECKING:
+    from hf_mlnmt.generation.alignments import SourceAttention
     from hf_mlnmt.generation.loading import Parts
 
 _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
@@ -85,12 +86,13 @@ def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws:
 
 
 def rows_by_text(arguments: dict[str, Any]) -> list[str]:
-    """Names of the arguments of generate() that have a row for each text."""
+    """Names of the arguments of generate(), and of the pipeline, that have a row for each text."""
     starts = "decoder_start_token_id"
     return [
         name
         for name, value in arguments.items()
         if (isinstance(value, Tensor) and value.dim() > 1)
+        or (name == "target_prefix" and isinstance(value, list | tuple))
         or (name == starts and (isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1)))
     ]
 
@@ -130,6 +132,41 @@ def generate(
     rows = zip(output.tolist(), lengths.tolist(), sums, strict=True)
     translations = [Generated(row[1 : 1 + length], total) for row, length, total in rows]
     return [translations[i : i + count] for i in range(0, len(translations), count)]
+
+
+@torch.inference_mode()
+def attention_over_source(
+    attention: SourceAttention,
+    parts: Parts,
+    sequences: Sequence[Sequence[int]],
+    rows: Sequence[Sequence[Generated]],
+    arguments: dict[str, Any],
+) -> list[list[Tensor]]:
+    """The attention (generated tokens, source) of each translation in `rows` of each sequence of ids, on the CPU.
+
+    arguments: of the model's generate(), which say what the decoder started with.
+    """
+    model = parts.model
+    prompts, starts = arguments.get("decoder_input_ids"), arguments.get("decoder_start_token_id")
+    start = model.generation_config.decoder_start_token_id if starts is None else starts
+    firsts = [start] * len(rows) if isinstance(start, int) else [int(one) for one in start]
+    if prompts is not None:
+        firsts = prompts[:, 0].tolist()
+    targets = [[first, *one.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for one in row]
+    of_target = [sequence for sequence, row in zip(sequences, rows, strict=True) for _ in row]
+    scales = {name: arguments[name] for name in ("alpha", "beta") if name in arguments}
+    pad_id = parts.source.pad_token_id or 0
+    weights: list[Tensor] = []
+    longest = max(map(len, targets), default=0) * (_vocabulary(model) + 32 * max(map(len, sequences)))
+    size = max(1, _ELEMENTS // max(longest, 1))
+    for begin in range(0, len(targets), size):
+        part = range(begin, min(begin + size, len(targets)))
+        input_ids, mask = pad([of_target[i] for i in part], pad_id, model.device)
+        decoder_input_ids, _ = pad([targets[i] for i in part], pad_id, model.device)
+        batch = attention(input_ids, mask, decoder_input_ids, **scales).float().cpu()
+        weights += [one[: len(targets[i]), : len(of_target[i])] for one, i in zip(batch, part)]
+    each = iter(weights)
+    return [[next(each) for _ in row] for row in rows]
 
 
 def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:

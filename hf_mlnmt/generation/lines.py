@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
+from hf_mlnmt.generation.alignments import to_pharaoh
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation import Hypothesis, TranslationPipeline
@@ -154,6 +155,7 @@ def translate_groups(
     options: the fields of DecodingOptions.
     """
     sources: list[str] = []
+    plain = not options.get("num_return_sequences")  # no n-best list: the translation alone
 
     def remembered() -> Iterator[list[str]]:
         for group in groups:
@@ -163,7 +165,7 @@ def translate_groups(
     results = pipeline.stream_groups(remembered(), total=total, first_line=first + 1, **options)
     with opened(output) as stream:
         for number, result in enumerate(results, first):
-            print(format_result(number, sources.pop(0), result, jsonl, scores), file=stream)
+            print(format_result(number, sources.pop(0), result, jsonl, scores, plain), file=stream)
             if not sources:  # all that was translated together is written
                 stream.flush()
 
@@ -180,20 +182,34 @@ def opened(output: Path | None) -> Iterator[TextIO]:
             yield stream
 
 
-def format_result(number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool) -> str:
+def format_result(
+    number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
+) -> str:
     """One text's result as it is written.
 
     Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (numbers from 0, as in
-    Moses). jsonl: an object with source, translation, with `scores` also score, log_probability and length, and n_best
-    when there is more than one.
+    Moses); where there are alignments, ' ||| 0-0 1-2' behind it, as Marian and Moses write them. jsonl: an object with
+    source, translation and alignment, with `scores` also score, log_probability and length, and n_best when there is
+    more than one.
     """
     if isinstance(result, str):
         return json.dumps({"source": source, "translation": result}, ensure_ascii=False) if jsonl else result
+    links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
-        return "\n".join(f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result)
+        shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]
+        return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
     names = ("score", "log_probability", "length")
-    records = [{"translation": best.text, **{name: getattr(best, name) for name in names}} for best in result]
-    record = {"source": source, **(records[0] if scores else {"translation": result[0].text})}
+    records = [
+        {
+            "translation": best.text,
+            **({} if link is None else {"alignment": link}),
+            **{name: getattr(best, name) for name in names if scores or len(result) > 1},
+        }
+        for best, link in zip(result, links)
+    ]
+    record = {"source": source, **records[0]}
+    if not scores:
+        record = {name: value for name, value in record.items() if name not in names}
     if len(records) > 1:
         record["n_best"] = records
     return json.dumps(record, ensure_ascii=False)

@@ -20,8 +20,10 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
@@ -34,6 +36,7 @@ LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 SMALLEST_TEMPERATURE = 1e-30  # float32 holds logits divided by it
 LARGEST_SEED = 2**64 - 1
+REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 
 
 def check_normalization(name: str) -> None:
@@ -115,6 +118,38 @@ def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **m
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
+def checked_terms(terms: Any) -> dict[str, list[str]]:
+    """Source term -> its translations, of a dict or a tsv file. Raises: UserError for what is no such thing."""
+    if isinstance(terms, str | Path):
+        return _read_terms(Path(terms))
+    if not isinstance(terms, Mapping):
+        raise UserError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
+    checked = {}
+    for source, targets in terms.items():
+        several = [targets] if isinstance(targets, str) else targets
+        texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise UserError(f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some.")
+        checked[source] = list(several)
+    return checked
+
+
+def _read_terms(path: Path) -> dict[str, list[str]]:
+    from hf_mlnmt.data.lines import read_lines
+
+    terms: dict[str, list[str]] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        source, *targets = (part.strip() for part in line.split("\t"))
+        if line.strip() and not (source and targets and all(targets)):
+            raise UserError(
+                f"{path}, line {number}: {line!r} is no term; expected the source's term, a tab, its translation, and "
+                "perhaps more tabs and translations."
+            )
+        if line.strip():
+            terms.setdefault(source, []).extend(targets)
+    return terms
+
+
 @dataclass(frozen=True)
 class DecodingOptions:
     """Options of one translation call. None means: as the model's generation_config.json says."""
@@ -128,10 +163,31 @@ class DecodingOptions:
     prefix: str | None = option(
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
+    # A text for all, or one for each; wording.py.
+    target_prefix: str | Sequence[str] | None = option(
+        "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
+        metavar="TEXT",
+        parser=str,
+    )
+    terms: Mapping[str, Any] | str | None = option(
+        "Glossary: a tsv file, on each line a source term and the translations that it may have. Where a text has the "
+        "term (as words, the longest), its translation has one of these. Needs --beams.",
+        metavar="FILE",
+        parser=str,
+    )
+    terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
+    )
+    # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
+    alignments: bool = option(
+        "Which word of the source each word of the translation is linked to: '0-0 1-2', words counted from 0, behind "
+        "the translation.",
+        "--alignments",
+        panel=OUTPUT,
+        default=False,
     )
     length_penalty: float | None = option("Exponent a of the length normalisation: more is longer.")
     length_normalization: str | None = option(
@@ -146,6 +202,14 @@ class DecodingOptions:
         choices=tuple(EARLY_STOPPING),
     )
     max_new_tokens: int | None = option("Longest translation in tokens.", min=1)
+    min_new_tokens: int | None = option("Shortest translation in tokens; 0: as it comes.", min=0)
+    no_repeat_ngram_size: int | None = option(
+        "No sequence of so many tokens is in a translation twice; 0: any may be.", "--no-repeat-ngram", min=0
+    )
+    repetition_penalty: float | None = option(
+        "What scores of tokens that are in the translation already are divided by, or times which if negative (CTRL); "
+        "above 1: fewer repetitions, 1: none of this."
+    )
     max_source_tokens: int | None = option("Split longer lines into sentences. Default: what the model takes.", min=1)
     split: Literal["long", "sentences"] = option(
         "What is cut into sentences, each translated alone: long (lines that the model does not take) or sentences "
@@ -196,10 +260,27 @@ class DecodingOptions:
             if value > one.metadata.get("max", math.inf):
                 raise UserError(f"{one.name}: {value} is too large: at most {one.metadata['max']}.")
             object.__setattr__(self, one.name, int(value))  # which may be one of numpy's
-        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta"):
+        for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
             if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
                 raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
+        if self.terms is not None:
+            object.__setattr__(self, "terms", checked_terms(self.terms))
+        if self.terms and (self.do_sample or self.recombine is not None):
+            raise UserError("terms: need a beam search without sampling and without recombine; leave these out.")
+        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
+        if prefixes is not None and not (
+            isinstance(prefixes, list | tuple) and all(isinstance(one, str) for one in prefixes)
+        ):
+            raise UserError(f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each.")
+        if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
+            raise UserError(
+                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
+            )
+        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
+            raise UserError(f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing.")
+        if self.repetition_penalty is not None:
+            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
         if self.early_stopping not in (None, True, False, "never"):
             raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
         if self.length_penalty is not None:
@@ -224,6 +305,11 @@ class DecodingOptions:
             raise UserError("draws by text are of one translation: leave num_return_sequences and num_beams out.")
 
     @property
+    def in_lists(self) -> bool:
+        """Whether the result of a text is a list of Hypothesis."""
+        return bool(self.num_return_sequences) or self.alignments
+
+    @property
     def draws_by_text(self) -> bool:
         """Whether tokens are drawn, by pipeline.py."""
         return self.do_sample and self.draws == "text"
@@ -236,7 +322,7 @@ class DecodingOptions:
     def ignores_penalty(self, model: Any) -> bool:
         """Whether a length normalisation is asked for that changes neither a search nor a score that is shown."""
         asked = self.length_penalty is not None or self.length_normalization is not None
-        return asked and self.beams(model) == 1 and not self.num_return_sequences
+        return asked and self.beams(model) == 1 and not self.in_lists
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
         """The length penalty with its formula."""
@@ -251,6 +337,8 @@ class DecodingOptions:
         n = self.num_return_sequences or 1
         if n > beams and not self.do_sample:
             raise UserError(f"num_return_sequences={n} needs num_beams of at least {n}, not {beams}.")
+        if self.terms and beams == 1:
+            raise UserError("terms: need a beam search; say num_beams (--beams) too, of 4 or more.")
         sampled = self.do_sample and not self.draws_by_text  # by whose processor only one token is left to choose
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:
@@ -262,6 +350,7 @@ class DecodingOptions:
         for name in ("temperature", "top_k", "top_p"):
             if sampled and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
+        arguments |= {name: getattr(self, name) for name in REPETITION if getattr(self, name) is not None}
         arguments |= self.scales(model)
         if self.recombine is not None:
             if beams == 1:
@@ -297,13 +386,16 @@ class DecodingOptions:
         return {"max_new_tokens": positions - 1}
 
 
-def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
-    """The generated length at which the model forces the end of sentence, if it does."""
+def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
+    """Tokens that are generated at most, forced ones included."""
     config = model.generation_config
-    if config.forced_eos_token_id is None:
-        return None
     limit = arguments.get("max_new_tokens") or config.max_new_tokens
     return limit or arguments.get("max_length", config.max_length) - 1
+
+
+def forced_last(model: Any, arguments: dict[str, Any]) -> int | None:
+    """The generated length at which the model forces the end of sentence, if it does."""
+    return None if model.generation_config.forced_eos_token_id is None else longest_translation(model, arguments)
 
 
 def forced_first(model: Any, direction: Direction) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -30,9 +30,11 @@ from transformers.generation.logits_process import (
 
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.generation.alignments import Link, SourceAttention, joined, word_links, words_of_source, words_of_target
 from hf_mlnmt.generation.batches import (
     Generated,
     arguments_of_texts,
+    attention_over_source,
     batches_by_tokens,
     generate,
     rows_by_text,
@@ -41,9 +43,11 @@ from hf_mlnmt.generation.batches import (
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
 from hf_mlnmt.generation.loading import Parts, load
-from hf_mlnmt.generation.options import DecodingOptions, forced_first
-from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit
+from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
+from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
+from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
+from hf_mlnmt.search.constraints import Constraints
 from hf_mlnmt.search.rules import Abandon
 
 logger = logging.getLogger(__name__)
@@ -116,7 +120,8 @@ class Hypothesis:
 
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
     with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
-    `finished`: it ended by itself, not at the length limit.
+    `finished`: it ended by itself, not at the length limit. `alignment`, where it was asked for: (word of the source,
+    word of the translation), counted from 0, ascending.
     """
 
     text: str
@@ -124,6 +129,7 @@ class Hypothesis:
     log_probability: float
     length: int
     finished: bool = True
+    alignment: tuple[Link, ...] | None = None
 
 
 EMPTY = Hypothesis("", 0.0, 0.0, 0)
@@ -205,10 +211,12 @@ class TranslationPipeline:
         """Translate one text or many; the options are the fields of DecodingOptions, others go to generate().
 
         Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
-        Hypothesis for each text instead, best first. Empty texts stay empty; order is kept.
+        Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
+        texts stay empty; order is kept.
 
-        `source_language` and `target_language` may be lists, one code for each text: those of one pair are translated
-        together. What generate() takes a row of for each text (`decoder_input_ids`), has the rows in the texts' order.
+        `target_prefix` may be a list, one for each text, and so may `source_language` and `target_language`: texts of
+        one pair are translated together. What generate() takes a row of for each text (`decoder_input_ids`), has the
+        rows in the texts' order.
         """
         if isinstance(texts, str):
             return self([texts], **options)[0]
@@ -216,8 +224,9 @@ class TranslationPipeline:
         if any(isinstance(options.get(name), list | tuple) for name in NAMES):
             return self._by_pairs(texts, options)
         decoding = DecodingOptions.of(options)
-        for name in rows_by_text(decoding.generate):
-            if (rows := len(decoding.generate[name])) != len(texts):
+        given = {**decoding.generate, "target_prefix": decoding.target_prefix}
+        for name in rows_by_text(given):
+            if (rows := len(given[name])) != len(texts):
                 raise UserError(f"{name}: {rows} rows for {len(texts)} texts: give one row for each text.")
         return list(self._groups([texts], decoding, len(texts)))
 
@@ -281,7 +290,10 @@ class TranslationPipeline:
             for texts in groups:
                 results = run.translate(texts, line, bar.update)
                 line += len(texts)
-                yield from results if options.num_return_sequences else (best[0].text for best in results)
+                yield from results if options.in_lists else (best[0].text for best in results)
+        prefixes = options.target_prefix
+        if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
+            raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
         run.report()
 
 
@@ -292,16 +304,25 @@ def _checked(texts: Any) -> Iterable[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-class CutText(NamedTuple):
-    """A text in the pieces that are translated alone.
+class Input(NamedTuple):
+    """A piece of a text that is searched: its ids, the line and the number of the piece in it, and its own text."""
 
-    `ids`: the tokens of each piece. `searched`: numbers of the pieces that have something to translate.
-    """
+    ids: list[int]
+    line: int
+    number: int
+    text: str
+
+
+class CutText(NamedTuple):
+    """A text in the pieces that are translated alone; `inputs`: those that have something to translate."""
 
     line: int
     pieces: list[Piece]
-    ids: list[list[int]]
-    searched: list[int]
+    inputs: list[Input]
+
+    def on_line(self, line: int) -> CutText:
+        """The same as line `line`."""
+        return CutText(line, self.pieces, [one._replace(line=line) for one in self.inputs])
 
 
 class TranslationRun:
@@ -321,7 +342,7 @@ class TranslationRun:
             named = pair.config.source_languages[0], pair.config.target_languages[0]
             parts, languages = parts.of(*named)._replace(model=pair), (None, None)
             search = partial(generate, parts)
-        self.parts, self.engine, self.options = parts, search, options
+        self.parts, self.engine, self.options, self.name = parts, search, options, name
         way = direction(parts.model, parts.source, *languages, name)
         limit = source_limit(parts.model, parts.source, options.max_source_tokens)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
@@ -330,6 +351,9 @@ class TranslationRun:
         self.most = sentences_that_fit(max(self.arguments["num_beams"], self.count), parts.model)
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
+        ends = parts.model.generation_config.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [ends])
+        self.empty = replace(EMPTY, alignment=()) if options.alignments else EMPTY
         self.codes = tuple(code_tokens(parts.source))
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
@@ -345,16 +369,16 @@ class TranslationRun:
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
         """n hypotheses for each text, best first; `update` is called with the number of texts done."""
         cut = self.cut(texts, first_line)
-        every = [(text, piece) for text in cut for piece in text.searched]
-        lengths = [len(text.ids[piece]) for text, piece in every]
+        inputs = [one for text in cut for one in text.inputs]
         results: dict[tuple[int, int], list[Hypothesis]] = {}  # by line and number of the piece
-        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most):
-            chosen = [every[i] for i in batch]
-            places = [(text.line, piece) for text, piece in chosen]
-            hypotheses = self.search([text.ids[piece] for text, piece in chosen], places)
-            results |= dict(zip(places, hypotheses, strict=True))
-            update(sum(piece == 0 for _, piece in places))  # texts are counted at their first piece
-        return [self.together(text, {piece: results[text.line, piece] for piece in text.searched}) for text in cut]
+        for batch in batches_by_tokens([len(one.ids) for one in inputs], self.options.batch_tokens, self.most):
+            chosen = [inputs[i] for i in batch]
+            for one, hypotheses in zip(chosen, self.search(chosen), strict=True):
+                results[one.line, one.number] = hypotheses
+            update(sum(one.number == 0 for one in chosen))  # texts are counted at their first piece
+        return [
+            self.together(text, {one.number: results[text.line, one.number] for one in text.inputs}) for text in cut
+        ]
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
         """Cut and encode texts. Raises: UserError for what is no text."""
@@ -364,16 +388,13 @@ class TranslationRun:
             whole = [any(len(sentences_of(piece)) > 1 for piece in of_text) for of_text in pieces]
             self.of_several += [i for i, several in enumerate(whole, first_line) if several]
         self.typed_codes += [i for i, text in enumerate(texts, first_line) if text.lstrip().startswith(self.codes)]
+        self._check_prefixes(pieces, first_line)
         cut, encoded = [], iter(ids)
         for line, of_text in enumerate(pieces, first_line):
-            of_pieces = list(islice(encoded, len(of_text)))
+            inputs = [Input(next(encoded), line, number, piece.text) for number, piece in enumerate(of_text)]
             # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
-            searched = [
-                number
-                for number, (piece, sequence) in enumerate(zip(of_text, of_pieces))
-                if len(sequence) > self.encoder.overhead and is_visible(piece.text)
-            ]
-            cut.append(CutText(line, of_text, of_pieces, searched))
+            searched = [one for one in inputs if len(one.ids) > self.encoder.overhead and is_visible(one.text)]
+            cut.append(CutText(line, of_text, searched))
         return cut
 
     def forget_lines(self) -> None:
@@ -400,54 +421,155 @@ class TranslationRun:
                 "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
             )
 
-    def search(
-        self,
-        sequences: list[list[int]],
-        places: list[tuple[int, int]],
-        abandoned: Callable[[], bool] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of each of these sequences, best first, in one batch; it is halved where memory does not suffice.
+    def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
+        """Hypotheses of each piece, best first, in one batch; it is halved where memory does not suffice.
 
         Args:
-            places: (line, piece of the line) of each sequence.
             abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
                 batch), whose search ends with Abandoned then. CTranslate2's does not ask.
         """
         try:
-            return self._search(sequences, places, abandoned)
+            return self._search(inputs, abandoned)
         except torch.OutOfMemoryError as error:
-            if len(sequences) == 1:
+            if len(inputs) == 1:
                 raise UserError(
-                    f"out of memory with one input of {len(sequences[0])} tokens: use fewer beams, "
+                    f"out of memory with one input of {len(inputs[0].ids)} tokens: use fewer beams, "
                     "a smaller max_source_tokens, or the CPU."
                 ) from error
-        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(sequences))
-        half = len(sequences) // 2
-        first = self.search(sequences[:half], places[:half], abandoned)
-        return first + self.search(sequences[half:], places[half:], abandoned)
+        logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
+        half = len(inputs) // 2
+        return self.search(inputs[:half], abandoned) + self.search(inputs[half:], abandoned)
 
-    def _search(
-        self, sequences: list[list[int]], places: list[tuple[int, int]], abandoned: Callable[[], bool] | None
+    def _search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
+        """Hypotheses of one batch; with the terms of each input where these can be met, else without."""
+        asked = [self.terms.of(one.text) if self.terms else {} for one in inputs]
+        if not any(asked):
+            return self._searched(inputs, None, abandoned)
+        hypotheses = self._searched(inputs, asked, abandoned)
+        if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
+            for i in failed:
+                logger.warning(
+                    "line %d: no translation was found that has these terms within the length limit, and what the "
+                    "vocabulary can spell: %s; it is translated without them",
+                    inputs[i].line,
+                    ", ".join(asked[i]),
+                )
+            for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
+                hypotheses[i] = ranked
+        return hypotheses
+
+    @cached_property
+    def terms(self) -> Terms | None:
+        """The glossary."""
+        options, parts = self.options, self.parts
+        if not options.terms:
+            return None
+        assert isinstance(options.terms, dict)  # DecodingOptions has read the file
+        spelling = spelling_of(parts.target)
+        return Terms(options.terms, options.terms_ignore_case, spelling, parts.target_processing)
+
+    def _searched(
+        self,
+        inputs: Sequence[Input],
+        terms: list[dict[str, list[list[int]]]] | None,
+        abandoned: Callable[[], bool] | None,
     ) -> list[list[Hypothesis]]:
-        options, numbers = self.options, [line - self.first_line for line, _ in places]
+        """Hypotheses of one batch, all of which have the terms of their input; none where there is no such one."""
+        options, numbers = self.options, [one.line - self.first_line for one in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
+        rules: list[Any] = self._prefixes(inputs)
+        if terms is not None:
+            rules.append(Constraints([list(filter(None, each.values())) for each in terms]))
         if options.draws_by_text:
-            by_text = TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p)
+            places = [(one.line, one.number) for one in inputs]
+            rules.append(TextDraws(options.seed or 0, places, options.temperature, options.top_k, options.top_p))
+        if rules:
             others = options.generate.get("logits_processor", [])
-            arguments["logits_processor"] = LogitsProcessorList([*others, by_text])
+            arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         if abandoned is not None and not isinstance(self.engine, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        rows = self.engine(sequences, arguments, self.skipped, bool(options.num_return_sequences))
-        return [[self._decode(generated) for generated in row] for row in rows]
+        rows = self.engine([one.ids for one in inputs], arguments, self.skipped, options.in_lists)
+        if terms is not None:
+            rows = [_with_terms(row, each) for row, each in zip(rows, terms, strict=True)]
+        hypotheses = [[self._decode(generated) for generated in row] for row in rows]
+        return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
+
+    def _prefix(self, line: int) -> str:
+        """How the translation of a line begins. Raises: UserError where there are fewer prefixes than lines."""
+        given, number = self.options.target_prefix, line - self.first_line
+        if given is None or isinstance(given, str):
+            return given or ""
+        if number >= len(given):
+            raise UserError(
+                f"target_prefix: {len(given)} prefixes, but there is a text {number + 1}: give one for each."
+            )
+        return given[number]
+
+    def _check_prefixes(self, pieces: list[list[Piece]], first_line: int) -> None:
+        """UserError for a prefix of several sentences where these are translated one by one."""
+        if self.options.target_prefix is None:
+            return
+        for line, of_text in enumerate(pieces, first_line):
+            prefix = self._prefix(line)
+            if len(of_text) > 1 and sum(len(sentences_of(piece)) for piece in split_lines(prefix)) > 1:
+                raise UserError(
+                    f"target_prefix of line {line}: holds several sentences, and the line's {len(of_text)} sentences "
+                    "or parts are translated one by one: give what the first one's translation begins with."
+                )
+
+    def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
+        """What makes translations begin as they shall; a prefix belongs to the first piece of a text."""
+        if self.options.target_prefix is None:
+            return []
+        spelling, asked = spelling_of(self.parts.target), []
+        for one in inputs:
+            where = f"target_prefix of line {one.line}"
+            text = self._prefix(one.line) if one.number == 0 else ""
+            asked.append(spelling.prefix(text, self.parts.target_processing, where))
+            needed, limit = (
+                len(asked[-1].ids) + bool(asked[-1].rest),
+                longest_translation(self.parts.model, self.arguments),
+            )
+            if needed + self.skipped >= limit:
+                raise UserError(
+                    f"{where}: takes {needed} tokens and more, a translation has at most {limit}: raise max_new_tokens."
+                )
+        return [PrefixProcessor(spelling, asked, self.skipped)] if any(map(any, asked)) else []
+
+    @cached_property
+    def attention(self) -> SourceAttention:
+        """What alignments are read off."""
+        return SourceAttention(self.parts.model, self.name)
+
+    def _aligned(
+        self,
+        inputs: Sequence[Input],
+        rows: list[list[Generated]],
+        hypotheses: list[list[Hypothesis]],
+        arguments: dict[str, Any],
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses with their alignments, for which the model reads each translation once more."""
+        parts, processing = self.parts, self.parts.source_processing
+        all_weights = attention_over_source(self.attention, parts, [one.ids for one in inputs], rows, arguments)
+        aligned = []
+        for one, generated, ranked, of_input in zip(inputs, rows, hypotheses, all_weights, strict=True):
+            processed = processing.apply(one.text) if processing else one.text
+            source = words_of_source(self.encoder.tokenizer, one.ids, self.encoder.prefix, processed, one.text)
+            new = []
+            for each, hypothesis, weights in zip(generated, ranked, of_input, strict=True):
+                ids = [i for i in each.ids[self.skipped :] if i not in self.ends]
+                target = words_of_target(parts.target, ids, hypothesis.text)
+                links = word_links(weights[self.skipped : self.skipped + len(ids)], source, target)
+                new.append(replace(hypothesis, alignment=links))
+            aligned.append(new)
+        return aligned
 
     def _decode(self, generated: Generated) -> Hypothesis:
-        ends = self.parts.model.generation_config.eos_token_id
-        ends = set(ends if isinstance(ends, list) else [ends])
         ids = generated.ids[self.skipped :]
-        finished = bool(ids) and ids[-1] in ends
+        finished = bool(ids) and ids[-1] in self.ends
         self.unfinished += not finished
-        text = self.parts.target.decode([i for i in ids if i not in ends], skip_special_tokens=True)
+        text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
         text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
         return self._hypothesis(text, generated.log_probability, len(ids), finished)
 
@@ -457,15 +579,30 @@ class TranslationRun:
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
-        ranks = [of_pieces.get(number, [EMPTY] * self.count) for number in range(len(text.pieces))]
+        ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         if len(ranks) == 1:
             return ranks[0]
         if not ranks:
-            return [EMPTY] * self.count
+            return [self.empty] * self.count
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined = join([hypothesis.text for hypothesis in ranked], text.pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
-            whole.append(self._hypothesis(joined, total, length, all(hypothesis.finished for hypothesis in ranked)))
+            one = self._hypothesis(joined, total, length, all(hypothesis.finished for hypothesis in ranked))
+            whole.append(replace(one, alignment=_joined(ranked, text.pieces)) if self.options.alignments else one)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
+
+
+def _with_terms(row: list[Generated], terms: dict[str, list[list[int]]]) -> list[Generated]:
+    """Those of n translations that have all terms, the last one repeated so that there are n; [] if there is none."""
+    met = [one for one in row if all(have(one.ids, phrases) for phrases in terms.values())]
+    return met + met[-1:] * (len(row) - len(met)) if met else []
+
+
+def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:
+    """The alignment of a text from those of its pieces: words are numbered on."""
+    sources = ["".join(piece.text + piece.space for piece in pieces[:i]) for i in range(len(pieces))]
+    texts = [hypothesis.text for hypothesis in ranked]
+    targets = [join([*texts[:i], ""], pieces[: i + 1]) for i in range(len(pieces))]
+    return joined(zip(sources, targets, [hypothesis.alignment or () for hypothesis in ranked]))

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
-from transformers import GenerationMixin
+from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
@@ -26,6 +26,7 @@ from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed
+from hf_mlnmt.search.constraints import Constraints, constrained_beam_search
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
@@ -56,6 +57,10 @@ def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, con
     width = max(config.num_beams, config.num_return_sequences)
     decoder = find_decoder(model)(model, arguments)
     source = Source.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
+    asked = next((one for one in logits_processor if isinstance(one, Constraints)), None)
+    if asked is not None:
+        rules = Rules(LogitsProcessorList(one for one in logits_processor if one is not asked), criteria)
+        return constrained_beam_search(SearchBatch(decoder, source, width), input_ids, rules, config, asked)
     rules = Rules(logits_processor, criteria)
     if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
         return fixed.search(decoder, source, input_ids, rules, config)

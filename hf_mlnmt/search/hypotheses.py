@@ -182,12 +182,19 @@ class FinishedHypotheses:
 
     def ended(self, ids: Tensor, running: Tensor, length: int) -> Tensor:
         """To which sentences nothing can be added any more, as early_stopping defines it."""
+        kept = self.scores[ids], self.filled[ids], self.open[ids]
+        self.open[ids], ended = end_of_sentences(*kept, self.config.early_stopping, running, self._divisor(length))
+        return ended
+
+    def settled(self, ids: Tensor, running: Tensor, length: int) -> Tensor:
+        """Of which sentences no beam can any more be among those that are returned, by the same measure."""
+        return running[:, 0] / self._divisor(length) <= self.scores[ids, self.config.num_return_sequences - 1]
+
+    def _divisor(self, length: int) -> float:
+        """By what the best open beam could still be divided."""
         config, prompt = self.config, self.prompt.shape[1]
         hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
-        longest = config.max_length - prompt if hopeful else length - prompt
-        kept = self.scores[ids], self.filled[ids], self.open[ids]
-        self.open[ids], ended = end_of_sentences(*kept, config.early_stopping, running, longest**config.length_penalty)
-        return ended
+        return (config.max_length - prompt if hopeful else length - prompt) ** config.length_penalty
 
     def result(self) -> Any:
         """The best num_return_sequences of each sentence, as generate() returns them."""

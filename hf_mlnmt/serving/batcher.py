@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.pipeline import CutText, Hypothesis, TranslationRun
+from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationRun
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
 from hf_mlnmt.serving.models import Leg, ServedModels
@@ -93,15 +93,15 @@ class _Request:
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
-    def take(self, place: tuple[int, int], hypotheses: list[Hypothesis]) -> None:
-        self.results[place] = hypotheses
+    def take(self, one: Input, hypotheses: list[Hypothesis]) -> None:
+        self.results[one.line, one.number] = hypotheses
         if len(self.results) == self.pieces:
             self.finish()
 
     def finish(self) -> None:
         try:
             texts = [
-                self.run.together(text, {number: self.results[text.line, number] for number in text.searched})
+                self.run.together(text, {one.number: self.results[text.line, one.number] for one in text.inputs})
                 for text in self.cut
             ]
         except Exception as error:
@@ -119,8 +119,7 @@ class _Piece(NamedTuple):
     turn: float
     number: int  # of all pieces, so that equal turns keep their order
     request: _Request
-    place: tuple[int, int]  # line, number of the piece
-    ids: list[int]
+    input: Input
 
 
 @dataclass
@@ -306,7 +305,7 @@ class Batcher:
         """Raises: Overloaded where so many more would be too many. Called with the lock."""
         waiting = self.statistics.waiting
         if waiting + pieces > self.max_queue:
-            tokens = sum(len(piece.ids) for line in self._lines.values() for piece in line.pieces)
+            tokens = sum(len(piece.input.ids) for line in self._lines.values() for piece in line.pieces)
             raise Overloaded(
                 f"{waiting} sentences wait, and {pieces} more would be above the limit of {self.max_queue}",
                 max(1.0, tokens / self._tokens_a_second if self._tokens_a_second else 1.0),
@@ -315,6 +314,8 @@ class Batcher:
     def _cut(self, run: TranslationRun, requests: list[_Request]) -> None:
         """Cut the texts of requests and put the pieces into their line."""
         try:
+            if len(requests) > 1 and not isinstance(run.options.target_prefix, str | None):
+                raise UserError("there is a prefix for each text of a request")  # which are counted in it
             cut = run.cut([text for request in requests for text in request.texts], 1)
             run.forget_lines()
         except Exception as error:
@@ -328,14 +329,12 @@ class Batcher:
         for request in requests:
             tokens = 0
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
-            request.cut = [next(every)._replace(line=number) for number in range(1, len(request.texts) + 1)]
-            request.pieces = sum(len(text.searched) for text in request.cut)
-            for text in request.cut:
-                for number in text.searched:
-                    turn = request.came + tokens // self.batch_tokens * max(self._batch_seconds, 1e-3)
-                    place = text.line, number
-                    entered.append(_Piece(turn, next(self._numbers), request, place, text.ids[number]))
-                    tokens += len(text.ids[number])
+            request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
+            request.pieces = sum(len(text.inputs) for text in request.cut)
+            for one in (one for text in request.cut for one in text.inputs):
+                turn = request.came + tokens // self.batch_tokens * max(self._batch_seconds, 1e-3)
+                entered.append(_Piece(turn, next(self._numbers), request, one))
+                tokens += len(one.ids)
         with self._changed:
             accepted = {id(request) for request in requests if self._is_accepted(request)}
             line = self._lines.setdefault(run, _Line())
@@ -429,10 +428,12 @@ class Batcher:
         first, *others = [heapq.heappop(line.pieces) for _ in range(min(_LOOKED_AT, len(line.pieces)))]
         now = time.monotonic()
         # Those whose turn has come go first, then the ones that waste the least padding.
-        others.sort(key=lambda piece: (piece.turn > now, abs(len(piece.ids) - len(first.ids)), piece.number))
-        batch, longest = [first], len(first.ids)
+        others.sort(
+            key=lambda piece: (piece.turn > now, abs(len(piece.input.ids) - len(first.input.ids)), piece.number)
+        )
+        batch, longest = [first], len(first.input.ids)
         for piece in others:
-            longest_then = max(longest, len(piece.ids))
+            longest_then = max(longest, len(piece.input.ids))
             if (len(batch) + 1) * longest_then <= self.batch_tokens and len(batch) < run.most:
                 batch.append(piece)
                 longest = longest_then
@@ -447,8 +448,7 @@ class Batcher:
             return
         try:
             translations = run.search(
-                [piece.ids for piece in pieces],
-                [piece.place for piece in pieces],
+                [piece.input for piece in pieces],
                 abandoned=lambda: all(piece.request.future.done() for piece in pieces),
             )
         except Abandoned:
@@ -464,10 +464,10 @@ class Batcher:
             return
         self.statistics.target_tokens += sum(best[0].length for best in translations)
         for piece, hypotheses in zip(pieces, translations, strict=True):
-            piece.request.take(piece.place, hypotheses)
+            piece.request.take(piece.input, hypotheses)
 
     def _count(self, pieces: list[_Piece], seconds: float) -> None:
-        tokens = sum(len(piece.ids) for piece in pieces)
+        tokens = sum(len(piece.input.ids) for piece in pieces)
         with self._changed:
             statistics, self._together = self.statistics, len({id(piece.request) for piece in pieces})
             statistics.pieces += len(pieces)

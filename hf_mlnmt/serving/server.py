@@ -83,7 +83,7 @@ def serve(
                 app.state.end()
 
         def reload(number: int, frame: object) -> None:
-            threading.Thread(target=_reload, args=(served,), daemon=True).start()
+            threading.Thread(target=_reload, args=(batcher,), daemon=True).start()
 
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, reload)
@@ -129,9 +129,9 @@ def _bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _reload(served: Any) -> None:
-    problems = served.reload()
-    logger.info("%s", json.dumps({"reloaded": served.names, "problems": len(problems)}))
+def _reload(batcher: Any) -> None:
+    problems = batcher.reload()
+    logger.info("%s", json.dumps({"reloaded": batcher.models.names, "problems": len(problems)}))
 
 
 class _JsonLines(logging.Formatter):

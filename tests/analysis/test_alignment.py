@@ -15,15 +15,13 @@ from hf_mlnmt.analysis.source_attention import (
     check_gold,
     choose_places,
     error_rates,
-    links,
     read_gold,
     source_attentions,
-    to_pharaoh,
     word_indices,
-    word_weights,
 )
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.alignments import links, to_pharaoh, word_weights
 from hf_mlnmt.generation.loading import load
 
 SOURCES = ["A dog sees the red house .", "Two women ride .", "A man ."]

@@ -18,6 +18,15 @@ from transformers import (
     T5Tokenizer,
 )
 
+# What each family is told of its languages.
+FAMILIES = {
+    "marian": {},
+    "m2m100": {"source_language": "en", "target_language": "de"},
+    "nllb": {"source_language": "eng_Latn", "target_language": "deu_Latn"},
+    "mbart": {"source_language": "en_XX", "target_language": "de_DE"},
+    "mbart50": {"source_language": "en_XX", "target_language": "de_DE"},
+    "t5": {"source_language": "en", "target_language": "de"},
+}
 _BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "dropout": 0.0}
 _BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
 _FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}

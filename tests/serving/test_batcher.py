@@ -45,11 +45,11 @@ class Gate:
         self.open, self.sizes, search = threading.Event(), [], TranslationRun.search
         self.begun = threading.Event()
 
-        def held(run, sequences, places, abandoned=None):
-            self.sizes.append(len(sequences))
+        def held(run, inputs, abandoned=None):
+            self.sizes.append(len(inputs))
             self.begun.set()
             assert self.open.wait(30)
-            return search(run, sequences, places, abandoned)
+            return search(run, inputs, abandoned)
 
         monkeypatch.setattr(TranslationRun, "search", held)
 
@@ -240,10 +240,10 @@ def test_a_text_of_many_sentences_counts_as_many(models, gate):
 def test_only_the_request_that_cannot_be_translated_fails(models, batcher, monkeypatch, error):
     search, expected = TranslationRun.search, models.models[0].pipeline(SENTENCES[:20])
 
-    def failing(run, sequences, places, abandoned=None):
-        if len(sequences) > 8 or any(len(ids) > 40 for ids in sequences):
+    def failing(run, inputs, abandoned=None):
+        if len(inputs) > 8 or any(len(one.ids) > 40 for one in inputs):
             raise error
-        return search(run, sequences, places, abandoned)
+        return search(run, inputs, abandoned)
 
     monkeypatch.setattr(TranslationRun, "search", failing)
     texts = [*SENTENCES[:20], " ".join(["dog"] * 60)]

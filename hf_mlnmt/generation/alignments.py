@@ -1,0 +1,208 @@
+"""Which word of the source each word of a translation is linked to, read off the attention over the source.
+
+References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
+words); Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models" (the mean over the heads of
+the last layer but one aligns best of the layers of a translation model that no one has taught to align).
+
+Links are pairs (source word, target word), counted from 0; words are what white space separates in the text that was
+given and in the translation. The weights of a target word are the mean over its subwords, those of a source word the
+sum over its subwords; each target word is linked to the source word with the largest weight, the first of several that
+are equal. Language codes, prefixes of a model and </s> are no words.
+
+The attention is that of `alignment_head`: [layer, head] in a model's generation_config.json, both counted from 1, head
+0 for the mean; else the mean over the heads of the last decoder layer but one (the only one, where there is one). An
+attention over several encoder layers is their mean. Behind a bridge, whose rows stand between decoder and source, it
+is the product of both attentions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from hf_mlnmt.data.tokenizer import own_copy
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.search.int8 import Int8Linear
+
+Link = tuple[int, int]
+Words = Sequence[int | None]
+
+
+def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> Tensor:
+    """Subword weights (..., target, source) -> word weights (..., target words, source words), float64.
+
+    source_words, target_words: the word that each subword belongs to, from 0; None for </s> and other marks.
+    """
+    from_source = _membership(source_words).to(weights.device)
+    from_target = _membership(target_words).to(weights.device)
+    summed = weights.double() @ from_source
+    return (from_target / from_target.sum(0).clamp(min=1)).mT @ summed
+
+
+def _membership(words: Words) -> Tensor:
+    """(subwords, words): 1 where the subword is part of the word."""
+    members = torch.zeros(len(words), 1 + max((word for word in words if word is not None), default=-1))
+    for position, word in enumerate(words):
+        if word is not None:
+            members[position, word] = 1.0
+    return members.double()
+
+
+def links(weights: Tensor) -> set[Link]:
+    """The links of one layer and head: word weights (target words, source words) -> pairs (source, target)."""
+    return {(source, target) for target, source in enumerate(weights.argmax(-1).tolist())}
+
+
+def to_pharaoh(aligned: Iterable[Link]) -> str:
+    """`0-0 1-2`: source-target, ascending."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(aligned))
+
+
+def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tuple[Link, ...]:
+    """Subword weights (target, source) -> links, ascending. A word without a subword (an unknown one) has none."""
+    there = {word for word in target_words if word is not None}
+    if all(word is None for word in source_words) or not there:
+        return ()
+    return tuple(sorted(link for link in links(word_weights(weights, source_words, target_words)) if link[1] in there))
+
+
+def joined(parts: Iterable[tuple[str, str, Iterable[Link]]]) -> tuple[Link, ...]:
+    """The links of a text from those of its pieces, each with the source and the translation that stand before it."""
+    moved = ((word_count(source), word_count(target), of_piece) for source, target, of_piece in parts)
+    return tuple(sorted((i + before, j + behind) for before, behind, of_piece in moved for i, j in of_piece))
+
+
+def word_count(before: str) -> int:
+    """The number of the word that the next character is part of."""
+    return len(f"{before}x".split()) - 1
+
+
+class SourceAttention:
+    """One attention of a model over its source, for any number of calls.
+
+    The model itself stays as it is, for others may be using it: what returns its weights is a copy of its modules that
+    has the same weights.
+    """
+
+    def __init__(self, model: Any, name: str = ""):
+        """Raises: UserError for an `alignment_head` that the model does not have."""
+        self.name = name or type(model).__name__
+        self.chosen = getattr(model.generation_config, "alignment_head", None)
+        rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
+        shared = {id(one): one for one in chain(model.parameters(), model.buffers(), rounded)}
+        self.model: Any = copy.deepcopy(model, shared)
+        self.model.set_attn_implementation("eager")
+
+    @torch.inference_mode()
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **options: Any) -> Tensor:
+        """(rows, target, source): with what weights each next token is chosen; options go to the model's forward.
+
+        Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target).
+        Raises: UserError for a model that returns no attention over the source.
+        """
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            use_cache=False,
+            output_attentions=True,
+            return_dict=True,
+            **options,
+        )
+        layers = getattr(output, "cross_attentions", None)
+        if not layers or any(layer is None for layer in layers):
+            raise UserError(f"alignments: {self.name} returns no attention over the source; leave them out.")
+        layer, head = self._place(len(layers), layers[0].shape[-3])
+        weights = layers[layer - 1]
+        weights = weights.mean(-3) if head == 0 else weights[..., head - 1, :, :]
+        weights = weights.mean(1) if weights.dim() == 4 else weights  # over the encoder layers that are read
+        if not hasattr(self.model.config, "bridge_heads"):
+            return weights
+        return weights @ self.model.get_encoder()(input_ids, attention_mask).bridge_attentions
+
+    def _place(self, layers: int, heads: int) -> tuple[int, int]:
+        if self.chosen is None:
+            return max(layers - 1, 1), 0
+        try:
+            layer, head = map(int, self.chosen)
+        except (TypeError, ValueError):
+            layer = head = -1
+        if not (1 <= layer <= layers and 0 <= head <= heads):
+            raise UserError(
+                f"{self.name}: alignment_head {self.chosen!r} in generation_config.json is not [layer, head] with a "
+                f"layer from 1 to {layers} and a head from 1 to {heads}, or 0 for their mean."
+            )
+        return layer, head
+
+
+def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: str, text: str) -> list[int | None]:
+    """The word of `text` that each of the ids belongs to, which a tokenizer made of prefix + processed.
+
+    Args:
+        ids: the model's input; what stands before the tokens of the text (codes) or behind them (</s>) is no word.
+        prefix: what the model is told before every text. processed: the text as the tokenizer read it.
+    """
+    tokenizer = own_copy(tokenizer)
+    whole = prefix + processed
+    if tokenizer.is_fast:
+        if type(tokenizer) is PreTrainedTokenizerFast:
+            tokenizer.backend_tokenizer.encode_special_tokens = True  # as when the text was encoded
+        encoded = tokenizer(whole, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+        spans, special = encoded["offset_mapping"], encoded["special_tokens_mask"]
+        tokens = encoded["input_ids"]
+        before = [0, *accumulate(int(not character.isspace()) for character in whole)]
+        starts = [
+            None if mark or before[end] == before[begin] else before[begin]
+            for (begin, end), mark in zip(spans, special, strict=True)
+        ]
+    else:
+        pieces = [piece.replace("\u2581", "") for piece in tokenizer.tokenize(whole)]
+        tokens = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(whole))
+        sums = [0, *accumulate(len(piece) for piece in pieces)]
+        starts = [at if piece else None for at, piece in zip(sums, pieces)]
+        whole = "".join(pieces)
+    visible = len("".join(prefix.split()))
+    starts = [None if at is None or at < visible else at - visible for at in starts]
+    words = words_at(starts, "".join(whole.split())[visible:], text)
+    for lead in range(len(ids)):  # tokens of the direction, put before
+        if list(ids[lead : lead + len(tokens)]) == list(tokens):
+            return [*[None] * lead, *words, *[None] * (len(ids) - lead - len(tokens))]
+    kept = zip(ids, tokens, words)  # the end was cut off
+    return [word if one == other else None for one, other, word in kept] + [None] * (len(ids) - len(tokens))
+
+
+def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int | None]:
+    """The word of `text`, the finished translation, that each generated id belongs to.
+
+    A token begins where the text that is decoded before it ends; half of a character (of bytes) ends with U+FFFD.
+    """
+    decoded = ["".join(tokenizer.decode(ids[:end], skip_special_tokens=True).split()) for end in range(len(ids) + 1)]
+    sizes = [len(part.rstrip("\ufffd")) for part in decoded]
+    starts = [sizes[i] if decoded[i + 1] != decoded[i] else None for i in range(len(ids))]
+    return words_at(starts, decoded[-1], text)
+
+
+def words_at(starts: Sequence[int | None], surface: str, text: str) -> list[int | None]:
+    """The words of `text` at some places of `surface`: the same characters without spaces, or nearly (Moses).
+
+    starts: how many characters of `surface` stand before each place; None is no place.
+    """
+    word_of = [number for number, word in enumerate(text.split()) for _ in word]
+    shown = "".join(text.split())
+    places = list(range(len(surface)))
+    if len(surface) != len(shown):
+        places, last = [], 0
+        for first, there, size in SequenceMatcher(None, surface, shown, autojunk=False).get_matching_blocks():
+            places += [last] * (first - len(places)) + list(range(there, there + size))
+            last = there + size
+    return [
+        None if at is None or at >= len(places) or not word_of else word_of[min(places[at], len(word_of) - 1)]
+        for at in starts
+    ]

@@ -1,0 +1,220 @@
+"""Words that a translation is asked to have, as tokens: how it begins, and the terms of a glossary.
+
+A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
+byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
+last word. That word may be half of another, so any tokens may spell it, also those that go on behind it: "Ein Ma" is
+continued by "Mann" though "Ma" is no token of "Mann".
+
+A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's beginning; the word may
+go on behind it ("Kern", "Kerns").
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.generation.logits_process import LogitsProcessor
+
+from hf_mlnmt.data.subwords import BYTES
+from hf_mlnmt.data.tokenizer import encode, own_copy
+from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.languages import code_tokens
+
+
+class Asked(NamedTuple):
+    """How a translation begins: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
+
+    ids: list[int]
+    rest: bytes
+
+
+class Spelling:
+    """The tokens of the target side as the bytes that they add to a text; special tokens add none and spell nothing."""
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = own_copy(tokenizer)
+        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        added = tokenizer.added_tokens_decoder.items()
+        self.special = {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
+        self.special |= set(tokenizer.convert_tokens_to_ids(code_tokens(tokenizer)))
+        single = {token: bytes([number]) for number, token in enumerate(BYTES)}
+        beginnings = [sum(str(token).startswith(mark) for token in tokens) for mark in "\u2581\u0120"]
+        if beginnings[1] > beginnings[0]:
+            values = {character: number for number, character in bytes_to_unicode().items()}
+            spelt = [bytes(values.get(one, 63) for one in token or "") for token in tokens]
+        else:
+            spelt = [single.get(token) or (token or "").replace("\u2581", " ").encode() for token in tokens]
+        self.bytes = [b"" if number in self.special else one for number, one in enumerate(spelt)]
+        self.ordered = sorted((one, number) for number, one in enumerate(self.bytes) if one)
+        self.known: dict[bytes, list[int]] = {b"": []}
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text as the target's side has them, without special ones, unknown ones left."""
+        if not text:
+            return []
+        if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
+            self.tokenizer.tgt_lang = self.tokenizer.src_lang
+        (ids,) = encode(self.tokenizer, [text], target=True)
+        return [one for one in ids.tolist() if one not in self.special or one == self.tokenizer.unk_token_id]
+
+    def spelt(self, ids: Sequence[int]) -> bytes:
+        """The bytes that tokens add; a model may have more of them than its tokenizer."""
+        return b"".join(self.bytes[one] for one in ids if one < len(self.bytes))
+
+    def continuing(self, rest: bytes) -> list[int]:
+        """The tokens that can come next where a text goes on with `rest`, which is not empty: those that begin with it,
+        and those that it begins with and behind which others can spell what is left."""
+        if rest not in self.known:
+            first = bisect.bisect_left(self.ordered, (rest,))
+            beyond = first
+            while beyond < len(self.ordered) and self.ordered[beyond][0].startswith(rest):
+                beyond += 1
+            allowed = [number for _, number in self.ordered[first:beyond]]
+            for end in range(1, len(rest)):
+                if parts := self.exactly(rest[:end]):
+                    allowed += parts if self.continuing(rest[end:]) else []
+            self.known[rest] = allowed
+        return self.known[rest]
+
+    def exactly(self, spelt: bytes) -> list[int]:
+        """The tokens that add these bytes."""
+        first = bisect.bisect_left(self.ordered, (spelt,))
+        return [number for one, number in self.ordered[first : first + 3] if one == spelt]  # a piece, perhaps a byte
+
+    def prefix(self, text: str, processing: Any, where: str) -> Asked:
+        """A translation that begins with `text`; white space at its end ends its last word.
+
+        Raises: UserError where the vocabulary cannot spell it.
+        """
+        shown = processing.apply(text) if processing else text
+        words = shown.split()
+        if not words:
+            return Asked([], b"")
+        whole = self.ids(" ".join(words))
+        if self.tokenizer.unk_token_id in whole:
+            raise UserError(f"{where}: {text!r} has characters that are not in the model's vocabulary; leave them out.")
+        if text[-1:].isspace():
+            return Asked(whole, b" ")
+        before, spelt = self.ids(" ".join(words[:-1])), self.spelt(whole)
+        if not spelt.startswith(self.spelt(before)):
+            before = []
+        rest = spelt[len(self.spelt(before)) :]
+        return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
+
+    def inside(self, text: str, processing: Any) -> list[list[int]]:
+        """The tokens of a text in the middle of a sentence; in scripts without spaces also without one before it. []
+        where the vocabulary cannot spell it."""
+        shown = " ".join((processing.apply(text) if processing else text).split())
+        ids = self.ids(shown)
+        if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
+            ids = self.ids(f" {shown}")  # of a tokenizer that puts no space before the first word
+        if not ids or self.tokenizer.unk_token_id in ids:
+            return []
+        ways, first = [ids], self.bytes[ids[0]]
+        if is_unspaced(text) and first.startswith(b" "):
+            ways += [[*joined, *ids[1:]] for joined in ([[one] for one in self.exactly(first[1:])] or [[]])]
+        return [one for one in ways if one]
+
+
+_SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
+
+
+def spelling_of(tokenizer: Any) -> Spelling:
+    """That of a tokenizer, made once."""
+    if tokenizer not in _SPELLINGS:
+        _SPELLINGS[tokenizer] = Spelling(tokenizer)
+    return _SPELLINGS[tokenizer]
+
+
+class Terms:
+    """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
+
+    def __init__(self, terms: Mapping[str, Sequence[str]], ignore_case: bool, spelling: Spelling, processing: Any):
+        self.fold: Callable[[str], str] = str.casefold if ignore_case else str
+        self.spelling, self.processing = spelling, processing
+        self.targets: dict[str, list[str]] = {}
+        for source, targets in terms.items():
+            self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
+
+    def of(self, text: str) -> dict[str, list[list[int]]]:
+        """The terms in a text, each with the tokens of its translations. Of terms at one place the longest counts."""
+        text = self.fold(" ".join(text.split()))
+        there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
+        if not there:
+            return {}
+        matches = re.finditer("|".join(f"({_as_word(term)})" for term in there), text)
+        found = dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex)
+        return {
+            term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
+            for term in found
+        }
+
+
+def _as_word(term: str) -> str:
+    """A pattern of a term that stands as words, or anywhere, in a script without spaces."""
+    before, behind = ("(?<!\\w)", "(?!\\w)") if not is_unspaced(term) else ("", "")
+    return f"{before if is_letter(term[0]) else ''}{re.escape(term)}{behind if is_letter(term[-1]) else ''}"
+
+
+def is_letter(character: str) -> bool:
+    """Whether it is part of a word: a letter, a digit, _."""
+    return character.isalnum() or character == "_"
+
+
+def have(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> bool:
+    """Whether one of the phrases is in the tokens."""
+    return any(
+        list(phrase) == list(ids[at : at + len(phrase)]) for phrase in phrases for at in range(len(ids)) if phrase
+    )
+
+
+class PrefixProcessor(LogitsProcessor):
+    """Leaves each row the tokens with which its translation begins as it was asked to, with their own scores.
+
+    A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
+    """
+
+    def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int):
+        """prefixes: one for each sentence. forced: how many tokens are generated before a translation begins."""
+        self.spelling, self.rows, self.forced = spelling, list(prefixes), forced
+        self.start: int | None = None  # the length behind which the translation begins
+        self.most = max(len(one.ids) + len(one.rest) for one in prefixes)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """input_ids (rows, length), scores (rows, vocabulary) -> the same, minus infinity for what may not follow."""
+        length = input_ids.shape[1]
+        if self.start is None:
+            self.start = length + (self.forced if length == 1 else 0)
+            width = len(input_ids) // len(self.rows)
+            self.rows = [one for one in self.rows for _ in range(width)]
+        if not self.start <= length < self.start + self.most:
+            return scores
+        scores = scores.clone()
+        for row, (asked, tokens) in enumerate(zip(self.rows, input_ids[:, self.start :].tolist(), strict=True)):
+            allowed = self.allowed(asked, tokens)
+            if allowed is not None:
+                kept = scores[row, allowed]
+                scores[row] = -torch.inf
+                scores[row, allowed] = kept if kept.isfinite().any() or kept.isposinf().any() else 0.0
+        return scores
+
+    def allowed(self, asked: Asked, tokens: list[int]) -> list[int] | None:
+        """What may follow these tokens; None: anything."""
+        if len(tokens) < len(asked.ids):
+            return [asked.ids[len(tokens)]]
+        spelt = self.spelling.spelt(tokens[len(asked.ids) :])
+        if len(spelt) >= len(asked.rest) or not asked.rest.startswith(spelt):
+            return None
+        return self.spelling.continuing(asked.rest[len(spelt) :])
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Only these rows stay: sentences that have ended leave the search."""
+        self.rows = [self.rows[row] for row in rows.tolist()]

@@ -1,0 +1,251 @@
+"""Beam search for hypotheses that have given phrases in them: vectorised dynamic beam allocation.
+
+References: Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
+Translation"; Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting".
+
+A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis. Where a
+hypothesis stands is a node of one automaton for each sentence (Aho and Corasick 1975: a trie of all alternatives, and
+what a mismatch falls back to) and the constraints that it has met; its bank is the number of constraint tokens that it
+has: of each constraint that is met its longest alternative's, and of one that is begun the tokens so far.
+
+A step, over all sentences together:
+1. Candidates are the best tokens of every beam, as many as it could at most take beams, and all tokens of the
+   sentence's constraints.
+2. A candidate that would end a hypothesis before all constraints are met is none.
+3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
+   best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
+4. Those of the chosen that end are finished hypotheses, as in `beam_search`; the next beams are the others in that
+   order.
+
+A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
+of one that has some ends as soon as no beam can be among those that are returned, by the measure of `early_stopping`:
+few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessor
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.hypotheses import (
+    IMPOSSIBLE,
+    FinishedHypotheses,
+    SearchBatch,
+    best_continuations,
+    is_possible,
+    log_softmax,
+)
+from hf_mlnmt.search.rules import Rules
+
+Phrase = Sequence[int]
+
+
+class Constraints(LogitsProcessor):
+    """What each sentence's hypotheses must have; given to generate() among its logits processors, with several beams.
+
+    Where no hypothesis can have it all within the length limit, the sequence that generate() returns is empty.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[Sequence[Phrase]]]):
+        """sentences: of each one its constraints, of each constraint its alternatives, none of them empty."""
+        self.sentences = sentences
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Raises: UserError, as Transformers' own loops have come to it."""
+        raise UserError(
+            "terms, or constraints: only this package's beam search knows them. Use a model of this package, or of a "
+            "kind that it imports (Marian, M2M100, NLLB, BART, mBART), and nothing that needs Transformers' own loop."
+        )
+
+
+class Automaton(NamedTuple):
+    """The automata of all sentences, padded: which symbol is which token, and where symbols lead to.
+
+    `alphabet` (sentences, symbols), -1 where there is none; `goto` (sentences, nodes, 1 + symbols), symbol 0 stands for
+    all other tokens; `met` (sentences, nodes, constraints), what ends at a node; `begun` (the same), how many tokens of
+    it a node has; `sizes` (sentences, constraints), the longest alternative, 0 where there is no constraint.
+    """
+
+    alphabet: Tensor
+    goto: Tensor
+    met: Tensor
+    begun: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[Sequence[Phrase]]], device: torch.device) -> "Automaton":
+        built = [_build(constraints) for constraints in sentences]
+        symbols = max(1, *(len(alphabet) for alphabet, _ in built))
+        nodes = max(len(rows) for _, rows in built)
+        most = max(1, *(len(constraints) for constraints in sentences))
+        alphabet = torch.full((len(built), symbols), -1)
+        goto = torch.zeros(len(built), nodes, 1 + symbols, dtype=torch.long)
+        met = torch.zeros(len(built), nodes, most, dtype=torch.bool)
+        begun = torch.zeros(len(built), nodes, most, dtype=torch.long)
+        sizes = torch.zeros(len(built), most, dtype=torch.long)
+        for number, (constraints, (tokens, rows)) in enumerate(zip(sentences, built, strict=True)):
+            alphabet[number, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+            for at, constraint in enumerate(constraints):
+                sizes[number, at] = max(map(len, constraint))
+            for node, (following, ends, depths) in enumerate(rows):
+                goto[number, node, 1 : 1 + len(tokens)] = torch.tensor(following, dtype=torch.long)
+                for constraint_met in ends:
+                    met[number, node, constraint_met] = True
+                for constraint_begun, depth in depths.items():
+                    begun[number, node, constraint_begun] = depth
+        begun = torch.minimum(begun, (sizes - 1).clamp(min=0).unsqueeze(1))
+        return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes)))
+
+    def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Behind a token: nodes (sentences, any), met (sentences, any, constraints), tokens as nodes -> both anew."""
+        same = tokens.unsqueeze(-1) == self.alphabet.unsqueeze(1)  # (sentences, any, symbols)
+        symbols = torch.where(same.any(-1), 1 + same.int().argmax(-1), 0)
+        sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
+        nodes = self.goto[sentence, nodes, symbols]
+        return nodes, met | self.met[sentence, nodes]
+
+    def banks(self, nodes: Tensor, met: Tensor) -> Tensor:
+        """How many constraint tokens there are: (sentences, any)."""
+        sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
+        begun = self.begun[sentence, nodes].masked_fill(met, 0)
+        return (met * self.sizes.unsqueeze(1)).sum(-1) + begun.amax(-1)
+
+    def keep(self, sentences: Tensor) -> "Automaton":
+        """Of these sentences (indices)."""
+        return Automaton(*(part[sentences] for part in self))
+
+
+def _build(
+    constraints: Sequence[Sequence[Phrase]],
+) -> tuple[list[int], list[tuple[list[int], set[int], dict[int, int]]]]:
+    """Tokens of the alphabet, and of each node: where each leads, the constraints met there, tokens of those begun."""
+    tokens = sorted({token for constraint in constraints for phrase in constraint for token in phrase})
+    children: list[dict[int, int]] = [{}]
+    ends: list[set[int]] = [set()]
+    depths: list[dict[int, int]] = [{}]
+    for number, constraint in enumerate(constraints):
+        for phrase in constraint:
+            node = 0
+            for depth, token in enumerate(phrase, start=1):
+                if token not in children[node]:
+                    children[node][token] = len(children)
+                    children.append({})
+                    ends.append(set())
+                    depths.append({})
+                node = children[node][token]
+                depths[node][number] = depth
+            ends[node].add(number)
+    falls, goto = [0] * len(children), [[0] * len(tokens) for _ in children]
+    waiting = deque([0])
+    while waiting:  # a node comes after all that are less deep
+        node = waiting.popleft()
+        for symbol, token in enumerate(tokens):
+            behind = goto[falls[node]][symbol] if node else 0
+            child = children[node].get(token)
+            goto[node][symbol] = behind if child is None else child
+            if child is not None:
+                falls[child] = behind
+                ends[child] |= ends[behind]
+                depths[child] = {**depths[behind], **depths[child]}
+                waiting.append(child)
+    return tokens, list(zip(goto, ends, depths, strict=True))
+
+
+def allocated(sums: Tensor, banks: Tensor) -> Tensor:
+    """The order in which candidates get beams, (sentences, candidates), from their scores and banks, as both."""
+    by_score = sums.argsort(dim=1, descending=True, stable=True)
+    possible = is_possible(sums).gather(1, by_score)
+    banks = torch.where(possible, banks.gather(1, by_score), -1)  # what is impossible has a bank of its own
+    by_bank = banks.argsort(dim=1, descending=True, stable=True)
+    banks = banks.gather(1, by_bank)
+    places = torch.arange(sums.shape[1], device=sums.device).expand_as(banks)
+    first = torch.ones_like(banks, dtype=torch.bool)
+    first[:, 1:] = banks[:, 1:] != banks[:, :-1]
+    ranks = places - torch.where(first, places, 0).cummax(dim=1).values
+    ranks = torch.where(banks < 0, sums.shape[1], ranks)
+    return by_score.gather(1, by_bank.gather(1, ranks.argsort(dim=1, stable=True)))
+
+
+def constrained_beam_search(
+    batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any, constraints: Constraints
+) -> Any:
+    """The best `num_return_sequences` hypotheses of every sentence that meet its constraints; as `beam_search`.
+
+    Raises: UserError for one beam, or recombination, or another number of sentences.
+    """
+    beams = batch.width
+    if config.num_beams == 1 or getattr(config, "recombine", None) is not None:
+        raise UserError("terms, or constraints: need several beams (num_beams, --beams), and know no recombine.")
+    if len(constraints.sentences) != len(input_ids) // beams:
+        raise UserError(f"constraints of {len(constraints.sentences)} sentences for {len(input_ids) // beams}.")
+    prompt = input_ids[::beams]  # (sentences, length)
+    automaton = Automaton.of(constraints.sentences, prompt.device)
+    nodes = prompt.new_zeros(len(prompt), beams)
+    met = (automaton.sizes == 0).unsqueeze(1).expand(-1, beams, -1)  # (sentences, beams, constraints)
+    running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)  # sums (sentences, beams)
+    running[:, 0] = 0.0  # the beams are one at first
+    finished = FinishedHypotheses(prompt, config)
+    history = input_ids.view(-1, beams, prompt.shape[1])  # (sentences, beams, length)
+    scores, length = batch.begin(prompt), prompt.shape[1]  # (sentences, 1, vocabulary)
+    most = beams + (0 if rules.end_tokens is None else rules.end_tokens.numel())
+    while True:
+        length += 1
+        log_probs = scores if batch.decoder.normalized else log_softmax(scores)
+        log_probs = rules.process(history, log_probs.expand(-1, beams, -1))  # (sentences, beams, vocabulary)
+        sums, tokens = _candidates(log_probs, automaton.alphabet, most)  # (sentences, beams, candidates of a beam)
+        sums = (sums + running.unsqueeze(-1)).flatten(1)
+        parents = torch.arange(beams, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
+        tokens = tokens.flatten(1)
+        following = automaton.follow(nodes.gather(1, parents), _of_parents(met, parents), tokens)
+        last = rules.is_last(tokens, length)
+        sums = sums.masked_fill(last & ~following[1].all(-1), -torch.inf)
+        order = allocated(sums, automaton.banks(*following))
+        sums, tokens, parents, last = (part.gather(1, order) for part in (sums, tokens, parents, last))
+        finished.add(batch.ids, sums, tokens, parents, last & is_possible(sums), length)
+        chosen = last.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, in their order
+        running = torch.where(last, -torch.inf, sums).gather(1, chosen)
+        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, beams)
+        chosen = order.gather(1, chosen)
+        nodes, met = following[0].gather(1, chosen), _of_parents(following[1], chosen)
+        finished.step(batch.ids, tokens, parents)
+        alive = is_possible(running)
+        highest = running.masked_fill(~alive, -torch.inf).amax(1, keepdim=True)
+        ended = finished.ended(batch.ids, highest, length)
+        ended |= automaton.sizes.any(1) & finished.settled(batch.ids, highest, length)
+        left = len(ended) - int(ended.sum())
+        if not left or (rules.max_length is not None and length >= rules.max_length):
+            break
+        running = torch.where(alive, running, IMPOSSIBLE)
+        if rules.processors:
+            history = torch.cat([gather_beams(history, parents), tokens.unsqueeze(-1)], dim=-1)
+        if (kept := rules.sentences_to_keep(ended, left)) is not None:
+            batch.keep(kept)
+            rules.keep(kept, beams)
+            automaton = automaton.keep(kept)
+            tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
+            nodes, met = nodes[kept], met[kept]
+        scores = batch.step(tokens, parents)  # (sentences, beams, vocabulary)
+    finished.last[~finished.filled] = finished.last.new_tensor([-1, 0, 0])  # no step, no token
+    return finished.result()
+
+
+def _candidates(log_probs: Tensor, alphabet: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """log P and tokens (sentences, beams, candidates): the `most` best of every beam, and the whole alphabet once."""
+    sentences, beams, vocabulary = log_probs.shape
+    rows = log_probs.reshape(-1, 1, vocabulary)
+    best, _, tokens = best_continuations(rows, rows.new_zeros(len(rows), 1), min(most, vocabulary))
+    best, tokens = best.view(sentences, beams, -1), tokens.view(sentences, beams, -1)
+    asked = alphabet.unsqueeze(1).expand(-1, beams, -1)  # (sentences, beams, symbols)
+    values = log_probs.gather(2, asked.clamp(min=0))
+    there = (asked.unsqueeze(-1) == tokens.unsqueeze(-2)).any(-1) | (asked < 0)
+    return torch.cat([best, values.masked_fill(there, -torch.inf)], dim=-1), torch.cat([tokens, asked.clamp(min=0)], -1)
+
+
+def _of_parents(met: Tensor, parents: Tensor) -> Tensor:
+    """met (sentences, any, constraints) of these places (sentences, more)."""
+    return met.gather(1, parents.unsqueeze(-1).expand(-1, -1, met.shape[2]))
