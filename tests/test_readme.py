@@ -37,7 +37,7 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch):
 
 
 def test_every_link_leads_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -56,10 +56,10 @@ def results_rows(page: str) -> list[str]:
     return [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if _RESULTS_FILE.search(line)]
 
 
-_RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)?results/([^/)]+\.json)\)")
+_RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)*results/([^/)]+\.json)\)")
 
 
-@pytest.mark.parametrize("row", results_rows("docs/results.md"))
+@pytest.mark.parametrize("row", results_rows("docs/studies/results.md"))
 def test_the_tables_of_results_say_what_the_results_say(row: str):
     results = json.loads((ROOT / "results" / _RESULTS_FILE.match(row)[1]).read_text(encoding="utf-8"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -73,7 +73,7 @@ def test_the_tables_of_results_say_what_the_results_say(row: str):
 
 
 def test_every_results_file_has_its_row():
-    rows = results_rows("docs/results.md")
+    rows = results_rows("docs/studies/results.md")
     assert [_RESULTS_FILE.match(row)[1] for row in rows] == list(
         dict.fromkeys(_RESULTS_FILE.match(row)[1] for row in rows)
     )
