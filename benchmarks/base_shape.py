@@ -1,4 +1,4 @@
-"""Decoding at the shapes that people use, with random weights, every engine by turns: the table of docs/studies/speed.md.
+"""Decoding at the shapes that people use, with random weights, every engine by turns: for docs/studies/speed.md.
 
     python benchmarks/base_shape.py --minutes 12 --marian /path/of/a/python/with/pymarian
     python benchmarks/base_shape.py --shapes small --batches 1,32 --beams 1 --engines ours,ctranslate2 --try
