@@ -8,11 +8,13 @@ import pytest
 import torch
 import yaml
 from helpers.docs import PAGES, ROOT, blocks
+from helpers.synthetic_corpora import write_synthetic
 from helpers.tiny_run import write_recipe
 from helpers.training_helpers import Pairs
 from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainingArguments
 
 from hf_mlnmt.recipe import read_recipe
+from hf_mlnmt.training.preparation import RecipeCorpora
 
 RUN_BY_TESTS = {"README.md", "docs/export.md", "docs/opus-mt.md", "docs/scores.md", "docs/tutorial.md"}
 WITH_PYTHON = [
@@ -53,9 +55,9 @@ def test_recipes_are_read(block, tmp_path):
     content = yaml.safe_load(block.text)
     if "rounds" in content:
         return
+    write_synthetic(tmp_path / "synthetic" / "news", ["ba do"])
     write_recipe(tmp_path / "en-de.yaml", **({"data": {"train": None}} if "tasks" in content else {}))
     alone = "extends" in content or {"languages", "data", "budget"} <= set(content) or "directions" in content
     path = tmp_path / "recipe.yaml"
     path.write_text(block.text if alone else f"extends: en-de.yaml\n{block.text}", encoding="utf-8")
-    recipe = read_recipe(path)
-    assert recipe.languages.source
+    RecipeCorpora(read_recipe(path), tmp_path)  # reads the keys of corpora and filters, too

@@ -27,6 +27,7 @@ PARSED = {
     r"--push ": "it uploads to the Hub",
     r" facebook/": "the model is on the Hub",
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
+    r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"\.\.\.": "the page leaves words out",
     r"^hf-mlnmt sweep .*,key-value-full": "29 systems take their time; the ones of docs/sweeps.md run",
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
