@@ -34,6 +34,7 @@ PARSED = {
 }
 RUN_BY_TESTS = {"docs/scores.md": "tests/evaluation/test_docs.py", "docs/tutorial.md": "tests/docs/test_tutorial.py"}
 SHELL = {"echo", "head", "printf", "tail"}  # what they do is seen where a page's blocks are run whole
+OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "torchrun"}  # of curl and docker nothing is tried here
 NAMES = {"T": "data/multi30k/test_2016_flickr"}  # what docs/studies/analysis.md says its short names stand for
 MODELS = {"transformer", "enc-dc", "m-10", "accumulated-weight", "iter-c-agg", "ms-1", "ms-1-aif"}
 
@@ -198,7 +199,7 @@ def test_commands_of_others_are_there():
             script = (ROOT / rest[0]).read_text("utf-8")
             assert all(f'"{word}"' in script for word in rest[1:] if word.startswith("--")), where
         else:
-            assert first in {"hf-mlnmt", "torchrun", "accelerate"} | SHELL, where
+            assert first in OTHERS | SHELL, where
 
 
 def test_commands_within_the_text_have_verbs_and_options_that_exist():
