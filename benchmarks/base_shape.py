@@ -1,4 +1,4 @@
-"""Decoding at the shapes that people use, with random weights, every engine by turns: the table of docs/speed.md.
+"""Decoding at the shapes that people use, with random weights, every engine by turns: for docs/studies/speed.md.
 
     python benchmarks/base_shape.py --minutes 12 --marian /path/of/a/python/with/pymarian
     python benchmarks/base_shape.py --shapes small --batches 1,32 --beams 1 --engines ours,ctranslate2 --try
@@ -9,7 +9,7 @@ tiny. Contestants, all with the same weights: Transformers' MarianMTModel with i
 Python that has pymarian. Every sentence has 20 source tokens. Lengths: forced (20 target tokens, so that all do the
 same work) or free (the outputs end at lengths from 3 to 35, 13 in the mean). The encoder counts. Beams end as with
 early_stopping=True. Rows come in the order of what matters; one that the minutes do not suffice for is left out and
-named. Give the machine to nothing else. The table goes into docs/speed.md, unless you say `--try`.
+named. Give the machine to nothing else. The table goes into docs/studies/speed.md, unless you say `--try`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf_mlnmt.files import write_json
 from hf_mlnmt.table import Number, Table
 
 RESULTS = ROOT / "benchmarks" / "results" / "base-shape-cpu.json"
-PAGE = ROOT / "docs" / "speed.md"
+PAGE = ROOT / "docs" / "studies" / "speed.md"
 MARKS = "<!-- base_shape.py -->", "<!-- end of base_shape.py -->"
 WEIGHTS = {"tiny": 0.05, "small": 0.15, "base": 1.0, "opus": 1.0}  # of a row's time
 

@@ -1,6 +1,6 @@
 """What the papers print: read from published_scores.yaml and published_tables.yaml, to stand beside our own numbers.
 
-What they print of masking and probing is in published_analyses.yaml, which docs/analysis.md repeats.
+What they print of masking and probing is in published_analyses.yaml, which docs/studies/analysis.md repeats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the papers print of systems and methods (papers.py), as tables: for docs/published.md and for cards."""
+"""What the papers print of systems and methods (papers.py), as tables: for docs/studies/published.md and for cards."""
 
 from __future__ import annotations
 

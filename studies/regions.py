@@ -45,7 +45,7 @@ from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root
 
 BEGIN, END = re.compile(r"^<!-- report: (\S+) -->$", re.MULTILINE), "<!-- /report -->"
-PAGES = ("README.md", "docs/*.md")
+PAGES = ("README.md", "docs/*.md", "docs/studies/*.md")
 STUDIES = {table: study for study in (monolingual, multilingual) for table in study.STUDY_TABLES}
 
 

@@ -14,7 +14,7 @@ from helpers.fresh import Server, package_server
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 SCRIPTS = [name for name, path in FILES.items() if re.search(r"^def main\(", path.read_text("utf-8"), re.MULTILINE)]
-WRITTEN = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *FILES.values()]  # where commands are
+WRITTEN = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *FILES.values()]  # where commands are
 OPTIONAL = {"ctranslate2", "fastapi", "pymarian"}  # what benchmarks need beside the package
 SECONDS = 300  # at most, of one script
 
@@ -37,7 +37,9 @@ def run(server: Server, script: str, *options: str) -> str:
 def times_of_files() -> dict[Path, int]:
     """When what a benchmark may write by default was written."""
     return {
-        path: path.stat().st_mtime_ns for room in ("benchmarks/results", "docs") for path in (ROOT / room).iterdir()
+        path: path.stat().st_mtime_ns
+        for room in ("benchmarks/results", "docs", "docs/studies")
+        for path in (ROOT / room).iterdir()
     }
 
 

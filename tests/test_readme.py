@@ -36,10 +36,34 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch):
     assert scope["trainer"].state.global_step == 4
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
 def test_every_link_leads_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in headings(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_page_that_code_names_is_there():
+    """In messages, help texts and comments; the index names each page of docs/."""
+    code = [path for room in ("hf_mlnmt", "studies", "benchmarks", "training") for path in (ROOT / room).rglob("*.*")]
+    for path in code:
+        if path.suffix in (".py", ".yaml", ".jinja"):
+            for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
+                assert (ROOT / name).is_file(), f"{path.relative_to(ROOT)}: {name}"
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert name == "README.md" or f"({name})" in index, f"docs/README.md does not name {name}"
 
 
 def test_every_table_has_a_head_and_no_gap():
@@ -56,10 +80,10 @@ def results_rows(page: str) -> list[str]:
     return [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if _RESULTS_FILE.search(line)]
 
 
-_RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)?results/([^/)]+\.json)\)")
+_RESULTS_FILE = re.compile(r"^\| \[[^]]+\]\((?:\.\./)*results/([^/)]+\.json)\)")
 
 
-@pytest.mark.parametrize("row", results_rows("docs/results.md"))
+@pytest.mark.parametrize("row", results_rows("docs/studies/results.md"))
 def test_the_tables_of_results_say_what_the_results_say(row: str):
     results = json.loads((ROOT / "results" / _RESULTS_FILE.match(row)[1]).read_text(encoding="utf-8"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -73,7 +97,7 @@ def test_the_tables_of_results_say_what_the_results_say(row: str):
 
 
 def test_every_results_file_has_its_row():
-    rows = results_rows("docs/results.md")
+    rows = results_rows("docs/studies/results.md")
     assert [_RESULTS_FILE.match(row)[1] for row in rows] == list(
         dict.fromkeys(_RESULTS_FILE.match(row)[1] for row in rows)
     )

@@ -29,7 +29,7 @@ def export(
     """Write a model for another engine, and check that it computes what generate() does.
 
     The folder also holds the tokenizers and export.json, which says how the outputs compared. In float32 they must be
-    the same; of rounded weights the agreement is reported. See docs/decoding.md for how to use it.
+    the same; of rounded weights the agreement is reported. See docs/export.md for how to use it.
 
     Example:
 

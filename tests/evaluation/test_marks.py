@@ -93,7 +93,9 @@ def test_holm() -> None:
     assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/scores.md", "docs/results.md", "docs/monolingual.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/scores.md", "docs/studies/results.md", "docs/studies/monolingual.md"]
+)
 def test_pages_with_marks_say_what_they_are_in_the_same_words(page) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert LEGEND in text

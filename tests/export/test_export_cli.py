@@ -125,10 +125,10 @@ def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
     write_folder(Path("model"), tokenizers, toy_model(tokenizers, encoder_layers=1))
     run("model", "--format", "ctranslate2", "-o", "exported")
     run("model", "--format", "onnx", "-o", "exported-onnx")
-    section = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8").split("## Other engines")[1]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
         capsys.readouterr()
-        exec(compile(block, "decoding.md", "exec"), {})
+        exec(compile(block, "export.md", "exec"), {})
         assert capsys.readouterr().out.startswith("['")

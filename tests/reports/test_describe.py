@@ -65,8 +65,8 @@ def test_what_a_family_adds_to_the_baseline():
 
 
 def test_what_a_pair_of_languages_uses(tmp_path):
-    """docs/multilingual.md's table is what is counted; one encoder, one decoder, one bridge: by hand for the bridge."""
-    page = (ROOT / "docs" / "multilingual.md").read_text(encoding="utf-8")
+    """The table of docs/studies/multilingual.md is what is counted: one encoder, one decoder, one bridge, by hand."""
+    page = (ROOT / "docs" / "studies" / "multilingual.md").read_text(encoding="utf-8")
     recipes = {one: read_recipe(*find_recipe("multi30k-many", one)) for one in ("bridge-rnn", "bridge-transformer")}
     recipes["transformer"] = read_recipe(*find_recipe("multi30k-many"))
     made = {

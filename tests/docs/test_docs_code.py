@@ -1,0 +1,63 @@
+"""The Python and the YAML of the docs: what no test of its own runs, runs here; recipes have keys that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import yaml
+from helpers.docs import PAGES, ROOT, blocks
+from helpers.synthetic_corpora import write_synthetic
+from helpers.tiny_run import write_recipe
+from helpers.training_helpers import Pairs
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainingArguments
+
+from hf_mlnmt.recipe import read_recipe
+from hf_mlnmt.training.preparation import RecipeCorpora
+
+RUN_BY_TESTS = {"README.md", "docs/export.md", "docs/opus-mt.md", "docs/scores.md", "docs/tutorial.md"}
+WITH_PYTHON = [
+    page for page in PAGES if page.relative_to(ROOT).as_posix() not in RUN_BY_TESTS and blocks(page, "python")
+]
+RECIPES = [block for page in PAGES for block in blocks(page, "yaml") if yaml.safe_load(block.text)]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+@pytest.mark.usefixtures("quick", "one_thread")
+def test_python_runs(page, stand_ins, tmp_path, monkeypatch):
+    """With what the page takes for granted: a model, a batch, sentences, data, a file of them; nothing is uploaded."""
+    monkeypatch.chdir(tmp_path)
+    uploaded = []
+    monkeypatch.setattr("hf_mlnmt.hub.push", lambda *what, **how: uploaded.append(what))
+    (tmp_path / "big.txt").write_text("A dog.\nTwo dogs.\n", encoding="utf-8")
+    scope = {
+        "sentences": ["The dog sees the ball.", "A cat."],
+        "batch": {"input_ids": torch.tensor([[5, 6, 1]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)},
+        "training_set": Pairs(),
+        "args": Seq2SeqTrainingArguments("run", max_steps=1, report_to="none", save_strategy="no", use_cpu=True),
+        "model": AutoModelForSeq2SeqLM.from_pretrained(stand_ins.system()),
+    }
+    for block in blocks(page, "python"):
+        if "ctranslate2" in block.text:
+            pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
+        for name in re.findall(r'"([^"\n]+)"', block.text):
+            stand_ins.put(name, tmp_path)
+        exec(compile(block.text, f"{block.page}, line {block.line}", "exec"), scope)
+    assert bool(uploaded) == (page.name == "publishing.md")
+
+
+@pytest.mark.parametrize(
+    "block", RECIPES, ids=lambda one: f"{one.page}-{[x for x in RECIPES if x.page == one.page].index(one)}"
+)
+def test_recipes_are_read(block, tmp_path):
+    """A part of a recipe is laid over a whole one; rounds are read in tests/training/test_rounds.py."""
+    content = yaml.safe_load(block.text)
+    if "rounds" in content:
+        return
+    write_synthetic(tmp_path / "synthetic" / "news", ["ba do"])
+    write_recipe(tmp_path / "en-de.yaml", **({"data": {"train": None}} if "tasks" in content else {}))
+    alone = "extends" in content or {"languages", "data", "budget"} <= set(content) or "directions" in content
+    path = tmp_path / "recipe.yaml"
+    path.write_text(block.text if alone else f"extends: en-de.yaml\n{block.text}", encoding="utf-8")
+    RecipeCorpora(read_recipe(path), tmp_path)  # reads the keys of corpora and filters, too
