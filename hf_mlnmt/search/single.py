@@ -3,15 +3,15 @@
 For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
 there too (`encode` and `search`). It finds what loops.py finds, in single precision, for families whose decoder is
-computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say by None what
-is left to loops.py. Whether a model has changed since is the caller's business (prepare.py).
+computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say
+by None what is left to loops.py. Whether a model has changed since is the caller's business (prepare.py).
 """
 
 from __future__ import annotations
 
 import ctypes
 from inspect import unwrap
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -258,7 +258,7 @@ class EncoderUnits:
     @classmethod
     def of(cls, model: Any, step: DecoderStep) -> EncoderUnits | None:
         """None for an encoder of another form, or a decoder that reads something else of it."""
-        encoder, plain_sources = model.get_encoder(), vars(DecoderStep)["sources"]
+        encoder, step_class = model.get_encoder(), cast(Any, type(step))
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
             for name in ("forward", "memory", "features", "embed", "look_up")
@@ -266,7 +266,7 @@ class EncoderUnits:
         if (
             not plain
             or not plain_embeddings(encoder)
-            or vars(type(step)).get("sources", plain_sources) is not plain_sources
+            or step_class.sources.__func__ is not vars(DecoderStep)["sources"].__func__
         ):
             return None
         native = NativeUnits(step.functions, AS_IT_LIES)
