@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationMixin
 
+_as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
@@ -47,7 +48,7 @@ class TranslationGenerationMixin(Generation):
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
 
-    @functools.wraps(GenerationMixin.generate)
+    @_as_of_transformers
     def generate(self, *args, **kwargs):
         generate = super().generate
         return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)

@@ -94,7 +94,8 @@ class Wanted:
             return None
         if rules.max_length is None or rules.by_length is None:
             return None
-        forced, forbidden = [-1] * (rules.max_length - 1), {}
+        forced: list[int] = [-1] * (rules.max_length - 1)
+        forbidden: dict[int, int] = {}
         for change in rules.by_length:
             if not isinstance(change, Change) or not all(0 <= token < vocabulary for token in change.tokens):
                 return None
