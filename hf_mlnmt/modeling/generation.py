@@ -5,12 +5,14 @@
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from transformers import GenerationMixin
 
+_as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
 
 
@@ -45,6 +47,11 @@ class TranslationGenerationMixin(Generation):
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
+
+    @_as_of_transformers
+    def generate(self, *args, **kwargs):
+        generate = super().generate
+        return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         k = asked_for("recombine", kwargs, generation_config, self.generation_config)
@@ -108,6 +115,10 @@ class TranslationGenerationMixin(Generation):
 # Finds a faster loop: (model, stopping criteria, generation config, arguments) -> a loop or None. `import hf_mlnmt`
 # fills this slot with hf_mlnmt.search.loop_for; in code beside published weights it stays empty.
 find_loop: Callable[..., Callable | None] | None = None
+
+# Calls generate() of Transformers, or, for options that it has prepared before, the search alone: (model, generate(),
+# its arguments by keyword) -> what that returns. Filled with hf_mlnmt.search.prepare.generate in the same way.
+generate_again: Callable[..., Any] | None = None
 
 
 def fast_loop(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.nn.modules.module import _has_any_global_hook
-from transformers import GenerationMixin, LogitsProcessorList
+from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
@@ -31,9 +30,11 @@ from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.fusion import FusedDecoder
 from hf_mlnmt.search.hypotheses import SearchBatch
 from hf_mlnmt.search.loops import beam_search, sample
+from hf_mlnmt.search.prepare import prepare, record, what_is_around
 from hf_mlnmt.search.rules import Abandon, Rules
 from hf_mlnmt.search.source import HANDLED, Source
 
+__all__ = ["find_decoder", "loop_for", "prepare", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
 
 
@@ -62,6 +63,7 @@ def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, con
         rules = Rules(LogitsProcessorList(one for one in logits_processor if one is not asked), criteria)
         return constrained_beam_search(SearchBatch(decoder, source, width), input_ids, rules, config, asked)
     rules = Rules(logits_processor, criteria)
+    record(decoder, input_ids, logits_processor, criteria, config, arguments)
     if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
         return fixed.search(decoder, source, input_ids, rules, config)
     batch = SearchBatch(decoder, source, width)
@@ -85,21 +87,6 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         or _why_not_arguments(config, arguments)
         or decoder.why_not(model, arguments)
     )
-
-
-def what_is_around(model: Any) -> str | None:
-    """What has been put around a model that acts on calls of its decoder as Transformers' loops make them, or None."""
-    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
-        if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
-            return f"a {name} of its own"
-    # Accelerate's forward computes what the class's does, in a precision or on a device of its own.
-    if "forward" in vars(model) and not any(hasattr(model, name) for name in ("_original_forward", "_old_forward")):
-        return "a forward that was put in the place of its own"
-    encoder = set(model.get_encoder().modules())  # which generate() calls itself
-    others = [module for module in model.modules() if module not in encoder]
-    if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
-        return "forward hooks"
-    return None
 
 
 def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:

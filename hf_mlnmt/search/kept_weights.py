@@ -9,7 +9,7 @@ diagonal, which meets every row and every column. This shows what an optimizer, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -60,6 +60,11 @@ def fingerprint_of(weight: Tensor) -> Fingerprint:
     columns = weight.shape[-1]
     diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
     return Fingerprint(place, weight.detach().flatten()[diagonal])
+
+
+def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    """The weights of these modules that copies are kept of, and what is then on their wrapped diagonals."""
+    return [(part.weight, copy.fingerprint.diagonal) for part in modules for copy in _KEPT.get(part, {}).values()]  # type: ignore[misc]
 
 
 def forget() -> None:

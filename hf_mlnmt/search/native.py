@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.search.int8 import PANEL, Int8Linear
-from hf_mlnmt.search.kept_weights import kept
+from hf_mlnmt.search.kept_weights import LARGEST, kept
 from hf_mlnmt.search.native_library import library, pointer
 
-SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD = range(3)  # kinds of sublayers, as in search.c
+SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE = range(4)  # kinds of sublayers, as in search.c
+PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # how a weight lies in memory, likewise
 RELU, SWISH = range(2)  # activations, likewise
 ROWS = 96  # of a task: what they need stays in the processor's cache
 LARGE_ROWS = 512  # of a task where weights are large: each is read once for a task
@@ -48,8 +49,9 @@ class Unit(ctypes.Structure):
 class NativeUnits:
     """Sublayers that follow each other and are computed by one call of `run`."""
 
-    def __init__(self, functions: Any):
-        self.functions = functions
+    def __init__(self, functions: Any, large: int = TRANSPOSED):
+        """`large`: how large weights are to lie in memory. PACKED takes the least time for a few rows."""
+        self.functions, self.large = functions, large
         self.units: list[Unit] = []
         self.largest = 0  # numbers in a weight that is multiplied here, in floating point
         self.reads_much = False  # some weights are large
@@ -72,19 +74,20 @@ class NativeUnits:
         self.units.append(unit)
         self.slots.append(slot)
 
-    def packed(self, module: Any) -> tuple[int | None, Rounded, bool]:
-        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded; and whether it is a
-        plain matrix, for the product of a library."""
+    def packed(self, module: Any) -> tuple[int | None, Rounded, int]:
+        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded; and how it lies."""
         rounded = isinstance(module, Int8Linear)
         size = (module.rounded if rounded else module.weight).numel()
         self.reads_much = self.reads_much or size > SMALL
         if rounded:
             numbers, sums = module.pack()
-            return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums)), False
-        if size > SMALL and self.functions.gemm:
-            return self.hold(kept(module, "transposed", transposed)), Rounded(), True
+            return None, Rounded(self.hold(numbers), self.hold(module.scales), self.hold(sums)), PACKED
+        if size > (LARGEST if self.large == PACKED else SMALL) and self.functions.gemm:
+            if self.large != TRANSPOSED:
+                return self.hold(module.weight.contiguous()), Rounded(), AS_IT_LIES
+            return self.hold(kept(module, "transposed", transposed)), Rounded(), TRANSPOSED
         self.largest = max(self.largest, size)
-        return self.hold(kept(module, "panels", self.pack)), Rounded(), False
+        return self.hold(kept(module, "panels", self.pack)), Rounded(), PACKED
 
     def pack(self, weight: Tensor) -> Tensor:
         """Weight (outputs, inputs) -> panels (outputs / PANEL rounded up, inputs, PANEL)."""

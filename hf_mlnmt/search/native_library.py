@@ -63,6 +63,14 @@ def _library(number: str) -> Any:
         ("use_gemm", None, [address]),
         ("linear", integer, [*[integer] * 3, *[address] * 7, integer, integer]),
         ("int8_kind", integer, []),
+        ("memory_for", integer, [integer] * 4),
+        (
+            "encode",
+            None,
+            [address, address, integer, integer, *[address] * 4, integer, address, integer, address, integer],
+        ),
+        ("search", integer, [address]),
+        ("unchanged", integer, [integer, *[address] * 3]),
     ):
         function = getattr(functions, name)
         function.argtypes, function.restype = arguments, result

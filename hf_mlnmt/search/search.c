@@ -43,7 +43,8 @@ typedef REAL real;
 #define LANES ((long)(BYTES / sizeof(real)))
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
-enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD }; /* kinds of units */
+enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE }; /* kinds of units */
+enum { PACKED, TRANSPOSED, AS_IT_LIES };                         /* a weight: in panels, (inputs, outputs), (outputs, inputs) */
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
 
@@ -69,7 +70,7 @@ typedef struct {
     long mask_rows;                       /* width or 1 */
     long activation;
     Rounded in8, out8;                    /* in the place of `in` and `out` */
-    long in_plain, out_plain;             /* the weight is not packed: (inputs, outputs), for `gemm` */
+    long in_plain, out_plain;             /* PACKED, or for `gemm` */
 } Unit;
 
 typedef struct {
@@ -138,13 +139,16 @@ typedef void Gemm(const char *, const char *, const int *, const int *, const in
 static Gemm *gemm;
 void use_gemm(Gemm *given) { gemm = given; }
 
-/* y (n, m) += x (n, k) times a weight, packed or plain. */
+/* y (n, m) += x (n, k) times a weight. */
 static void multiply_weight(long n, long k, long m, const real *x, const real *w, long plain, real *y, long threads)
 {
     if (plain) {
         const int rows = (int)n, inputs = (int)k, outputs = (int)m;
         const real one = 1;
-        gemm("N", "N", &outputs, &rows, &inputs, &one, w, &outputs, x, &inputs, &one, y, &outputs);
+        if (plain == TRANSPOSED)
+            gemm("N", "N", &outputs, &rows, &inputs, &one, w, &outputs, x, &inputs, &one, y, &outputs);
+        else
+            gemm("T", "N", &outputs, &rows, &inputs, &one, w, &inputs, x, &inputs, &one, y, &outputs);
         return;
     }
     threads = n * k * m < 1 << 17 ? 1 : threads;
@@ -391,13 +395,13 @@ static void softmax(long slots, real *scores, const real *mask, real scaling)
     for (long j = 0; j < slots; j++) scores[j] /= sum;
 }
 
-/* SELF_ATTENTION: the new keys and values (of q|k|v, `inner`) go to their slots. */
+/* The new keys and values go to their slots; SELF_ATTENTION has them in `inner` as q|k|v, SOURCE as k|v. */
 static void append(const Unit *unit, const Task *task, long first, long count)
 {
     long d = task->d_model, size = d / unit->heads;
     for (long s = 0; s < count; s++)
         for (long b = 0; b < task->width; b++) {
-            const real *key = task->inner + (s * task->width + b) * unit->inner + d, *value = key + d;
+            const real *value = task->inner + (s * task->width + b + 1) * unit->inner - d, *key = value - d;
             for (long h = 0; h < unit->heads; h++) {
                 long head = (first + s) * unit->heads + h;
                 real *keys = unit->keys + head * size * unit->capacity + unit->start + b;
@@ -466,6 +470,10 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     fill(n, inner, unit->in_bias, task->inner, inner);
     multiply(n, d, inner, x, unit->in, unit->in_plain, &unit->in8, task->inner, task);
     const real *computed = task->inner;
+    if (unit->kind == SOURCE) {
+        append(unit, task, first, count);
+        return;
+    }
     if (unit->kind == FEED_FORWARD) {
         activate(n * inner, task->inner, unit->activation);
     } else {
@@ -547,6 +555,18 @@ static void insert_row(long vocabulary, const float *row, float largest, float l
     }
 }
 
+/* log softmax(row)[j] = row[j] - largest - log_sum. */
+static void normalize(long vocabulary, const float *row, float *largest, float *log_sum)
+{
+    float most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+    for (long j = 0; j < vocabulary; j++) most = row[j] > most ? row[j] : most;
+#pragma omp simd reduction(+ : sum)
+    for (long j = 0; j < vocabulary; j++) sum += exponential_float(row[j] - most);
+    *largest = most;
+    *log_sum = logf(sum);
+}
+
 /* The `count` best of running[beam] + log softmax(logits)[beam, token] for every sentence, the best first; without
  * `running` the tokens with the largest logits. logits: float, a beam's row of `vocabulary` numbers at
  * sentence * of_sentence + beam * of_beam; running (sentences, width); scores, beams, tokens (sentences, count). */
@@ -563,17 +583,270 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
             const float *row = logits + s * of_sentence + b * of_beam;
             float largest = 0, log_sum = 0, start = 0;
             if (running) {
-                float most = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : most)
-                for (long j = 0; j < vocabulary; j++) most = row[j] > most ? row[j] : most;
-#pragma omp simd reduction(+ : sum)
-                for (long j = 0; j < vocabulary; j++) sum += exponential_float(row[j] - most);
-                largest = most;
-                log_sum = logf(sum);
+                normalize(vocabulary, row, &largest, &log_sum);
                 start = running[s * width + b];
             }
             insert_row(vocabulary, row, largest, log_sum, start, b, count, scores + s * count, beams + s * count,
                        tokens + s * count);
         }
     }
+}
+
+/* ---- one sentence ----
+ * The whole of a greedy or beam search, loops.py and hypotheses.py in other words (which are its reference), for single
+ * precision. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
+
+enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
+enum { LATE, EARLY, NEVER };                 /* early_stopping: False, True, "never" */
+static const real hidden = (real)-3.402823466e38; /* in a mask */
+
+/* Encoder or decoder: embeddings, layers, and a norm before and behind them, if it has a weight. */
+typedef struct {
+    const real *embeddings, *positions;      /* (vocabulary, d_model), (places, d_model) */
+    double scale;                            /* of embeddings */
+    Unit *units;
+    long count;
+    Unit before, behind;                     /* their norms alone */
+} Stack;
+
+typedef struct {
+    Stack decoder;
+    Unit output;                             /* (d_model, vocabulary), as `out` */
+    long vocabulary, d_model, threads;
+    /* what is asked for */
+    long beams, candidates, longest, early;  /* longest: steps */
+    const long *ends, *forced;               /* end tokens; of each step the one token that is allowed, or -1 */
+    const long *forbidden, *until;           /* tokens, and the step from which on each is allowed */
+    long count_ends, count_forbidden;
+    const float *divisors;                   /* length^penalty of each length, 0 .. longest */
+    /* the state; capacity: slots that the caches have, looks: places in a row of `sees` */
+    long step, used, capacity, next_pruning, looks;
+    float *running, *scores;                 /* (beams), (candidates) */
+    long *tokens, *parents, *places;         /* (beams), (candidates) twice */
+    long *table;                             /* (longest, 2, beams): tokens and parents of each step */
+    float *best;                             /* of finished hypotheses (beams) */
+    long *last;                              /* (beams, 4): whether there is one; its last step, token there, beam before */
+    unsigned char *sees;                     /* (2, beams, looks): now, and the next step's */
+    real *states, *logits, *mask, *memory;   /* (beams, d_model), (beams, vocabulary), (beams, looks) */
+} Search;
+
+/* How many numbers of memory `task_in` takes. */
+long memory_for(long rows, long inner, long d_model, long slots)
+{
+    return rows * (inner + d_model + slots) + (bytes_for(rows, inner) + 63) / (long)sizeof(real) + 1;
+}
+
+static Task task_in(real *memory, long rows, long inner, long d_model, long slots, long threads)
+{
+    real *normed = memory + rows * inner, *scores = normed + rows * d_model;
+    return (Task){rows, d_model, threads, memory, normed, scores, scores + rows * slots};
+}
+
+static long widest(const Stack *stack, long d_model)
+{
+    for (long u = 0; u < stack->count; u++) d_model = stack->units[u].inner > d_model ? stack->units[u].inner : d_model;
+    return d_model;
+}
+
+/* states (n, d_model): embeddings of tokens at positions first, first + step, first + 2 step ... */
+static void embed(const Stack *stack, long n, const long *tokens, long first, long step, long d, real *states)
+{
+    for (long r = 0; r < n; r++) {
+        const real *row = stack->embeddings + tokens[r] * d, *here = stack->positions + (first + r * step) * d;
+        for (long j = 0; j < d; j++) states[r * d + j] = here[j] + (real)stack->scale * row[j];
+    }
+    if (stack->before.norm_weight) layer_norm(n, d, states, states, &stack->before);
+}
+
+static void run_stack(const Stack *stack, const Task *task, real *states)
+{
+    for (long u = 0; u < stack->count; u++) sublayer(stack->units + u, task, states, 0, 1);
+    if (stack->behind.norm_weight) layer_norm(task->width, task->d_model, states, states, &stack->behind);
+}
+
+/* The encoder's states (length, d_model), and of every SOURCE what it makes of them. `mask`: 0 for the sentence's
+ * positions, `slots` in all; keys, values: memory for one layer, zeros behind the sentence; memory: memory_for(length). */
+void encode(Stack *encoder, const long *tokens, long length, long d_model, real *states, real *keys, real *values,
+            const real *mask, long slots, Unit *sources, long count, real *memory, long threads)
+{
+    Task task = task_in(memory, length, widest(encoder, 2 * d_model), d_model, slots, threads);
+    for (long u = 0; u < encoder->count; u++) {
+        Unit *unit = encoder->units + u;
+        unit->keys = keys, unit->values = values, unit->mask = mask;
+        unit->capacity = unit->slots = slots;
+        unit->start = 0, unit->mask_rows = 1;
+    }
+    embed(encoder, length, tokens, 0, 1, d_model, states);
+    run_stack(encoder, &task, states);
+    for (long u = 0; u < count; u++) sublayer(sources + u, &task, states, 0, 1);
+}
+
+/* Forget the slots that no beam looks back at, unless these are few. */
+static void prune(Search *s)
+{
+    long kept = 0, slots = s->used, size;
+    for (long j = 0; j < slots; j++) {
+        unsigned char seen = 0;
+        for (long b = 0; b < s->beams; b++) seen |= s->sees[b * s->looks + j];
+        kept += seen;
+    }
+    s->next_pruning = 3 * kept / 2 > 64 ? 3 * kept / 2 : 64;
+    if (4 * kept > 3 * slots) return;
+    s->used = 0;
+    for (long j = 0; j < slots; j++) {
+        unsigned char seen = 0;
+        for (long b = 0; b < s->beams; b++) seen |= s->sees[b * s->looks + j];
+        if (!seen) continue;
+        long to = s->used++;
+        for (long b = 0; b < s->beams; b++) s->sees[b * s->looks + to] = s->sees[b * s->looks + j];
+        for (long u = 0; u < s->decoder.count; u++) {
+            Unit *unit = s->decoder.units + u;
+            if (unit->kind != SELF_ATTENTION) continue;
+            size = s->d_model / unit->heads;
+            for (long i = 0; i < s->d_model; i++) unit->keys[i * s->capacity + to] = unit->keys[i * s->capacity + j];
+            for (long h = 0; h < unit->heads; h++) {
+                real *values = unit->values + h * s->capacity * size;
+                memmove(values + to * size, values + j * size, size * sizeof(real));
+            }
+        }
+    }
+}
+
+/* Logits of the next token behind `rows` tokens, one more slot for each. */
+static void read_tokens(Search *s, long rows)
+{
+    long d = s->d_model, slots = padded(s->used + rows, SLOTS), first = padded(s->used, SLOTS);
+    Task task = task_in(s->memory, rows, widest(&s->decoder, d), d, s->looks, s->threads);
+    for (long b = 0; b < rows; b++) {
+        unsigned char *sees = s->sees + b * s->looks;
+        memset(sees + s->used, 0, slots - s->used);
+        sees[s->used + b] = 1;
+        for (long j = 0; j < slots; j++) s->mask[b * slots + j] = sees[j] ? 0 : hidden;
+    }
+    for (long u = 0; u < s->decoder.count; u++) {
+        Unit *unit = s->decoder.units + u;
+        if (unit->kind != SELF_ATTENTION) continue;
+        long size = d / unit->heads;
+        for (long i = 0; slots > first && i < d; i++)
+            memset(unit->keys + i * s->capacity + first, 0, (slots - first) * sizeof(real));
+        for (long h = 0; slots > first && h < unit->heads; h++)
+            memset(unit->values + (h * s->capacity + first) * size, 0, (slots - first) * size * sizeof(real));
+        unit->capacity = s->capacity, unit->slots = slots, unit->start = s->used;
+        unit->mask = s->mask, unit->mask_rows = rows;
+    }
+    embed(&s->decoder, rows, s->tokens, s->step, 0, d, s->states);
+    run_stack(&s->decoder, &task, s->states);
+    fill(rows, s->vocabulary, s->output.out_bias, s->logits, s->vocabulary);
+    multiply(rows, d, s->vocabulary, s->states, s->output.out, s->output.out_plain, &s->output.out8, s->logits, &task);
+    s->used += rows;
+}
+
+/* The best continuations of `rows` beams, the best first: scores, parents and tokens (`places` twice). */
+static void choose_next(Search *s, long rows)
+{
+    long count = s->beams > 1 ? s->candidates : 1, *parents = s->places, *tokens = s->places + count;
+    for (long c = 0; c < count; c++) {
+        s->scores[c] = -INFINITY;
+        parents[c] = tokens[c] = 0;
+    }
+    if (s->forced[s->step] >= 0) {
+        for (long b = 0; b < s->beams; b++) {
+            s->scores[b] = s->running[b];
+            parents[b] = b;
+            tokens[b] = s->forced[s->step];
+        }
+        return;
+    }
+    for (long b = 0; b < rows; b++) {
+        float *row = (float *)s->logits + b * s->vocabulary, largest = 0, log_sum = 0, start = 0;
+        if (s->beams > 1) {
+            normalize(s->vocabulary, row, &largest, &log_sum);
+            start = s->running[b];
+        }
+        for (long f = 0; f < s->count_forbidden; f++)
+            if (s->step < s->until[f]) row[s->forbidden[f]] = -INFINITY;
+        insert_row(s->vocabulary, row, largest, log_sum, start, b, count, s->scores, parents, tokens);
+    }
+}
+
+static long is_last(const Search *s, long token)
+{
+    for (long e = 0; e < s->count_ends; e++)
+        if (token == s->ends[e]) return 1;
+    return s->step + 1 == s->longest;
+}
+
+/* hypotheses.take_finished for a candidate that is over. */
+static void finish(Search *s, float score, long token, long parent)
+{
+    long at = s->beams;
+    while (at > 0 && s->best[at - 1] < score) at--;
+    if (at == s->beams) return;
+    memmove(s->best + at + 1, s->best + at, (s->beams - at - 1) * sizeof(float));
+    memmove(s->last + 4 * (at + 1), s->last + 4 * at, 4 * (s->beams - at - 1) * sizeof(long));
+    s->best[at] = score;
+    long last[4] = {1, s->step, token, parent};
+    memcpy(s->last + 4 * at, last, sizeof last);
+}
+
+/* One round of loops.beam_search behind the scores; returns whether the search has ended. */
+static long take_beams(Search *s)
+{
+    long beams = s->beams, count = s->candidates, *parents = s->places, *tokens = s->places + count, chosen = 0;
+    long *table = s->table + s->step * 2 * beams, full = s->last[4 * (beams - 1)];
+    float divisor = s->divisors[s->step + 1];
+    unsigned char *next = s->sees + (s->step & 1 ? -1 : 1) * beams * s->looks;
+    for (long c = 0; c < beams; c++) /* early_stopping adds nothing to as many as there are beams */
+        if (is_last(s, tokens[c]) && !(s->early == EARLY && full))
+            finish(s, s->scores[c] / divisor, tokens[c], parents[c]);
+    for (long over = 0; over < 2; over++) /* those that are over stay behind all others */
+        for (long c = 0; c < count && chosen < beams; c++) {
+            if (is_last(s, tokens[c]) != over) continue;
+            table[chosen] = tokens[c];
+            table[beams + chosen] = parents[c];
+            s->running[chosen++] = s->scores[c] + (over ? -1.0e9f : 0);
+        }
+    for (long b = 0; b < beams; b++) { /* behind the prompt all beams come from its one row */
+        s->tokens[b] = table[b];
+        memcpy(next + b * s->looks, s->sees + (s->step ? table[beams + b] : 0) * s->looks, s->used);
+    }
+    s->sees = next;
+    full = s->last[4 * (beams - 1)];
+    float hope = s->running[0] / s->divisors[s->early == NEVER ? s->longest : s->step + 1];
+    if (full && (s->early == EARLY || !(hope > s->best[beams - 1]))) return 1;
+    return s->step + 1 == s->longest;
+}
+
+/* Go on until the search has ended; returns 0, or 1 when the caches need more slots. `step` counts the steps. */
+long search(Search *s)
+{
+    for (;;) {
+        long rows = s->step ? s->beams : 1, ended;
+        if (s->step && s->used >= s->next_pruning) prune(s);
+        if (padded(s->used + rows, SLOTS) > s->capacity) return 1;
+        read_tokens(s, rows);
+        choose_next(s, rows);
+        if (s->beams > 1) {
+            ended = take_beams(s);
+        } else {
+            s->table[s->step] = s->tokens[0] = s->places[1];
+            ended = is_last(s, s->tokens[0]);
+        }
+        s->step++;
+        if (ended) return 0;
+    }
+}
+
+/* Whether numbers on the wrapped diagonals of weights (rows, columns) are still those that were kept. */
+long unchanged(long count, const real **weights, const long *sizes, const real **kept)
+{
+    for (long w = 0; w < count; w++) {
+        long rows = sizes[2 * w], columns = sizes[2 * w + 1], r = 0, c = 0;
+        for (long t = 0; t < (rows > columns ? rows : columns); t++) {
+            if (weights[w][r * columns + c] != kept[w][t]) return 0;
+            r = r + 1 == rows ? 0 : r + 1;
+            c = c + 1 == columns ? 0 : c + 1;
+        }
+    }
+    return 1;
 }

@@ -64,6 +64,7 @@ from hf_mlnmt.search.native import (
     SMALL,
     SOURCE_ATTENTION,
     SWISH,
+    TRANSPOSED,
     NativeUnits,
     transposed,
 )
@@ -132,7 +133,9 @@ class DecoderStep:
         memory = outputs.last_hidden_state if outputs.memory is None else outputs.memory
         return [(layer.source_attn, memory) for layer in model.decoder.layers]
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, large: int = TRANSPOSED):
+        """`large`: how large weights lie in memory where compiled code multiplies them."""
+        self.large = large
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
@@ -192,7 +195,7 @@ class DecoderStep:
                     continue
                 last = parts[-1] if parts else None
                 if not isinstance(last, ByRows):
-                    last = ByRows(NativeUnits(self.functions))
+                    last = ByRows(NativeUnits(self.functions, self.large))
                     parts.append(last)
                 last.native.add(sublayer, *unit)
                 last.written_out.append(written_out)
@@ -508,7 +511,7 @@ def find_step(model: Any) -> type[DecoderStep] | None:
     return step if _methods_are_known(step, parts) and not replaced else None
 
 
-def write_out(step: type[DecoderStep] | None, model: Any) -> DecoderStep | None:
+def write_out(step: type[DecoderStep] | None, model: Any, large: int = TRANSPOSED) -> DecoderStep | None:
     """The step, if using the modules' weights is calling them: no dropout, autocast, adapter or int8; else None."""
     if step is None or model.training or torch.is_autocast_enabled("cpu"):
         return None
@@ -523,7 +526,7 @@ def write_out(step: type[DecoderStep] | None, model: Any) -> DecoderStep | None:
         return None
     if not {type(norm) for norm in norms} <= {nn.LayerNorm, nn.Identity}:
         return None
-    return step(model) if type(model.model.decoder.embed_tokens) is nn.Embedding else None
+    return step(model, large) if type(model.model.decoder.embed_tokens) is nn.Embedding else None
 
 
 def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) -> bool:

@@ -46,7 +46,7 @@ def register_models(_: Any = None) -> None:
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
-    generation.find_loop = _find_loop
+    generation.find_loop, generation.generate_again = _find_loop, _generate_again
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
@@ -62,6 +62,13 @@ def _find_loop(*asked: Any) -> Any:
     from hf_mlnmt.search import loop_for
 
     return loop_for(*asked)
+
+
+def _generate_again(*asked: Any) -> Any:
+    """`hf_mlnmt.search.prepare.generate`, imported likewise."""
+    from hf_mlnmt.search.prepare import generate
+
+    return generate(*asked)
 
 
 class _Introduction(MetaPathFinder):

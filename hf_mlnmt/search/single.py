@@ -1,0 +1,370 @@
+"""One sentence on a CPU: encoder and search in two calls of compiled code, made ready once for a model.
+
+For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
+sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
+there too (`encode` and `search`). It finds what loops.py finds, in single precision, for families whose decoder is
+computed by compiled code as a whole; an encoder of another form is called as a module. `Wanted.of` and `Single.of` say
+by None what is left to loops.py. Whether a model has changed since is the caller's business (prepare.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from inspect import unwrap
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+
+from hf_mlnmt.modeling.attention import CrossAttention
+from hf_mlnmt.modeling.layers import EncoderLayer
+from hf_mlnmt.modeling.outputs import EncoderOutput
+from hf_mlnmt.modeling.positions import Positions
+from hf_mlnmt.modeling.transformer import Encoder
+from hf_mlnmt.search.cache import BeamCache, whole_blocks
+from hf_mlnmt.search.hypotheses import IMPOSSIBLE
+from hf_mlnmt.search.int8 import Int8Linear, compiled
+from hf_mlnmt.search.kept_weights import LARGEST
+from hf_mlnmt.search.native import AS_IT_LIES, PACKED, SELF_ATTENTION, SOURCE, SOURCE_ATTENTION, NativeUnits, Unit
+from hf_mlnmt.search.rules import Change, Rules
+from hf_mlnmt.search.source import Source, read_source
+from hf_mlnmt.search.steps import ByRows, DecoderStep
+from hf_mlnmt.search.transformer import PRUNE_FROM
+
+LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
+NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
+WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
+HIDDEN = torch.finfo(torch.float32).min  # in a mask
+FIRST_SLOTS = 128  # of a cache
+
+
+class Stack(ctypes.Structure):
+    """`Stack` of search.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("embeddings", "positions")),
+        ("scale", ctypes.c_double),
+        ("units", ctypes.c_void_p),
+        ("count", ctypes.c_long),
+        *((name, Unit) for name in ("before", "behind")),
+    ]
+
+
+class Search(ctypes.Structure):
+    """`Search` of search.c."""
+
+    _fields_ = [
+        ("decoder", Stack),
+        ("output", Unit),
+        *((name, ctypes.c_long) for name in ("vocabulary", "d_model", "threads")),
+        *((name, ctypes.c_long) for name in ("beams", "candidates", "longest", "early")),
+        *((name, ctypes.c_void_p) for name in ("ends", "forced", "forbidden", "until")),
+        *((name, ctypes.c_long) for name in ("count_ends", "count_forbidden")),
+        ("divisors", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("step", "used", "capacity", "next_pruning", "looks")),
+        *((name, ctypes.c_void_p) for name in ("running", "scores", "tokens", "parents", "places", "table", "best")),
+        *((name, ctypes.c_void_p) for name in ("last", "sees", "states", "logits", "mask", "memory")),
+    ]
+
+
+class Wanted:
+    """What a search is asked for, in the words of search.c."""
+
+    def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], *sizes: int):
+        """`forced`: of each step the one token that is allowed, or -1; `forbidden`: tokens, and how many steps each."""
+        self.config = config
+        self.start, vocabulary = sizes
+        self.beams, self.longest, self.vocabulary = config.num_beams, len(forced), vocabulary
+        ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
+        self.candidates = max(2, 1 + len(ends)) * self.beams
+        self.early = EARLY if config.early_stopping is True else LATE
+        if config.early_stopping == "never" and config.length_penalty > 0.0:
+            self.early = NEVER
+        self.ends, self.forced = torch.tensor(ends, **WHOLE), torch.tensor(forced, **WHOLE)
+        self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
+        penalty = config.length_penalty if self.beams > 1 else 0.0
+        self.divisors = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
+
+    @classmethod
+    def of(cls, rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+        """That of a generation config as generate() prepares it; None for what search.c does not know."""
+        several = config.num_beams == 1 and config.num_return_sequences > 1
+        if config.do_sample or several or getattr(config, "recombine", None) is not None:
+            return None
+        if rules.max_length is None or rules.by_length is None:
+            return None
+        forced: list[int] = [-1] * (rules.max_length - 1)
+        forbidden: dict[int, int] = {}
+        for change in rules.by_length:
+            if not isinstance(change, Change) or not all(0 <= token < vocabulary for token in change.tokens):
+                return None
+            steps = [step for step in range(len(forced)) if change.at(step + 1)]
+            if change.forced:
+                for step in steps:
+                    forced[step] = change.tokens[0]
+            elif steps == [*range(len(steps))] and all(added == -torch.inf for added in change.added):
+                forbidden |= {token: max(len(steps), forbidden.get(token, 0)) for token in change.tokens}
+            else:
+                return None
+        if any(forced[step] == token for token, steps in forbidden.items() for step in range(steps)):
+            return None
+        wanted = cls(rules, config, forced, forbidden, start, vocabulary)
+        return wanted if forced and wanted.candidates + len(forbidden) <= vocabulary else None
+
+
+class Single:
+    """A model, ready to translate one sentence after the other; each is used by one thread at a time.
+
+    It refers to parts of the model, never to the model itself.
+    """
+
+    def __init__(self, model: Any, step: DecoderStep, native: NativeUnits):
+        decoder = step.decoder
+        self.functions, self.native = step.functions, native
+        self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
+        self.places = len(decoder.positions.table)
+        self.search = Search(d_model=self.d_model, vocabulary=self.vocabulary)
+        self.units = fill_stack(self.search.decoder, decoder, native)
+        self.inner = max(unit.inner for unit in self.units)
+        self.output = NativeUnits(self.functions, PACKED)
+        output = self.search.output
+        output.weight_out, output.rounded_out, output.plain_out = self.output.packed(model.lm_head)
+        output.bias_out = self.output.hold(model.lm_head.bias)
+        self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
+        self._make_room(FIRST_SLOTS)
+        # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
+        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
+        self.step = step
+
+    @classmethod
+    def of(cls, model: Any, step: DecoderStep | None) -> Single | None:
+        """For a model and its decoder's step as it is written out, or None."""
+        if step is None or step.functions is None or getattr(model, "logits_are_scores", False):
+            return None
+        for name in ("__call__", "begin", "run", "score"):
+            if getattr(type(step), name) is not getattr(DecoderStep, name):
+                return None
+        parts, decoder, output = step.plans[step.decoder], step.decoder, step.projection
+        if len(step.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
+            return None
+        if not plain_embeddings(decoder) or (type(output) is Int8Linear and compiled(output) is None):
+            return None
+        weights = list(model.parameters())
+        most = LARGEST if step.functions.gemm is None else max(weight.numel() for weight in weights)
+        if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
+            return None
+        norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
+            return None
+        return cls(model, step, parts[0] if isinstance(parts[0], NativeUnits) else parts[0].native)
+
+    def _make_room(self, slots: int) -> None:
+        """Room for so many slots of the target in every layer; what is there stays."""
+        own = [unit for unit in self.units if unit.kind == SELF_ATTENTION]
+        caches = torch.zeros(len(own), 2, self.d_model * slots, **NUMBERS)
+        for unit, new, old in zip(own, caches, self.caches if self.slots else caches):
+            if self.slots:
+                new[0].view(self.d_model, slots)[:, : self.slots] = old[0].view(self.d_model, self.slots)
+                new[1].view(unit.heads, slots, -1)[:, : self.slots] = old[1].view(unit.heads, self.slots, -1)
+            unit.keys, unit.values = new[0].data_ptr(), new[1].data_ptr()
+        self.slots, self.caches, self.search.capacity = slots, caches, slots
+
+    def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
+        """ids (1, source), none of them padding -> what generate() returns; None where it is to be refused."""
+        threads, length = torch.get_num_threads(), ids.shape[1]
+        if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
+            return None
+        if self.encoder is not None:
+            tokens = ids[0].tolist()
+            if length > self.encoder.places or min(tokens) < 0 or max(tokens) >= self.encoder.vocabulary:
+                return None
+            own, slots = self.encoder(ids, threads)
+            sources = {slot: (keys.data_ptr(), values.data_ptr(), slots) for slot, (keys, values) in own.items()}
+        else:
+            caches = self._call_encoder(model, ids)
+            sources = {
+                slot: (cache.keys.data_ptr(), cache.values.data_ptr(), cache.values.shape[2])
+                for slot, cache in enumerate(caches)
+            }
+            slots = caches[0].values.shape[2]
+        mask = source_mask(length, slots)
+        for unit, slot in zip(self.units, self.native.slots):
+            if unit.kind == SOURCE_ATTENTION:
+                unit.keys, unit.values, unit.capacity = sources[slot]
+                unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), 1, slots
+        return self._search(wanted, threads)
+
+    def _call_encoder(self, model: Any, ids: Tensor) -> list[Any]:
+        """Slots with the source's keys and values, the encoder called as a module."""
+        encoder = model.get_encoder()
+        outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
+        encoded = EncoderOutput.of(outputs, encoder.hands_on)
+        tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+        source = Source(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool))
+        source = source.pad(whole_blocks(ids.shape[1]))
+        cache = BeamCache([])
+        read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
+        return cache.source_layers
+
+    def _search(self, wanted: Wanted, threads: int) -> Any:
+        """The loop, over the source that the units point to."""
+        search, beams, longest = self.search, wanted.beams, wanted.longest
+        looks = whole_blocks(longest * beams)
+        search.threads, search.beams, search.candidates, search.longest = threads, beams, wanted.candidates, longest
+        search.early, search.looks = wanted.early, looks
+        for name in ("ends", "forced", "forbidden", "until", "divisors"):
+            setattr(search, name, getattr(wanted, name).data_ptr())
+        search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
+        search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM
+        running, best = torch.zeros(beams, **NUMBERS), torch.full((beams,), -torch.inf, **NUMBERS)
+        scores = torch.empty(wanted.candidates, **NUMBERS)
+        tokens, places = torch.full((beams,), wanted.start, **WHOLE), torch.empty(2 * wanted.candidates, **WHOLE)
+        table, last = torch.empty(longest, 2, beams, **WHOLE), torch.zeros(beams, 4, **WHOLE)
+        running[1:] = IMPOSSIBLE
+        sees = torch.empty(2, beams, looks, dtype=torch.uint8, device="cpu")
+        memory = self.functions.memory_for(beams, self.inner, self.d_model, looks)
+        room = torch.empty(beams * (self.d_model + self.vocabulary + looks) + memory, **NUMBERS)
+        states, logits, mask, memory = room.split(
+            [beams * self.d_model, beams * self.vocabulary, beams * looks, memory]
+        )
+        tensors = {"running": running, "scores": scores, "tokens": tokens, "places": places, "table": table}
+        tensors |= {"best": best, "last": last, "sees": sees, "states": states, "logits": logits}
+        for name, tensor in (tensors | {"mask": mask, "memory": memory}).items():
+            setattr(search, name, tensor.data_ptr())
+        while self.functions.search(ctypes.addressof(search)):
+            self._make_room(whole_blocks(self.slots * 3 // 2))
+        if beams > 1:
+            return best_of(wanted, table[: search.step].tolist(), last.tolist(), best)
+        return greedy_of(wanted, table.view(-1)[: search.step].tolist())
+
+
+class EncoderUnits:
+    """The baseline's encoder, and the keys and values of every attention over the source."""
+
+    def __init__(self, encoder: Any, step: DecoderStep, native: NativeUnits):
+        self.functions, self.native, self.stack = step.functions, native, Stack()
+        self.units = fill_stack(self.stack, encoder, native)
+        self.d_model, self.vocabulary = encoder.embed_tokens.weight.shape[1], len(encoder.embed_tokens.weight)
+        self.places = len(encoder.positions.table)
+        self.inner = max(2 * self.d_model, *(unit.inner for unit in self.units))
+        attentions = [layer.source_attn for layer in step.decoder.layers]
+        self.sources = (Unit * len(attentions))()
+        self.slots = [attention.layer_idx for attention in attentions]
+        for unit, attention in zip(self.sources, attentions):
+            unit.kind, unit.inner, unit.heads = SOURCE, 2 * self.d_model, attention.heads
+            unit.bias_in = native.hold(attention.kv_proj.bias)
+            unit.weight_in, unit.rounded_in, unit.plain_in = native.packed(attention.kv_proj)
+
+    @classmethod
+    def of(cls, model: Any, step: DecoderStep) -> EncoderUnits | None:
+        """None for an encoder of another form, or a decoder that reads something else of it."""
+        encoder, step_class = model.get_encoder(), cast(Any, type(step))
+        plain = all(
+            unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
+            for name in ("forward", "memory", "features", "embed", "look_up")
+        )
+        if (
+            not plain
+            or not plain_embeddings(encoder)
+            or step_class.sources.__func__ is not vars(DecoderStep)["sources"].__func__
+        ):
+            return None
+        native = NativeUnits(step.functions, AS_IT_LIES)
+        for layer in encoder.layers:
+            for name in ("forward", "attend_self"):
+                if unwrap(getattr(type(layer), name)) is not unwrap(getattr(EncoderLayer, name)):
+                    return None
+            for sublayer, module in (
+                (layer.self_attn_sublayer, layer.self_attn),
+                (layer.feed_forward_sublayer, layer.feed_forward),
+            ):
+                linears = [part for part in module.modules() if type(part) in step.linears]
+                if (unit := step.unit(sublayer, module)) is None or len(linears) != 2:
+                    return None
+                native.add(sublayer, *unit)
+        for layer in step.decoder.layers:
+            projection = layer.source_attn.kv_proj
+            if type(layer.source_attn) is not CrossAttention or type(projection) not in step.linears:
+                return None
+            if type(projection) is Int8Linear and compiled(projection) is None:
+                return None
+        return cls(encoder, step, native)
+
+    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Tensor], int]:
+        """ids (1, source) -> for every slot of the cache keys and values; and how many positions these have."""
+        length, slots = ids.shape[1], whole_blocks(ids.shape[1])
+        caches = torch.zeros(1 + len(self.sources), 2, self.d_model * slots, **NUMBERS)
+        for unit, (keys, values) in zip(self.sources, caches[1:]):
+            unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), slots
+        mask, states = source_mask(length, slots), torch.empty(length, self.d_model, **NUMBERS)
+        memory = torch.empty(self.functions.memory_for(length, self.inner, self.d_model, slots), **NUMBERS)
+        own = caches[0, 0].data_ptr(), caches[0, 1].data_ptr(), mask.data_ptr(), slots
+        tokens, sources = ids.contiguous(), ctypes.addressof(self.sources)
+        where = tokens.data_ptr(), length, self.d_model, states.data_ptr(), *own, sources, len(self.sources)
+        self.functions.encode(ctypes.addressof(self.stack), *where, memory.data_ptr(), threads)
+        return dict(zip(self.slots, caches[1:])), slots
+
+
+def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
+    """Fill a `Stack` with an encoder or decoder; its units, to be kept."""
+    units = (Unit * len(native.units))(*native.units)
+    stack.embeddings, stack.positions = native.hold(module.embed_tokens.weight), native.hold(module.positions.table)
+    stack.scale, stack.units, stack.count = module.embed_scale, ctypes.addressof(units), len(units)
+    for unit, norm in ((stack.before, module.embedding_norm), (stack.behind, module.layer_norm)):
+        if isinstance(norm, nn.LayerNorm):
+            unit.norm_weight, unit.norm_bias, unit.eps = native.hold(norm.weight), native.hold(norm.bias), norm.eps
+    return units
+
+
+def plain_embeddings(module: Any) -> bool:
+    """Whether embeddings, positions and norms of an encoder or decoder are what search.c reads."""
+    embeddings, norms = module.embed_tokens, (module.embedding_norm, module.layer_norm)
+    tensors = embeddings.weight, module.positions.table
+    return (
+        type(embeddings) is nn.Embedding
+        and embeddings.max_norm is None
+        and type(module.positions).forward is Positions.forward
+        and all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in tensors)
+        and all(type(norm) in (nn.LayerNorm, nn.Identity) for norm in norms)
+    )
+
+
+def source_mask(length: int, slots: int) -> Tensor:
+    """What is added to the energies of a sentence's positions (slots,)."""
+    mask = torch.full((slots,), HIDDEN, **NUMBERS)
+    mask[:length] = 0
+    return mask
+
+
+def greedy_of(wanted: Wanted, tokens: list[int]) -> Any:
+    """What generate() returns, from the tokens of all steps."""
+    sequences: Any = torch.tensor([[wanted.start, *tokens]], **WHOLE)
+    return GenerateEncoderDecoderOutput(sequences=sequences) if wanted.config.return_dict_in_generate else sequences
+
+
+def best_of(wanted: Wanted, steps: list[Any], last: list[list[int]], scores: Tensor) -> Any:
+    """The same from tokens and parents of each step, and finished hypotheses: FinishedHypotheses.result for a sentence.
+
+    Args:
+        last: of each hypothesis whether there is one, its last step, the token there, and the beam it came from.
+    """
+    config, count = wanted.config, wanted.config.num_return_sequences
+    pad, ends = config._pad_token_tensor, config._eos_token_tensor
+    blank = int(pad or ends[0]) if ends is not None else -1
+    rows, origins = [], []
+    for there, step, token, beam in last[:count]:
+        row, origin = ([token], [beam]) if there else ([], [])
+        for tokens, parents in reversed(steps[:step] if there else []):
+            row.append(tokens[beam])
+            beam = parents[beam]
+            origin.append(beam)
+        rows.append(row[::-1])
+        origins.append(origin[::-1])
+    total = max(map(len, rows))
+    sequences: Any = torch.tensor([[wanted.start, *row, *[blank] * (total - len(row))] for row in rows], **WHOLE)
+    if not config.return_dict_in_generate:
+        return sequences
+    beams: Any = torch.tensor([[*origin, *[-1] * (total - len(origin))] for origin in origins], **WHOLE).int()
+    chosen: Any = scores[:count]
+    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=chosen, beam_indices=beams)

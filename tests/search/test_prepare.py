@@ -1,0 +1,235 @@
+"""Calls with the same options begin at the encoder, one sentence is translated in compiled code: as by the loops."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from helpers.contract import redraw
+from helpers.searching import sources, toy
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from hf_mlnmt.modeling import generation
+from hf_mlnmt.search import prepare, single
+from hf_mlnmt.search.int8 import compiled, in_int8
+from hf_mlnmt.search.native_library import library
+
+needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
+OPTIONS = {"do_sample": False, "max_new_tokens": 24, "num_beams": 3, "return_dict_in_generate": True}
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """How many sentences compiled code has translated as a whole."""
+    translated, call = [], single.Single.__call__
+
+    def spy(self, *arguments):
+        output = call(self, *arguments)
+        translated.append(output is not None)
+        return output
+
+    monkeypatch.setattr(single.Single, "__call__", spy)
+    return translated
+
+
+def by_loops(model, batch, **options):
+    """What generate() returns without anything that was prepared."""
+    kept, generation.generate_again = generation.generate_again, None
+    try:
+        return model.generate(**batch, **OPTIONS | options)
+    finally:
+        generation.generate_again = kept
+
+
+def assert_as_by_loops(model, batch, **options):
+    """The first call, the second, which is prepared, and the loops; returns what they give."""
+    expected = by_loops(model, batch, **options)
+    for _ in range(2):
+        output = model.generate(**batch, **OPTIONS | options)
+        assert type(output) is type(expected)
+        if isinstance(output, Tensor):
+            assert output.tolist() == expected.tolist()
+            continue
+        assert output.sequences.tolist() == expected.sequences.tolist()
+        if "sequences_scores" in expected:
+            # A score is the mean of at most 24 log probabilities, each some hundreds of roundings of numbers below 16.
+            torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-4)
+            assert output.beam_indices.tolist() == expected.beam_indices.tolist()
+    return expected
+
+
+@pytest.fixture(scope="module")
+def model():
+    return toy().float()
+
+
+SHAPES = {
+    "pre": {"norm_position": "pre", "normalize_embedding": True},
+    "opus": {"attention_bias": True, "output_bias": True, "activation_function": "swish", "d_model": 20},
+    "large": {"d_model": 300, "vocabulary": 900, "encoder_layers": 1, "decoder_layers": 1},
+    "learned": {"position_embedding": "learned", "scale_embedding": False},
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_sentence(shape, beams, alone):
+    model = toy(**SHAPES[shape]).float()
+    for length in (1, 7, 18):
+        assert_as_by_loops(model, sources((length,), model.config.vocab_size), num_beams=beams)
+    assert alone == [True] * 5
+
+
+ASKED = {
+    "draws in order": {"num_return_sequences": 3},
+    "early": {"early_stopping": True, "length_penalty": 0.3},
+    "never": {"early_stopping": "never", "length_penalty": 2.0},
+    "least length": {"min_new_tokens": 9},
+    "forbidden": {"bad_words_ids": [[5], [9], [17]], "num_beams": 1},
+    "forced": {"forced_bos_token_id": 11, "forced_eos_token_id": 0},
+    "several ends": {"eos_token_id": [0, *range(60, 80)]},
+    "long": {"max_new_tokens": 60, "min_new_tokens": 50, "num_beams": 7},
+    "tokens alone": {"return_dict_in_generate": False},
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_is_asked_for(asked, model, alone):
+    for length in (5, 12):
+        assert_as_by_loops(model, sources((length,)), **ASKED[asked])
+    assert alone == [True] * 3
+
+
+LEFT = {
+    "recombination": {"recombine": 2},
+    "sampling": {"do_sample": True, "num_beams": 1},
+    "a history": {"no_repeat_ngram_size": 2},
+    "a bias": {"sequence_bias": [[[7], 3.0]]},
+}
+
+
+@pytest.mark.parametrize("asked", LEFT)
+def test_what_is_left_to_the_loops(asked, model, alone):
+    outputs = []
+    for run in (by_loops, model.generate, model.generate):
+        torch.manual_seed(1)
+        batch = sources((5,))
+        outputs.append(run(model, batch, **LEFT[asked]) if run is by_loops else run(**batch, **OPTIONS | LEFT[asked]))
+    assert len({str(output.sequences.tolist()) for output in outputs}) == 1
+    assert not alone
+
+
+def test_batches_and_padding(model, alone):
+    assert_as_by_loops(model, sources((5, 3, 9)))
+    padded = sources((6, 8))
+    assert_as_by_loops(model, {name: rows[:1] for name, rows in padded.items()})
+    assert not alone
+
+
+def change_weight(model):
+    with torch.no_grad():
+        model.model.decoder.layers[0].feed_forward.fc1.weight.mul_(-8)
+
+
+def replace_data(model):
+    model.lm_head.weight.data = model.lm_head.weight.data.flip(0).contiguous()
+
+
+def write_into_data(model):
+    model.model.decoder.layers[1].feed_forward.fc2.weight.data[3] += 5
+
+
+def hook(model):
+    model.model.encoder.layers[0].register_forward_hook(lambda module, inputs, output: -output)
+
+
+def replace_module(model):
+    layer = model.model.encoder.layers[1].feed_forward
+    layer.fc1 = nn.Linear(*layer.fc1.weight.shape[::-1])
+
+
+CHANGES = {
+    "a weight in place": change_weight,
+    "data of another tensor": replace_data,
+    "a row of data in place": write_into_data,
+    "a hook of the encoder": hook,
+    "another module": replace_module,
+    "an attribute": lambda model: setattr(model.model.decoder, "embed_scale", 0.5),
+    "type": lambda model: model.double(),
+    "the generation config": lambda model: setattr(model.generation_config, "forced_bos_token_id", 9),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_counts_at_the_next_call(change, alone):
+    model = toy(seed=4).float()
+    redraw(model)
+    batch = sources((9,))
+    before = assert_as_by_loops(model, batch)
+    CHANGES[change](model)
+    after = assert_as_by_loops(model, batch)
+    assert change == "type" or not torch.allclose(before.sequences_scores, after.sequences_scores, atol=1e-3)
+
+
+@needs_compiler
+def test_options_of_another_value_or_object(model):
+    config = GenerationConfig(**OPTIONS, decoder_start_token_id=3)
+    batch = sources((9,))
+    for beams in (1, 4, 1):
+        config.num_beams = beams
+        arguments = {"generation_config": config}
+        kept, generation.generate_again = generation.generate_again, None
+        expected = model.generate(**batch, **arguments).sequences.tolist()
+        generation.generate_again = kept
+        assert [model.generate(**batch, **arguments).sequences.tolist() for _ in range(2)] == [expected] * 2
+
+
+@needs_compiler
+def test_ids_that_the_vocabulary_lacks(model):
+    batch = sources((5,))
+    model.generate(**batch, **OPTIONS)
+    with pytest.raises(IndexError):
+        model.generate(**batch | {"input_ids": batch["input_ids"] + 10_000}, **OPTIONS)
+
+
+@needs_compiler
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_in_int8_a_sentence_alone_is_that_of_a_batch(norm, alone):
+    model = in_int8(toy(norm_position=norm, d_model=64).float())
+    batch = sources((6, 1, 4, 17, 3))
+    together = model.generate(**batch, **OPTIONS).sequences
+    for row, length in enumerate((6, 1, 4, 17, 3)):
+        own = {name: rows[row : row + 1, :length] for name, rows in batch.items()}
+        tokens = model.generate(**own, **OPTIONS).sequences[0].tolist()
+        assert together[row].tolist()[: len(tokens)] == tokens
+    assert bool(alone) == (norm == "post" and compiled(model.lm_head) is not None)
+
+
+@needs_compiler
+def test_threads_share_a_model(model):
+    batches = [sources((length,), seed=length) for length in (3, 6, 9, 12)]
+    expected = [by_loops(model, batch).sequences.tolist() for batch in batches]
+    outputs: list[list] = [[] for _ in batches]
+
+    def run(number):
+        for _ in range(4):
+            outputs[number].append(model.generate(**batches[number], **OPTIONS).sequences.tolist())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(batches))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outputs == [[one] * 4 for one in expected]
+
+
+def test_prepare_is_generate(model):
+    batch = sources((5,))
+    translate = prepare(model, OPTIONS)
+    expected = by_loops(model, batch).sequences.tolist()
+    assert [translate(*batch.values()).sequences.tolist() for _ in range(2)] == [expected] * 2
