@@ -207,5 +207,5 @@ def test_rows_that_leave_dead_ends_and_tokens_that_a_rule_forbade():
     scores = rules(torch.tensor([[3, 5]]), torch.full((1, 10), -torch.inf))
     assert scores.isfinite().nonzero().tolist() == [[0, 7]]
     assert scores[0, 7] == 0
-    assert spelling.continuing(b" ab") == [4]  # and "b" behind it
+    assert spelling.continuing(b" ab") == [9, 4]  # the space alone, " a"; and what goes on behind them
     assert spelling.continuing(b" ac") == []  # " a" could come, but nothing spells "c"
