@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.foreign_translators import FAMILIES
 from helpers.toy_translators import SENTENCES, our_model
-from helpers.toy_words import EXACT, everything, spelt, toy_pipeline
+from helpers.toy_words import EXACT, everything, spelt, toy_pipeline, toy_tokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, search
@@ -17,7 +18,7 @@ from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.loading import Parts
-from hf_mlnmt.generation.wording import Spelling
+from hf_mlnmt.generation.wording import Asked, PrefixProcessor, Spelling
 
 PREFIXES = {  # what is followed to the token, and what may be spelt by any
     "a": ((), " a"),
@@ -195,3 +196,16 @@ def test_the_example_of_the_documentation_runs():
     assert prefixed.startswith("Der alte Leh")
     assert "rote Autos" in with_terms or "rote Wagen" in with_terms
     assert len(results) == 5
+
+
+def test_rows_that_leave_dead_ends_and_tokens_that_a_rule_forbade():
+    spelling = Spelling(toy_tokenizer())
+    rules = PrefixProcessor(spelling, [Asked([4], b""), Asked([5, 7], b"")], 0)
+    allowed = rules(torch.tensor([[3], [3]]), torch.zeros(2, 10)).isfinite()
+    assert allowed.nonzero().tolist() == [[0, 4], [1, 5]]
+    rules.keep_rows(torch.tensor([1]))
+    scores = rules(torch.tensor([[3, 5]]), torch.full((1, 10), -torch.inf))
+    assert scores.isfinite().nonzero().tolist() == [[0, 7]]
+    assert scores[0, 7] == 0
+    assert spelling.continuing(b" ab") == [9, 4]  # the space alone, " a"; and what goes on behind them
+    assert spelling.continuing(b" ac") == []  # " a" could come, but nothing spells "c"
