@@ -29,7 +29,9 @@ def numbers(release: str) -> list[int]:
 
 
 def test_the_oldest_set_is_the_lower_bounds():
-    bounds = {name.lower(): bound for name, bound in re.findall(r"([\w-]+)>=([\d.]+)", "\n".join(REQUIREMENTS))}
+    bounds = {
+        name.lower(): bound for name, bound in re.findall(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", "\n".join(REQUIREMENTS))
+    }
     assert pins("constraints-oldest.txt") == bounds
 
 

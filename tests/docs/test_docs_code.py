@@ -16,7 +16,14 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainingArguments
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.training.preparation import RecipeCorpora
 
-RUN_BY_TESTS = {"README.md", "docs/export.md", "docs/opus-mt.md", "docs/scores.md", "docs/tutorial.md"}
+RUN_BY_TESTS = {
+    "README.md",
+    "docs/export.md",
+    "docs/opus-mt.md",
+    "docs/scores.md",
+    "docs/serving.md",
+    "docs/tutorial.md",
+}
 WITH_PYTHON = [
     page for page in PAGES if page.relative_to(ROOT).as_posix() not in RUN_BY_TESTS and blocks(page, "python")
 ]
