@@ -46,6 +46,8 @@ def test_python_runs(page, stand_ins, tmp_path, monkeypatch):
         "model": AutoModelForSeq2SeqLM.from_pretrained(stand_ins.system()),
     }
     for block in blocks(page, "python"):
+        if "target_prefix" in block.text:  # tests/generation/test_target_prefix.py runs it, with words that it knows
+            continue
         if "ctranslate2" in block.text:
             pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
         for name in re.findall(r'"([^"\n]+)"', block.text):

@@ -28,13 +28,15 @@ PARSED = {
     r" facebook/": "the model is on the Hub",
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
+    r"SLURM": "a part of 50: tests/generation/test_shards.py",
+    r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
     r"\.\.\.": "the page leaves words out",
     r"^hf-mlnmt sweep .*,key-value-full": "29 systems take their time; the ones of docs/sweeps.md run",
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
 }
 RUN_BY_TESTS = {"docs/scores.md": "tests/evaluation/test_docs.py", "docs/tutorial.md": "tests/docs/test_tutorial.py"}
 SHELL = {"echo", "head", "printf", "tail"}  # what they do is seen where a page's blocks are run whole
-OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "torchrun"}  # of curl and docker nothing is tried here
+OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "serve", "torchrun"}  # curl, docker and serve are not tried here
 NAMES = {"T": "data/multi30k/test_2016_flickr"}  # what docs/studies/analysis.md says its short names stand for
 MODELS = {"transformer", "enc-dc", "m-10", "accumulated-weight", "iter-c-agg", "ms-1", "ms-1-aif"}
 
