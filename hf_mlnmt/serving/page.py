@@ -289,7 +289,7 @@ class _Answer:
 
     def _options(self) -> dict[str, Any]:
         """The decoding options that are set. Raises: UserError for a line of the terms that is none."""
-        given, options = self.given, dict[str, Any]()
+        given, options = self.given, dict[str, Any](split="sentences")
         beams = int(given["beams"])
         if N_BEST in given["show"]:
             options["num_return_sequences"] = min(int(given["count"]), MOST_BEAMS)
