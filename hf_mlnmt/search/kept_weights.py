@@ -36,6 +36,7 @@ class _Kept(NamedTuple):
 
 
 _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
+_FORGOTTEN = [0]  # how often
 
 
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
@@ -70,6 +71,12 @@ def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
 def forget() -> None:
     """Keep nothing any longer."""
     _KEPT.clear()
+    _FORGOTTEN[0] += 1
+
+
+def times_forgotten() -> int:
+    """How often `forget` was called: who holds a copy longer than for a search asks whether it still counts."""
+    return _FORGOTTEN[0]
 
 
 @cache

@@ -31,7 +31,7 @@ from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.kept_weights import kept_diagonals
+from hf_mlnmt.search.kept_weights import kept_diagonals, times_forgotten
 from hf_mlnmt.search.native import PACKED
 from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
@@ -179,7 +179,7 @@ class Snapshot:
         self.marks = self._marks(model)
         self.weights = [weight for marks in self.marks for weight in marks if isinstance(weight, Tensor)]
         self.places = self._places()
-        self.library = library(torch.float32)
+        self.library, self.forgotten = library(torch.float32), times_forgotten()
         self.diagonals = kept_diagonals([model, *self.modules])
         weights, kept = zip(*self.diagonals) if self.diagonals else ((), ())
         addresses = ctypes.c_void_p * len(weights)
@@ -204,6 +204,8 @@ class Snapshot:
         if torch.is_autocast_enabled("cpu") or _has_any_global_hook() or library(torch.float32) is not self.library:
             return False
         if any(part._forward_hooks or part._forward_pre_hooks for part in (model, *self.modules)):
+            return False
+        if times_forgotten() != self.forgotten:
             return False
         try:
             same = self._marks(model) == self.marks and self._places() == self.places

@@ -799,13 +799,13 @@ static long take_beams(Search *s)
     for (long c = 0; c < beams; c++) /* early_stopping adds nothing to as many as there are beams */
         if (is_last(s, tokens[c]) && !(s->early == EARLY && full))
             finish(s, s->scores[c] / divisor, tokens[c], parents[c]);
-    for (long over = 0; over < 2; over++) /* those that are over stay behind all others */
-        for (long c = 0; c < count && chosen < beams; c++) {
-            if (is_last(s, tokens[c]) != over) continue;
-            table[chosen] = tokens[c];
-            table[beams + chosen] = parents[c];
-            s->running[chosen++] = s->scores[c] + (over ? -1.0e9f : 0);
-        }
+    for (long c = 0; c < count && chosen < beams; c++) {
+        if (is_last(s, tokens[c])) continue; /* enough are left, but at the last step, behind which none goes on */
+        table[chosen] = tokens[c];
+        table[beams + chosen] = parents[c];
+        s->running[chosen++] = s->scores[c];
+    }
+    if (s->step + 1 == s->longest) return 1;
     for (long b = 0; b < beams; b++) { /* behind the prompt all beams come from its one row */
         s->tokens[b] = table[b];
         memcpy(next + b * s->looks, s->sees + (s->step ? table[beams + b] : 0) * s->looks, s->used);
@@ -813,8 +813,7 @@ static long take_beams(Search *s)
     s->sees = next;
     full = s->last[4 * (beams - 1)];
     float hope = s->running[0] / s->divisors[s->early == NEVER ? s->longest : s->step + 1];
-    if (full && (s->early == EARLY || !(hope > s->best[beams - 1]))) return 1;
-    return s->step + 1 == s->longest;
+    return full && (s->early == EARLY || !(hope > s->best[beams - 1]));
 }
 
 /* Go on until the search has ended; returns 0, or 1 when the caches need more slots. `step` counts the steps. */

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from transformers import GenerationConfig
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search import prepare, single
 from hf_mlnmt.search.int8 import compiled, in_int8
+from hf_mlnmt.search.kept_weights import forget
 from hf_mlnmt.search.native_library import library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
@@ -83,14 +86,17 @@ def test_one_sentence(shape, beams, alone):
     assert alone == [True] * 5
 
 
+ENDS = {"eos_token_id": [0, *range(60, 140)]}  # so that random weights end sentences
+OPEN = {"length_penalty": 1.2, "num_beams": 2, **ENDS}  # for which the three rules of stopping give different outputs
 ASKED = {
     "draws in order": {"num_return_sequences": 3},
-    "early": {"early_stopping": True, "length_penalty": 0.3},
-    "never": {"early_stopping": "never", "length_penalty": 2.0},
-    "least length": {"min_new_tokens": 9},
-    "forbidden": {"bad_words_ids": [[5], [9], [17]], "num_beams": 1},
+    "early": {"early_stopping": True, **OPEN},
+    "never": {"early_stopping": "never", **OPEN},
+    "as ever": OPEN,
+    "least length": {"min_new_tokens": 9, "num_beams": 1, **ENDS},
+    "forbidden": {"bad_words_ids": [[token] for token in range(20, 120)], "num_beams": 1},
     "forced": {"forced_bos_token_id": 11, "forced_eos_token_id": 0},
-    "several ends": {"eos_token_id": [0, *range(60, 80)]},
+    "several ends": {"num_beams": 1, **ENDS},
     "long": {"max_new_tokens": 60, "min_new_tokens": 50, "num_beams": 7},
     "tokens alone": {"return_dict_in_generate": False},
 }
@@ -99,9 +105,9 @@ ASKED = {
 @needs_compiler
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_is_asked_for(asked, model, alone):
-    for length in (5, 12):
-        assert_as_by_loops(model, sources((length,)), **ASKED[asked])
-    assert alone == [True] * 3
+    for length in (3, 5, 8, 12, 15, 19):
+        assert_as_by_loops(model, sources((length,), seed=length), **ASKED[asked])
+    assert alone == [True] * 11
 
 
 LEFT = {
@@ -143,6 +149,11 @@ def write_into_data(model):
     model.model.decoder.layers[1].feed_forward.fc2.weight.data[3] += 5
 
 
+def change_a_number_and_forget(model):
+    model.model.decoder.layers[1].feed_forward.fc2.weight.data[3, 4:8] += 9
+    forget()
+
+
 def hook(model):
     model.model.encoder.layers[0].register_forward_hook(lambda module, inputs, output: -output)
 
@@ -156,6 +167,7 @@ CHANGES = {
     "a weight in place": change_weight,
     "data of another tensor": replace_data,
     "a row of data in place": write_into_data,
+    "numbers of data, and forget()": change_a_number_and_forget,
     "a hook of the encoder": hook,
     "another module": replace_module,
     "an attribute": lambda model: setattr(model.model.decoder, "embed_scale", 0.5),
@@ -226,6 +238,16 @@ def test_threads_share_a_model(model):
     for thread in threads:
         thread.join()
     assert outputs == [[one] * 4 for one in expected]
+
+
+@needs_compiler
+def test_a_model_is_freed():
+    model = toy().float()
+    assert_as_by_loops(model, sources((5,)))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_prepare_is_generate(model):
