@@ -53,6 +53,7 @@ OPTIONS = [
     *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
     *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
 ]
+_MOST_TERMS = 100
 _TOGETHER = 500  # texts of a document that are translated by one call
 
 
@@ -235,12 +236,13 @@ def options_model(limits: Limits) -> type[BaseModel]:
     """The body of /v1/translate: texts, languages, and OPTIONS as DecodingOptions has them, up to the limits."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     types = get_type_hints(DecodingOptions)
+    # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
+    types |= {"target_prefix": str, "terms": Annotated[dict[str, str | list[str]], Field(max_length=_MOST_TERMS)]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
-        if name in _KNOWN:
-            about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))
-            default = Field(None, description=_KNOWN[name].metadata.get("help"))
-            options[name] = Annotated[types[name], about] | None, default
+        about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))
+        default = Field(None, description=_KNOWN[name].metadata.get("help"))
+        options[name] = Annotated[types[name], about] | None, default
     config = ConfigDict(extra="forbid", strict=True, title="Texts to translate")
     return create_model(
         "TextsToTranslate",
@@ -352,7 +354,7 @@ class Api:
         documents = await asyncio.to_thread(lambda: [read(text, kind) for text in texts])
         pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
         ask = partial(self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target)
-        if "alignments" in _KNOWN and kind != "text":
+        if kind != "text":
             try:
                 done = await ask(seconds, **options, alignments=True)
             except UserError:  # not every model and engine has them
@@ -412,8 +414,8 @@ def _said(errors: Sequence[Any]) -> str:
     name = str(first["loc"][0]) if first["loc"] else "request"
     if first["type"] == "missing":
         return f"Invalid request: missing {name} parameter"
-    if first["type"] == "less_than_equal":
-        return f"{name}: the limit of this server is {first['ctx']['le']}"
+    if (limit := first.get("ctx", {}).get("le" if first["type"] == "less_than_equal" else "max_length")) is not None:
+        return f"{name}: the limit of this server is {limit}"
     return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

@@ -179,6 +179,18 @@ def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
     assert client.post("/gradio_api/upload", files={"files": b"a"}).status_code == 404
 
 
+def test_terms_of_a_request_are_no_file_and_a_prefix_is_one(client, tmp_path):
+    (tmp_path / "glossary.tsv").write_text("a\tb\n")
+    body = {"texts": ["a", "b"], "source": "en", "target": "de", "num_beams": 2}
+    many = {f"{number}": "x" for number in range(101)}
+    for name, value in {"terms": str(tmp_path / "glossary.tsv"), "target_prefix": ["a", "b"]}.items():
+        answer = client.post("/v1/translate", json={**body, name: value})
+        assert (answer.status_code, answer.json()["error"].split(":")[0]) == (400, name)
+    answer = client.post("/v1/translate", json={**body, "terms": many})
+    assert (answer.status_code, answer.json()["error"]) == (400, "terms: the limit of this server is 100")
+    assert client.post("/v1/translate", json={**body, "terms": {"zzz": ["a"]}}).status_code == 200
+
+
 def test_openapi_says_the_options_of_the_search_and_their_limits(client):
     schema = client.get("/openapi.json").json()
     assert client.get("/docs").status_code == 404  # its scripts come from elsewhere
