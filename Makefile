@@ -38,7 +38,9 @@ test-versions:  ## these tests with the oldest and with the newest releases that
 		&& OMP_NUM_THREADS=1 $(VENV)-$$set/bin/python -m pytest -n 2 --dist worksteal $(VERSION_TESTS) || exit 1; done
 
 # PYTHONS: those to try. Each environment is 3 to 6 GB on Linux, and is removed before the next.
+# PYTHONSAFEPATH: what is installed is tried, not what lies here.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+try-release: export PYTHONSAFEPATH = 1
 try-release:  ## wheel and sdist built, and the demo run in a fresh environment of each Python, with both sets
 	rm -rf dist $(VENV)-try && $(PYTHON) -m venv $(VENV)-try/tools && $(VENV)-try/tools/bin/python -m pip install --quiet build twine
 	$(VENV)-try/tools/bin/python -m build && $(VENV)-try/tools/bin/twine check --strict dist/*
