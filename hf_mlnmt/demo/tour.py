@@ -18,7 +18,7 @@ SETUP = "demo-ende"
 TEST_SENTENCES = 5
 BATCH_TOKENS = 1024  # of all processes together
 # The small form, in which a model learns a little: enough to see that all of it works.
-SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120")
+SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120", "checkpoints.average=1")
 
 
 def tour(

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_path
-from hf_mlnmt.generation.alignments import to_pharaoh
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation import Hypothesis, TranslationPipeline
@@ -194,6 +193,8 @@ def format_result(
     """
     if isinstance(result, str):
         return json.dumps({"source": source, "translation": result}, ensure_ascii=False) if jsonl else result
+    from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
+
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
         shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]

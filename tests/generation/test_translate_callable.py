@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -89,7 +90,8 @@ def test_its_fingerprint_is_that_of_its_content(ours, tmp_path):
     assert Hasher.hash(Translate(model, **OPTIONS)) != before
 
 
-def test_datasets_with_two_processes(ours, expected, tmp_path):
+def test_datasets_with_two_processes(ours, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ)  # datasets put a copy in its place, which others do not see
     dataset = Dataset.from_dict({"id": list(range(len(TEXTS))), "text": TEXTS})
     dataset.save_to_disk(tmp_path / "data")  # what is not in a file is not kept
     dataset = Dataset.load_from_disk(tmp_path / "data")
