@@ -143,7 +143,7 @@ def test_typing_translates_once_the_keys_rest_and_the_last_text_wins(tab, batche
     type_and_wait(tab, text, real([text], "en", "de").texts[0][0].text)
     assert len(asked) < len(text) / 4
     assert asked[-1] == text
-    type_and_wait(tab, longer[len(text) :], real([longer], "en", "de").texts[0][0].text)
+    type_and_wait(tab, longer[len(text) :], real([longer], "en", "de", split="sentences").texts[0][0].text)
     tab.locator("#source textarea").fill("")
     tab.wait_for_selector(OUT, state="detached")
 
@@ -263,7 +263,7 @@ def test_long_text_waits_for_the_button(tab, batcher):
     tab.wait_for_function("document.querySelector('#out').textContent.includes('waits for the button')")
     assert not tab.locator(OUT).count()
     tab.get_by_role("button", name="Translate").click()
-    shows(tab, batcher.translate_now([text], "en", "de").texts[0][0].text)
+    shows(tab, batcher.translate_now([text], "en", "de", split="sentences").texts[0][0].text)
 
 
 def test_a_busy_server_is_said(tab, batcher, monkeypatch):
