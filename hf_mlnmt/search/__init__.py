@@ -10,6 +10,8 @@ What makes it fast:
 - sentences that have ended leave the batch, with their keys, values and padding;
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
 - tokens and parents are kept, not sequences; the sequences are read off at the end;
+- what does not depend on the sentences is made once for a model and its options (prepare.py);
+- on a CPU one sentence is encoded and searched in two calls of compiled code (single.py);
 - on a GPU a step has one of a few sizes, reads nothing, and is captured as a graph (fixed.py).
 """
 

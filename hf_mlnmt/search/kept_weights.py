@@ -64,8 +64,12 @@ def fingerprint_of(weight: Tensor) -> Fingerprint:
 
 
 def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
-    """The weights of these modules that copies are kept of, and what is then on their wrapped diagonals."""
-    return [(part.weight, copy.fingerprint.diagonal) for part in modules for copy in _KEPT.get(part, {}).values()]  # type: ignore[misc]
+    """The weights of these modules that copies are kept of, and what is on their wrapped diagonals.
+
+    Copies of what a weight was before a change are left out: no search uses them.
+    """
+    copies: list[tuple[Any, _Kept]] = [(part.weight, copy) for part in modules for copy in _KEPT.get(part, {}).values()]
+    return [(w, copy.fingerprint.diagonal) for w, copy in copies if copy.fingerprint.equals(fingerprint_of(w))]
 
 
 def forget() -> None:

@@ -189,6 +189,22 @@ def test_a_change_counts_at_the_next_call(change, alone):
 
 
 @needs_compiler
+def test_what_is_ready_stays_ready(monkeypatch):
+    """Also where a copy of a weight as it was before a change is still kept, in the layout of batches."""
+    made, of = [], single.Single.of
+    monkeypatch.setattr(single.Single, "of", lambda *arguments: (made.append(1), of(*arguments))[1])
+    model = toy().float()
+    for _ in range(3):
+        for lengths in ((5, 3), (5,), (9,)):
+            model.generate(**sources(lengths), **OPTIONS)
+    assert len(made) == 1
+    model.lm_head.weight.data.add_(1)
+    for length in (5, 9, 7):
+        model.generate(**sources((length,)), **OPTIONS)
+    assert len(made) == 2
+
+
+@needs_compiler
 def test_options_of_another_value_or_object(model):
     config = GenerationConfig(**OPTIONS, decoder_start_token_id=3)
     batch = sources((9,))
