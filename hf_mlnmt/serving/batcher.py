@@ -414,8 +414,8 @@ class Batcher:
                     continue
                 run = min(self._lines, key=lambda one: self._lines[one].turn)
                 line = self._lines[run]
-                newest = line.uncut[-1].came if line.uncut else 0.0
-                left = newest + self.max_wait - time.monotonic()
+                oldest = line.uncut[0].came if line.uncut else 0.0
+                left = oldest + self.max_wait - time.monotonic()
                 if line.pieces or left <= 0 or self._closing or line.requests(self._together) >= self._together:
                     return run
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
