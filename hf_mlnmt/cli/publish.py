@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -51,6 +51,10 @@ def publish(
     results: Annotated[
         Path | None,
         _of_card(help="Results file, whose scores the card shows. Default: results.json in the model folder."),
+    ] = None,
+    dtype: Annotated[
+        Literal["bfloat16", "float16"] | None,
+        typer.Option(help="Round the weights to this type and store them in it: half the size. Default: as they are."),
     ] = None,
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
@@ -107,6 +111,7 @@ def publish(
             languages=languages,
             results=results,
             space=space,
+            dtype=dtype,
             tell=console.print,
         )
         if space:

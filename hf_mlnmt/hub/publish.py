@@ -56,6 +56,7 @@ def build_folder(
     languages: tuple[str, str] | None = None,
     results: str | Path | None = None,
     space: str | None = None,
+    dtype: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
     """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
@@ -72,6 +73,8 @@ def build_folder(
         languages: (source, target) codes; default: those of the results.
         results: a results file; default: results.json in the model folder.
         space: the Space that shows it, as owner/name; the card links to it.
+        dtype: "bfloat16" or "float16", which weights are rounded to and stored in; they are computed with in the type
+            of the config, as before. Default: as they are.
         tell: called with a line for the user at each stage.
 
     Raises: UserError when the model is not complete, does not load again, or something in it must not go out.
@@ -82,10 +85,12 @@ def build_folder(
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
+    if dtype:
+        _round(network, dtype)
     facts, warnings = _facts(source, network, tokenizers, name or target.resolve().name, licence, languages, results)
-    facts = replace(facts, space=space)
+    facts = replace(facts, space=space, rounded=dtype)
     with atomic_folder(target) as new:
-        _write_model(network, new)
+        _write_model(network, new, dtype)
         tokenizers.save(new)
         if facts.results:
             write_json(new / RESULTS, facts.results[0])
@@ -141,6 +146,16 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
     if model.can_generate():
         model.generation_config = clean_generation_config(model.generation_config, model.config)
     return model, load_tokenizers(source)
+
+
+def _round(model: Any, dtype: str) -> None:
+    """Round the weights to a type that is stored in fewer bits."""
+    import torch
+
+    for name, weight in model.state_dict().items():
+        weight.copy_(weight.to(getattr(torch, dtype)))
+        if not weight.isfinite().all():
+            raise UserError(f"{name} has values that {dtype} does not hold: say bfloat16, or store it as it is.")
 
 
 def _facts(
@@ -203,12 +218,18 @@ def _point_to_code(config: Any, model_class: Any = None) -> None:
         }
 
 
-def _write_model(model: Any, folder: Path) -> None:
+def _write_model(model: Any, folder: Path, dtype: str | None) -> None:
     """Weights, config and generation config; where Transformers lacks the model, its code too, which auto_map names."""
+    import torch
     from transformers.utils import logging
 
     _point_to_code(model.config, type(model))
     for config in model.config.members() if hasattr(model.config, "members") else ():
         _point_to_code(config)
     logging.disable_progress_bar()
-    model.save_pretrained(folder)
+    weights = dict(model.state_dict())
+    if dtype:
+        # A weight that has several names stays one tensor, or it would be stored under each of them.
+        stored = {weight.data_ptr(): weight.to(getattr(torch, dtype)) for weight in weights.values()}
+        weights = {name: stored[weight.data_ptr()] for name, weight in weights.items()}
+    model.save_pretrained(folder, state_dict=weights)

@@ -56,6 +56,8 @@ class Facts:
     """The picture of its training, which goes beside the card."""
     space: str | None = None
     """The Space of the Hub that shows it."""
+    rounded: str | None = None
+    """The type that its weights were rounded to when it was published."""
     train: str | None = None
     """Of what is not published, the command that trains it: there is nothing to load by its name yet."""
 

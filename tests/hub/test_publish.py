@@ -212,6 +212,28 @@ def test_weights_are_those_of_the_model(published, trained_folder):
     )
 
 
+def test_weights_are_stored_in_half_the_bits_and_computed_with_as_before(trained_folder, tmp_path, quick):
+    built = build_folder(trained_folder, tmp_path / "half", licence="mit", dtype="bfloat16").folder
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (trained_folder, built))
+    assert after.dtype == torch.float32
+    for old, new in zip(before.parameters(), after.parameters(), strict=True):
+        assert torch.equal(old.bfloat16().float(), new)
+    size = (trained_folder / "model.safetensors").stat().st_size
+    assert (built / "model.safetensors").stat().st_size < 0.6 * size  # tied weights are stored once
+    assert "rounded to bfloat16" in (built / "README.md").read_text()
+
+
+def test_weights_too_large_for_a_type_are_refused(trained_folder, tmp_path, quick):
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained_folder)
+    folder = shutil.copytree(trained_folder, tmp_path / "large")
+    with torch.no_grad():
+        model.model.encoder.layers[0].self_attn.out_proj.weight[0, 0] = 1e5
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"out_proj.* has values that float16 does not hold"):
+        build_folder(folder, tmp_path / "half", licence="mit", dtype="float16")
+    assert not (tmp_path / "half").exists()
+
+
 # What is refused
 
 
