@@ -126,7 +126,9 @@ def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: in
     content, lines = read_content(path, settings, seed)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
-        raise UserError(f"{path}: rounds: expected names of rounds with their keys; see docs/monolingual-back-translation.md.")
+        raise UserError(
+            f"{path}: rounds: expected names of rounds with their keys; see docs/monolingual-back-translation.md."
+        )
     recipe_of(copy.deepcopy(content), path, lines)  # its mistakes, with their lines
     stages: dict[str, Stage] = {}
     for name, keys in described.items():
