@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LIVE = 1_000  # characters that are translated as they are typed
 LONGEST = 20_000  # characters of a text
 MOST_BEAMS, MOST_TERMS, MOST_EXAMPLES = 10, 100, 6
+BEAMS_OF_TERMS = 5  # unless they are chosen
 SECONDS = 60.0  # for a translation
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
@@ -302,6 +303,8 @@ class _Answer:
             options["target_prefix"] = given["beginning"]
         if "terms" in self.known and (given["terms"] or "").strip():
             options["terms"] = terms_of(given["terms"])
+            if not beams:  # a greedy search has no place for them
+                options["num_beams"] = max(BEAMS_OF_TERMS, options.get("num_return_sequences", 0))
         return options
 
     def maps(self) -> str:

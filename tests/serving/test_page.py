@@ -257,6 +257,27 @@ def test_the_keyboard_reaches_everything_in_order(tab):
     assert order == sorted(order), reached
 
 
+def test_a_beginning_and_terms(tab, batcher):
+    text, begin, (_, term, *_) = SENTENCES[7], SENTENCES[3].split()[0], SENTENCES[5].split()
+    word = text.split()[2]
+    tab.get_by_text("Terms and a beginning").click()
+    tab.locator("#source textarea").fill(text)
+    tab.locator("#beginning input, #beginning textarea").fill(begin)
+    asked = {"split": "sentences", "target_prefix": begin}
+    expected = batcher.translate_now([text], "en", "de", **asked).texts[0][0].text
+    assert expected.startswith(begin)
+    shows(tab, expected)
+    tab.locator("#terms textarea").fill(f"{word} = {term}")
+    asked |= {"terms": {word: [term]}, "num_beams": 5}  # of a model whose own search is greedy
+    constrained = batcher.translate_now([text], "en", "de", **asked).texts[0][0].text
+    assert term in constrained.split()
+    assert term not in expected.split()
+    shows(tab, constrained)
+    tab.locator("#terms textarea").fill(word)
+    tab.wait_for_selector("#out [role=alert]")
+    assert "terms, line 1" in tab.inner_text("#out")
+
+
 def test_long_text_waits_for_the_button(tab, batcher):
     text = " ".join(SENTENCES)[: LIVE + 1].strip(" ") + "!!"
     tab.locator("#source textarea").fill(text)
