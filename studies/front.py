@@ -1,6 +1,6 @@
-"""The one table of results on the README: the rows that a reader wants first, of results/.
+"""The tables of results on the README: the models in published/, and the rows that a reader wants first of results/.
 
-First trainings by themselves, then parts of comparisons of runs, each with its baseline on its first line.
+Of results/ first trainings by themselves, then parts of comparisons of runs, each with its baseline on its first line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from hf_mlnmt.evaluation.runs import COMPARISON
 from hf_mlnmt.evaluation.significance import LEGEND as MARKS
 from hf_mlnmt.reports.comparison_page import mean_text, minutes_of, with_difference
 from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.table import Number, Table
 
 TESTS, PROTOCOL = ("val", "test_2016_flickr"), "cased"
@@ -54,6 +55,27 @@ PARTS: dict[str, dict[str, str]] = {
         **{row: METHODS[row] for row in FEWER},
     },
 }
+
+
+def models_table(root: str | Path) -> Table:
+    """The models in published/, of many directions with the mean of their scores."""
+    lines = []
+    for file in sorted(Path(root).glob("published/*/results.json")):
+        run, folder = load_results(file), file.parent
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        cells = [
+            f"[published/{folder.name}](published/{folder.name})",
+            f"{run['parameters'] / 1e6:.1f}",
+            f"{size / 1e6:.1f}",
+        ]
+        for test in TESTS:
+            scores = [scores for name, scores in run["scores"].items() if name.partition(".")[0] == test]
+            for protocol in ("cased", "classic"):
+                values = [each[protocol]["BLEU"]["score"] for each in scores]
+                cells.append(f"{sum(values) / len(values):.1f}" if values else MISSING)
+        lines.append(cells)
+    heads = [f"{test}, {protocol} BLEU" for test in TESTS for protocol in ("cased", "classic")]
+    return Table(["model", *map(Number, ("million parameters", "MB", *heads))], lines)
 
 
 def front_table(root: str | Path) -> Table:

@@ -15,6 +15,7 @@
 | systems:FOLDER | the systems of a comparison of runs, results/FOLDER; systems:FOLDER:NAME,NAME of these alone |
 | claims:FOLDER | what the papers say of them, answered |
 | front | rows of our comparisons that a reader wants first (front.py) |
+| models | the models in published/ |
 | keys | every key of a recipe (hf_mlnmt/recipe/schema.py) |
 | study:NAME | a table of a study (monolingual_tables.py, multilingual_tables.py), as far as it is run |
 """
@@ -29,7 +30,7 @@ from typing import Any
 import monolingual_tables as monolingual
 import multilingual_tables as multilingual
 from claims import claims_table, comparison_pages, comparisons
-from front import LEGEND, front_table
+from front import LEGEND, front_table, models_table
 from papers import printed_tables
 from published import setup_tables
 
@@ -98,6 +99,8 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return results_table(root, link, rest.split(",") if rest else None, where, kind == "first").markdown()
     if name == "keys":
         return keys_as_markdown()
+    if name == "models":
+        return models_table(root).markdown()
     if name == "front":
         return f"{front_table(root).markdown()}\n\n{LEGEND}"
     ours = _ours(root, link)
@@ -112,7 +115,15 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
     compared = {path.name: path for path in comparisons(root)}
     if kind in ("systems", "claims") and rest.partition(":")[0] in compared:
         return _compared(kind, rest, compared, root, link, where)
-    known = ["results", "first", "front", "keys", "published", *(f"published:{one}" for one in setup_tables(ours))]
+    known = [
+        "results",
+        "first",
+        "front",
+        "models",
+        "keys",
+        "published",
+        *(f"published:{one}" for one in setup_tables(ours)),
+    ]
     known += [*(f"printed:{one}" for one in printed_tables()), *(f"study:{one}" for one in STUDIES)]
     known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]
     raise UserError(f"{where}: no region {name!r}{suggest(name, known)}. There are: {', '.join(known)}.")

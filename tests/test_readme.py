@@ -1,4 +1,4 @@
-"""The README's Python runs, block after block as a reader would, with a tiny model where `make demo` leaves its own."""
+"""README's Python runs, block after block, with a tiny model for ours and for that which `make demo` leaves."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch):
     config = hf_mlnmt.config_for("transformer", "tiny", vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
     model = hf_mlnmt.TransformerForConditionalGeneration(config)
     model.generation_config.max_new_tokens = 8
-    model.save_pretrained("demo/hub")
-    save_tokenizers("demo/hub", tokenizer)
+    for folder in ("published/en-de", "demo/hub"):
+        model.save_pretrained(folder)
+        save_tokenizers(folder, tokenizer)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 3
     scope: dict = {}

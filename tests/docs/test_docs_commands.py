@@ -30,6 +30,7 @@ PARSED = {
     r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"SLURM": "a part of 50: tests/generation/test_shards.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
+    r"train multi30k-\w+-captions": "it takes what the commands before it make of all captions",
     r"\.\.\.": "the page leaves words out",
     r"^hf-mlnmt sweep .*,key-value-full": "29 systems take their time; the ones of docs/sweeps.md run",
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
