@@ -218,7 +218,7 @@ def _point_to_code(config: Any, model_class: Any = None) -> None:
         }
 
 
-def _write_model(model: Any, folder: Path, dtype: str | None) -> None:
+def _write_model(model: Any, folder: Path, dtype: str | None = None) -> None:
     """Weights, config and generation config; where Transformers lacks the model, its code too, which auto_map names."""
     import torch
     from transformers.utils import logging
