@@ -227,9 +227,10 @@ def _write_model(model: Any, folder: Path, dtype: str | None = None) -> None:
     for config in model.config.members() if hasattr(model.config, "members") else ():
         _point_to_code(config)
     logging.disable_progress_bar()
-    weights = dict(model.state_dict())
+    weights = None
     if dtype:
         # A weight that has several names stays one tensor, or it would be stored under each of them.
-        stored = {weight.data_ptr(): weight.to(getattr(torch, dtype)) for weight in weights.values()}
-        weights = {name: stored[weight.data_ptr()] for name, weight in weights.items()}
+        named = model.state_dict()
+        stored = {weight.data_ptr(): weight.to(getattr(torch, dtype)) for weight in named.values()}
+        weights = {name: stored[weight.data_ptr()] for name, weight in named.items()}
     model.save_pretrained(folder, state_dict=weights)

@@ -318,7 +318,7 @@ def _training(result: Mapping[str, Any]) -> Table:
         rows["versions"] = ", ".join(f"{package} {version}" for package, version in rows["versions"].items())
     rows["seed"] = str(rows["seed"]) if rows["seed"] is not None else None
     if weights := (result.get("recipe") or {}).get("init_from"):
-        rows["weights it began with, which other data may have made"] = show(weights)
+        rows["begins with the weights of"] = show(weights)
     return facts_table(rows)
 
 

@@ -27,6 +27,7 @@ def test_a_folder_is_whole_and_small(folder: Path):
     for scores in results["scores"].values():
         for protocol in scores.values():
             assert all(score["signature"] for score in protocol.values())
+    assert f"| begins with the weights of | {results['recipe']['init_from']} |" in str(card)
     words = results["command"].split()
     assert (ROOT / "training" / words[words.index("train") + 1] / "base.yaml").is_file()
 

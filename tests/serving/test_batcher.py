@@ -158,6 +158,23 @@ def test_one_request_alone_does_not_wait(models):
         assert time.monotonic() - began < 5.0
 
 
+def test_whoever_comes_later_does_not_lengthen_the_wait(models):
+    """Beside an idle worker that expects many requests, new ones keep coming within max_wait of one another."""
+
+    async def ask():
+        first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
+        others = []
+        while not first.done() and len(others) < 90:
+            others.append(asyncio.create_task(batcher.translate(SENTENCES[1:2], "en", "de")))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(first, *others)
+        return len(others)
+
+    with batching(models, max_wait=0.3) as batcher:
+        batcher._together = 100  # as after a batch of so many
+        assert asyncio.run(ask()) < 90
+
+
 def test_what_is_cancelled_leaves_the_line(batcher, gate):
     async def ask():
         first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
