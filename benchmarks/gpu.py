@@ -423,11 +423,11 @@ FAILED: list[str] = []
 def parts(options: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The name of each piece of work, and what reads its numbers; the most wanted first."""
     device, shape = options.device, options.shape
-    yield f"train/{shape}/{options.tokens[0]}", lambda: train(shape, options.tokens[0], options)
     for dtype in ("bfloat16", "float32"):
         for sentences, beams in options.cases:
             asked = baseline, dtype, sentences, beams, options
             yield f"decode/{shape}/{dtype}/{sentences}x{beams}", lambda asked=asked: decode(*asked)
+    yield f"train/{shape}/{options.tokens[0]}", lambda: train(shape, options.tokens[0], options)
     yield "file", lambda: file(options)
     for kind, dtype in itertools.product(("opus-mt", "nllb"), ("bfloat16", "float32")):
         for sentences, beams in options.imported_cases:
