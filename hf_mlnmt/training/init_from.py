@@ -127,22 +127,26 @@ def initialise(
         file: the recipe, for messages.
 
     Raises:
-        UserError: a part that the model has not; a folder without safetensors; other tokenizers; a config that gives
-            the weights another meaning; a tensor of another shape; a part of which the folder has nothing.
+        UserError: a part that the model has not; a folder without safetensors; other tokenizers than this training's,
+            where the part has a row for each subword; a config that gives the weights another meaning; a tensor of
+            another shape; a part of which the folder has nothing.
     """
     wanted = _sources_of_tensors(model, sources, file)
     state, account = model.state_dict(), Account(dict(sources))
+    tables = [getattr(one, "weight", None) for one in (model.get_output_embeddings(), *_embeddings(model))]
+    rows = {table.shape[0] for table in tables if table is not None}  # what has so many has one for each subword
     stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
         for part, name in sources.items():
             where = f"{file}: init_from{'' if list(sources) == ['all'] else f'.{part}'}: {name}"
             folder = local_folder(name, root, f"{file}: init_from")
-            _check_tokenizers(folder, tokenizers, part, where)
+            keys = [key for key, of in wanted.items() if of == part]
+            if tokenizers.each or not rows or any(rows & {*state[key].shape} for key in keys):
+                _check_tokenizers(folder, tokenizers, part, where)
             theirs = _read_config(folder, where)
             stored[name] = stored.get(name) or open_weights(folder, stack)
             shared = _check_config(theirs, model, part, where, list(stored[name]))
-            keys = [key for key, of in wanted.items() if of == part]
             used.setdefault(name, set()).update(_copy(state, keys, stored[name], model, where, account, shared))
         for name, tensors in stored.items():
             prefix = f"{name}: " if len(stored) > 1 else ""

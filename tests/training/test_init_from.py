@@ -184,7 +184,9 @@ def test_what_is_refused(folders, tokenizers, tmp_path):
         {"all": "a"},
         own=Tokenizers(other, other),
     )
-    refuse("target tokenizer is not", {"decoder": "a"}, own=Tokenizers(tokenizers.source, other))
+    refuse("target tokenizer is not", {"embeddings": "a"}, own=Tokenizers(tokenizers.source, other))
+    refuse("source tokenizer is not", {"encoder": "c"}, tiny_model(0, **SEPARATE), own=Tokenizers(other, other))
+    initialise(tiny_model(0), {"encoder": "a"}, folders, Tokenizers(other, other))  # whose table is the decoder's too
     refuse(
         r"init_from: a: encoder_attention_heads is 2 there and 4 here",
         {"all": "a"},
@@ -256,4 +258,4 @@ def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
         recipe, data, tmp_path / "x", settings=settings, dry_run=True
     )
     with pytest.raises(UserError, match="tokenizer is not this training's"):
-        run(recipe, data, tmp_path / "x", settings=[settings[0], "tokenizer.vocab_size=60"], dry_run=True)
+        run(recipe, data, tmp_path / "x", settings=[f"init_from={folder / 'best'}", "tokenizer.vocab_size=60"], dry_run=True)

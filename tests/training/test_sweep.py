@@ -377,7 +377,7 @@ def ended(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
 def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
     data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
-    recipe = write_recipe(tmp_path / "tiny.yaml", budget={"steps": 600}, evaluation={"every": 300, "beams": 1})
+    recipe = write_recipe(tmp_path / "tiny.yaml", budget={"steps": 200}, evaluation={"every": 100, "beams": 1})
     arguments = [sys.executable, "-m", "hf_mlnmt", "sweep", recipe, "--seeds", "1", "--data", data, "-o", out]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     sweep = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
