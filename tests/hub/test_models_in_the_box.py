@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.hub import check_folder
+from hf_mlnmt.reports.tables import show
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path for path in (ROOT / "published").iterdir() if path.is_dir())
@@ -27,7 +28,7 @@ def test_a_folder_is_whole_and_small(folder: Path):
     for scores in results["scores"].values():
         for protocol in scores.values():
             assert all(score["signature"] for score in protocol.values())
-    assert f"| begins with the weights of | {results['recipe']['init_from']} |" in str(card)
+    assert f"| begins with the weights of | {show(results['recipe']['init_from'])} |" in str(card)
     words = results["command"].split()
     assert (ROOT / "training" / words[words.index("train") + 1] / "base.yaml").is_file()
 
