@@ -100,10 +100,10 @@ _FEW = replace(
     epochs=60,
     cycle=5,
     why={
-        "model": "more dropout than for 29,000 pairs (Sennrich and Zhang 2019; Araabi and Monz 2020)",
+        "model": f"measured: 22.4 BLEU on val, with dropout 0.4 22.6 ({MULTI30K_5000})",
         "vocabulary": f"measured: 21.0 BLEU on val, 20.4 with 4,000, 18.8 with 2,000 ({MULTI30K_5000})",
         "optimizer": f"as measured for 29,000 pairs ({MULTI30K})",
-        "steps": f"as for 29,000 pairs, with more epochs: after 17 the dev loss still fell ({MULTI30K_5000})",
+        "steps": f"measured: 22.4 BLEU on val, 21.0 after 17 epochs ({MULTI30K_5000})",
     },
 )
 _TALKS = Setting(
