@@ -1,0 +1,62 @@
+"""The matrix of a linear layer, for the products that are not with the layer's own input.
+
+The rule: a layer is called; nobody reads the weight of another module. An adapter (PEFT), weights in int8, a hook or a
+parametrisation change what a call computes and leave the weight as it was, or leave none. Where a product needs the
+matrix itself (the output projection inside the loss, matrices multiplied before a recurrence), `matrix_of` gives the
+one that the call multiplies by.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+
+def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """W (outputs, inputs) and b (outputs), or None for no bias, of module(x) = x W^T + b; `like` is on x's device.
+
+    Of a plain linear layer they are its parameters; of anything else what it makes of zero and of the unit vectors.
+    Gradients flow through both. A dropout in the module (lora_dropout) leaves out inputs, for all positions alike.
+    """
+    if is_plain(module):
+        return module.weight, module.bias  # type: ignore[return-value]
+    width: int = module.in_features  # type: ignore[assignment]
+    number = next((x.dtype for x in module.parameters() if x.is_floating_point()), torch.float32)
+    vectors = torch.eye(width, dtype=number, device=like.device)
+    with in_own_precision(like):
+        images = module(torch.cat([torch.zeros_like(vectors[:1]), vectors]))
+    return (images[1:] - images[0]).t(), images[0]
+
+
+def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
+    (outer, bias), (inner, offset) = matrix_of(second, like), matrix_of(first, like)
+    return outer, inner, bias if offset is None else second(offset.unsqueeze(0)).squeeze(0)
+
+
+def in_own_precision(tensor: Tensor) -> AbstractContextManager:
+    """No autocast on the tensor's device: products are in the precision of their factors."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """What products of the tensor are computed in: autocast's type on its device, or its own."""
+    device = tensor.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else tensor.dtype
+
+
+def runs_ahead(tensor: Tensor) -> bool:
+    """Whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as an index)
+    is to wait for all that it was told before, and to leave it idle after."""
+    return tensor.device.type != "cpu"
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
+    return (
+        type(module) is nn.Linear
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and "forward" not in module.__dict__
+    )
