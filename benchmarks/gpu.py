@@ -421,7 +421,7 @@ FAILED: list[str] = []
 
 
 def parts(options: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The name of each piece of work, and what reads its numbers; the most wanted first."""
+    """The name of each piece of work, and what reads its numbers; of what is wanted most, the short ones first."""
     device, shape = options.device, options.shape
     for dtype in ("bfloat16", "float32"):
         for sentences, beams in options.cases:

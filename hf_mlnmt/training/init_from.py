@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_mlnmt.data.encoded import identity_of
@@ -133,8 +133,7 @@ def initialise(
     """
     wanted = _sources_of_tensors(model, sources, file)
     state, account = model.state_dict(), Account(dict(sources))
-    tables = [getattr(one, "weight", None) for one in (model.get_output_embeddings(), *_embeddings(model))]
-    rows = {table.shape[0] for table in tables if table is not None}  # what has so many has one for each subword
+    rows = {table.shape[0] for table in _tables(model)}  # what has so many has one for each subword
     stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
@@ -247,7 +246,7 @@ def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
     tensors = model.state_dict(keep_vars=True)
     sides = {side: _prefix(model, side) for side in ("encoder", "decoder")}
     output = model.get_output_embeddings()
-    embeddings = [getattr(module, "weight", None) for module in (output, *_embeddings(model))]
+    tables = _tables(model)
     parts_of = {}
     for key in _own_names(model):
         tensor = tensors[key]
@@ -256,7 +255,7 @@ def _parts_of_tensors(model: PreTrainedModel) -> dict[str, set[str]]:
         if output is not None and tensor is output.weight:
             inside.add("decoder")
         parts_of[key] = {"all"} | (inside if len(inside) == 1 else set())
-        if any(tensor is weight for weight in embeddings):
+        if any(tensor is table for table in tables):
             parts_of[key].add("embeddings")
     return parts_of
 
@@ -268,10 +267,11 @@ def _prefix(model: PreTrainedModel, side: str) -> str | None:
     return next((f"{name}." for name, other in model.named_modules() if name and other is module), None)
 
 
-def _embeddings(model: PreTrainedModel) -> list[nn.Module]:
-    """The token embeddings of the model and of its two sides."""
+def _tables(model: PreTrainedModel) -> list[Tensor]:
+    """The output projection, and the token embeddings of the model and of its two sides."""
     owners: list[Any] = [model, *(getattr(model, f"get_{side}", lambda: None)() for side in ("encoder", "decoder"))]
-    return [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
+    inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
+    return [module.weight for module in (model.get_output_embeddings(), *inputs) if hasattr(module, "weight")]
 
 
 def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: str) -> None:

@@ -258,4 +258,10 @@ def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
         recipe, data, tmp_path / "x", settings=settings, dry_run=True
     )
     with pytest.raises(UserError, match="tokenizer is not this training's"):
-        run(recipe, data, tmp_path / "x", settings=[f"init_from={folder / 'best'}", "tokenizer.vocab_size=60"], dry_run=True)
+        run(
+            recipe,
+            data,
+            tmp_path / "x",
+            settings=[f"init_from={folder / 'best'}", "tokenizer.vocab_size=60"],
+            dry_run=True,
+        )
