@@ -36,7 +36,14 @@ PARSED = {
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
 }
 RUN_BY_TESTS = {"docs/scores.md": "tests/evaluation/test_docs.py", "docs/tutorial.md": "tests/docs/test_tutorial.py"}
-SHELL = {"echo", "head", "printf", "tail"}  # what they do is seen where a page's blocks are run whole
+SHELL = {
+    "echo",
+    "head",
+    "printf",
+    "python3",
+    "source",
+    "tail",
+}  # what they do is seen where a page's blocks are run whole
 OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "serve", "torchrun"}  # curl, docker and serve are not tried here
 NAMES = {"T": "data/multi30k/test_2016_flickr"}  # what docs/studies/analysis.md says its short names stand for
 MODELS = {"transformer", "enc-dc", "m-10", "accumulated-weight", "iter-c-agg", "ms-1", "ms-1-aif"}
@@ -195,7 +202,8 @@ def test_commands_of_others_are_there():
         first, *rest = one.words
         where = f"{one.page}, line {one.line}"
         if first == "pip":
-            assert set(re.findall(r"hf-mlnmt\[(.+)\]", " ".join(rest))) <= set(project["optional-dependencies"]), where
+            extras = ",".join(re.findall(r"hf-mlnmt\[(.+)\]", " ".join(rest)))
+            assert {*filter(None, extras.split(","))} <= set(project["optional-dependencies"]), where
         elif first == "make":
             assert rest[0] in targets, where
         elif first == "python":
