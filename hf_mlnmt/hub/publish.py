@@ -117,15 +117,15 @@ def _check_licence(licence: str | None) -> None:
 def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
-        raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
+        raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
     check_folder_name(target)
     if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
         raise UserError(
             f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
-            "empty folder for --to."
+            "empty folder for --output."
         )
     if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
-        raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --to.")
+        raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --output.")
 
 
 def _is_ours(path: Path) -> bool:
