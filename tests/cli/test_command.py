@@ -143,9 +143,7 @@ def test_every_option_that_a_text_of_the_package_names_is_one():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             texts = [part.value for part in parts if isinstance(part, ast.Constant)]
-            named = set(
-                re.findall(r"(?<![\w-])--[a-z][\w-]*", text := "".join(filter(lambda t: isinstance(t, str), texts)))
-            )
+            named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", "".join(t for t in texts if isinstance(t, str))))
             assert named <= known, f"{path}, line {getattr(node, 'lineno', 0)}"
             if "export" in path.parts or "hub" in path.parts:  # there --to was the output's and the format's name
                 assert "--to" not in named or "--from" in named, f"{path}, line {node.lineno}"
