@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of
+from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of, read_part
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -111,7 +110,7 @@ def _missing(folder: Path) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> Iterator[str]:
-    config, generation = read_json(folder / CONFIG), read_json(folder / GENERATION_CONFIG)
+    config, generation = (read_part(folder, name) for name in (CONFIG, GENERATION_CONFIG))
     if config.get("use_cache") is False:
         yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
     if left := pollution(generation):
