@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import Form, read_json
+from hf_mlnmt.files import Form, read_json, write_json
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -57,7 +57,7 @@ FORMS: dict[str, Form] = {
             "model_type?": str,
             "architectures?": (None, [str]),
             "is_encoder_decoder?": _TRUTH,
-            "tokenizers?": (None, dict),
+            "tokenizers?": (None, {...: {"size": int, "digest": str}}),
         },
         **{
             "dtype?": (None, str),
@@ -457,8 +457,15 @@ def needs_code(model_class: type) -> bool:
 
 
 def copy_text_files(source: Path, target: Path) -> None:
-    """Copy tokenizers and text processing from a model folder into another."""
+    """Copy tokenizers and text processing from a model folder into another, and what its config says of them."""
     _copy(source, target, TEXT_FILES)
+    note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
+
+
+def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
+    """Let a folder's config.json, if it has one, say what its tokenizers are (data/tokenizer.py)."""
+    if tokenizers and (content := read_part(folder, CONFIG)):
+        write_json(folder / CONFIG, dict(sorted({**content, "tokenizers": tokenizers}.items())))
 
 
 def copy_all_but_weights(source: Path, target: Path) -> None:

@@ -14,10 +14,11 @@ import pytest
 import torch
 from helpers.model_folders import small_model, write_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
@@ -313,6 +314,79 @@ def test_describe_says_that_weights_and_config_do_not_fit(folder):
     told = describe(folder)
     assert "config.json and weights do not fit: of the weights" in told["problem"]
     assert told["problem"] in [row[1] for table in render(told) for row in table.rows]
+
+
+# The tokenizer that belongs to a model
+
+
+def with_tokenizers(folder):
+    load_tokenizers(folder).save(folder)
+    return json.loads((folder / "tokenizer.json").read_text())
+
+
+def less_merges(content):
+    content["model"]["merges"] = content["model"]["merges"][:1]
+
+
+def less_words(content):
+    kept = {token: number for token, number in content["model"]["vocab"].items() if number < 9}
+    content["model"] |= {"vocab": kept, "merges": []}
+
+
+CHANGES = {
+    "merges": less_merges,
+    "words": less_words,
+    "decoder": lambda content: content.update(decoder=None),
+    "normalizer": lambda content: content.update(normalizer={"type": "Lowercase"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_tokenizer_that_is_not_the_model_s_is_refused(folder, change):
+    content = with_tokenizers(folder)
+    TranslationPipeline.from_pretrained(folder)
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    for name in ("translate", "init_from", "fuse", "publish"):
+        with pytest.raises(UserError, match="is not the one that the model was saved with"):
+            READERS[name](folder)
+    change_config(folder, tokenizers=None)
+    load_tokenizers(folder)
+
+
+def test_a_tokenizer_may_grow_with_its_model(folder, tmp_path):
+    with_tokenizers(folder)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer.add_tokens(["<new>"])
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert len(load_tokenizers(tmp_path).source) == len(tokenizer)
+    assert json.loads((tmp_path / CONFIG).read_text())["tokenizers"]["source"]["size"] == len(tokenizer) - 1
+
+
+def test_what_a_config_says_of_tokenizers_goes_with_them(folder, tmp_path):
+    with_tokenizers(folder)
+    said = json.loads((folder / CONFIG).read_text())["tokenizers"]
+    fuse_folders([folder], tmp_path / "fused", print)
+    READERS["average"](folder)
+    for made in (tmp_path / "fused", folder.parent / "out"):
+        assert json.loads((made / CONFIG).read_text())["tokenizers"] == said
+
+
+def test_a_tokenizer_of_far_less_entries_than_the_model_s_is_said(folder, caplog, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.data.tokenizer._ROUNDED", 8)
+    TranslationPipeline.from_pretrained(folder)
+    assert not caplog.records
+    content = json.loads((folder / "tokenizer.json").read_text())
+    less_words(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    TranslationPipeline.from_pretrained(folder)
+    assert re.search(r"tokenizer has \d+ entries, the model \d+ embeddings", caplog.text)
+    content["model"]["vocab"]["zz"] = 4444
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="has 4445 entries, the model"):
+        TranslationPipeline.from_pretrained(folder)
 
 
 # Finding

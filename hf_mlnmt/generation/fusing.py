@@ -195,6 +195,8 @@ def _refuse_masked(name: str, auto_class: str) -> None:
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
     """A translation model, or those of a fused one, which decode as it does."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
+    if hasattr(member.model.config, "source_languages"):
+        raise UserError(f"{member.name}: has modules of single languages, and a fused model has none.")
     if not isinstance(member.model, FusionForConditionalGeneration):
         return [member]
     member.model.translation_models[0].generation_config = member.model.generation_config

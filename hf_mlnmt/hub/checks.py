@@ -117,8 +117,7 @@ def _configs(folder: Path) -> Iterator[str]:
         yield f"generation_config.json: leftovers of training: {', '.join(left)}"
     if generation and generation.get("max_new_tokens") is None:
         yield "generation_config.json: no max_new_tokens, so translations would be cut after 20 tokens"
-    readme = folder / CARD
-    if readme.is_file() and not _front_matter(readme.read_text(encoding="utf-8")):
+    if (folder / CARD).is_file() and not front_matter(folder / CARD):
         yield "README.md: no YAML metadata between two lines of --- at its top"
 
 
@@ -144,7 +143,9 @@ def _is_pickle(start: bytes) -> bool:
     return (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or start == b"PK\x03\x04"
 
 
-def _front_matter(text: str) -> dict[str, Any]:
+def front_matter(card: Path) -> dict[str, Any]:
+    """Returns the YAML metadata at the top of a card, {} where there is none."""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():
         return {}

@@ -33,7 +33,7 @@ from hf_mlnmt.reports.tables import MISSING, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
-_HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
+_HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype", "tokenizers"}
 
 
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:

@@ -46,7 +46,7 @@ NAME = re.compile(r"checkpoint-(\d+)$")
 # Fields of config.json that say nothing about the weights' shapes and meaning.
 NO_ARCHITECTURE = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "auto_map"}
 NO_ARCHITECTURE |= {"architectures", "output_attentions", "output_hidden_states", "return_dict"}
-NO_ARCHITECTURE |= {"dropout", "attention_dropout", "activation_dropout"}
+NO_ARCHITECTURE |= {"tokenizers", "dropout", "attention_dropout", "activation_dropout"}
 
 
 def step_of(checkpoint: str | Path) -> int:
