@@ -172,10 +172,12 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
     """A JSON object of a form from a file; {} when there is no such file. UserError when it is broken or other."""
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Copy or make the file again.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error}). Copy or make the file again.") from error
     if not isinstance(content, dict):
@@ -190,6 +192,7 @@ Form = Any
 one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key that may
 lack, ...: form of all others}."""
 _WORDS = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+_WORDS[bool] = "true or false"
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:

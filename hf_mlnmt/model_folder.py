@@ -20,12 +20,12 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
+from hf_mlnmt.files import Form, read_json, write_json
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -49,7 +49,32 @@ MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 SMALL_FILES = ("*.json", "*.spm", "*.model", "*.txt", f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 # Fields of a config that weights have as a dimension, and those that say how often there are such weights.
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
-_EXPECTED = {"model_type": "text", "architectures": "a list of names"}
+# What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
+_TOKEN, _TRUTH = (None, int), (None, bool)
+FORMS: dict[str, Form] = {
+    CONFIG: {
+        **{
+            "model_type?": str,
+            "architectures?": (None, [str]),
+            "is_encoder_decoder?": _TRUTH,
+            "tokenizers?": (None, {...: {"size": int, "digest": str}}),
+        },
+        **{
+            "dtype?": (None, str),
+            "torch_dtype?": (None, str),
+            "auto_map?": (None, dict),
+            "quantization_config?": (None, dict),
+        },
+    },
+    GENERATION_CONFIG: {
+        **{f"{name}_token_id?": _TOKEN for name in ("bos", "pad", "decoder_start")},
+        **{"eos_token_id?": (None, int, [int]), "use_cache?": _TRUTH, "do_sample?": _TRUTH, "max_time?": (None, float)},
+    },
+    ADAPTER: {"base_model_name_or_path": str},
+    WEIGHTS_INDEX: {"metadata": dict, "weight_map": {...: str}},
+}
+# What no model has as a weight: places, counters and masks that older files of Transformers' models hold.
+_NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
 _MOST_LAYERS = 10_000  # where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
@@ -58,7 +83,7 @@ _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_
 
 
 def check_model_folder(folder: str | Path) -> Path:
-    """The folder. Raises: UserError when it is not there, has no config.json, or no weights that may be loaded."""
+    """The folder. Raises: UserError when it is not there, has no usable config.json or no safetensors."""
     folder = Path(folder)
     if not folder.is_dir():
         kind = "a file, not a model folder" if folder.exists() else "no such folder"
@@ -71,6 +96,7 @@ def check_model_folder(folder: str | Path) -> Path:
         pickles = sorted(path.name for path in folder.glob("*.bin"))
         what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
         raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
+    check_config(folder / CONFIG)
     return folder
 
 
@@ -82,11 +108,55 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / WEIGHTS_INDEX
     if (folder / WEIGHTS).is_file() or not index.is_file():
         return [folder / WEIGHTS]
-    names = sorted(set(read_json(index, {"metadata": dict, "weight_map": {...: str}})["weight_map"].values()))
+    names = sorted(set(read_part(folder, WEIGHTS_INDEX)["weight_map"].values()))
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
             raise UserError(f"{index}: {name!r} is no file beside it. Copy all files of the model again.")
     return [folder / name for name in names]
+
+
+def read_part(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a model folder's JSON file, {} where there is none. UserError for another form."""
+    return read_json(folder / name, FORMS.get(name, dict))
+
+
+def read_config(path: Path, **options: Any) -> Any:
+    """Returns the config of a model folder or of a JSON file, as Transformers reads it.
+
+    Args:
+        options: AutoConfig.from_pretrained's.
+
+    Raises: UserError when it is missing, or no model's.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    file = path / CONFIG if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{file}: no such file.")
+    check_config(file)
+    try:
+        config = AutoConfig.from_pretrained(path, **{"trust_remote_code": False, **options})
+    except Exception as error:  # whatever Transformers raises for a value that it cannot use
+        raise UserError(f"{file}: not the config of a model: {_untrusted(error) or _paragraph(error)}") from error
+    if config.dtype is not None and not (isinstance(config.dtype, torch.dtype) and config.dtype.is_floating_point):
+        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {config.dtype}. Mend it there.")
+    return config
+
+
+def _paragraph(error: Exception) -> str:
+    """Returns an error's text without the advice below it."""
+    return str(error).strip().split("\n\n")[0]
+
+
+def _untrusted(error: Exception) -> str:
+    """Returns what to do where Transformers asks for trust_remote_code, else an empty string."""
+    if "trust_remote_code" not in str(error):
+        return ""
+    return (
+        "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "
+        "say so: hf-mlnmt translate --trust-remote-code, in Python trust_remote_code=True. Read that code first."
+    )
 
 
 def check_config(config: Path) -> None:
@@ -94,14 +164,7 @@ def check_config(config: Path) -> None:
 
     There are no more layers than tensors, and no dimension is above the number of all their numbers.
     """
-    content = read_json(config)
-    names = content.get("architectures") or []
-    for field, given, right in (
-        ("model_type", content.get("model_type", ""), isinstance(content.get("model_type", ""), str)),
-        ("architectures", names, isinstance(names, list) and all(isinstance(name, str) for name in names)),
-    ):
-        if not right:
-            raise UserError(f"{config}: {field}: expected {_EXPECTED[field]}, not {given!r}. Copy the file again.")
+    content = read_json(config, FORMS[CONFIG])
     shapes = [shape for path in config.parent.glob("*.safetensors") for shape in shapes_of(path).values()]
     numbers = sum(math.prod(shape) for shape in shapes) or math.inf
     for field, value in _sizes(content):
@@ -128,9 +191,9 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
     """Raises: UserError for `settings`, a generation config or `config` itself, that name a token the model has not."""
     sizes = getattr(config, "vocab_sizes", None) or {}
     size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
-    for name in ("eos", "pad", "decoder_start", "forced_bos", "forced_eos"):
+    for name in ("eos", "pad", "bos", "decoder_start", "forced_bos", "forced_eos"):
         value = getattr(settings, f"{name}_token_id", None)
-        for token in value if isinstance(value, list) else [value]:
+        for token in (value or ["none"]) if isinstance(value, list) else [value]:
             if token is not None and not (isinstance(token, int) and 0 <= token < size):
                 raise UserError(f"{where}: {name}_token_id: {token!r} is no number of a token, from 0 to {size - 1}.")
     words = getattr(settings, "bad_words_ids", None) or []
@@ -143,13 +206,62 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
 
 def shapes_of(path: Path) -> dict[str, list[int]]:
     """{tensor: shape} of a file of weights, which are not read. UserError when it is broken."""
+    with ExitStack() as stack:
+        return {name: file.get_slice(name).get_shape() for name, file in _open(path, stack).items()}
+
+
+def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Returns tensor name -> the open file that holds it, of a model folder, all checked; `stack` closes the files.
+
+    Raises: UserError when there are no safetensors weights, they are broken, or one is no weight: not finite, or of
+        whole numbers in a model that config.json does not call quantised.
+    """
+    check_model_folder(folder)
+    quantised = bool(read_part(folder, CONFIG).get("quantization_config"))
+    tensors: dict[str, Any] = {}
+    for path in weight_files(folder):
+        tensors |= check_weights(path, stack, quantised)
+    return tensors
+
+
+def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict[str, Any]:
+    """The same of one file."""
+    tensors = _open(path, stack)
+    whole, broken = [], []
+    for name, file in tensors.items():
+        tensor = file.get_tensor(name)
+        if not tensor.is_floating_point():
+            whole += [] if quantised or _NO_WEIGHTS.search(name) else [name]
+        elif tensor.numel() and not all(end.isfinite() for end in _wide(tensor).aminmax()):
+            broken.append(name)
+    if whole:
+        raise UserError(
+            f"{path}: weights are of whole numbers ({_some(whole)}), which would be taken as they are: rounded for "
+            "another program? Save the model in float32, float16 or bfloat16."
+        )
+    if broken:
+        raise UserError(
+            f"{path}: weights hold values that are not finite numbers ({_some(broken)}): the training that made them "
+            "went wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
+        )
+    return tensors
+
+
+def _wide(tensor: Any) -> Any:
+    return tensor.float() if tensor.itemsize == 1 else tensor
+
+
+def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
+    if not path.is_file():
+        what = "a folder, not a file" if path.is_dir() else "no such file"
+        raise UserError(f"{path}: {what}; expected a model saved as safetensors.")
     try:
-        with safe_open(str(path), framework="pt") as tensors:
-            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+        file = stack.enter_context(safe_open(str(path), framework="pt"))
+    except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: broken or half-written ({error}). Copy the weights again.") from error
+    return dict.fromkeys(file.keys(), file)
 
 
 def check_name(name: str | Path) -> None:
@@ -198,7 +310,7 @@ def auto_class_of(folder: str | Path) -> str:
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise FileNotFoundError(path)
-    return auto_class_of_config(read_json(path))
+    return auto_class_of_config(read_part(Path(folder), CONFIG))
 
 
 def auto_class_of_config(content: Mapping[str, Any]) -> str:
@@ -261,8 +373,11 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
     from transformers import AutoModelForSeq2SeqLM
 
     check_name(name)
+    options = {"trust_remote_code": False, **options}
     if Path(name).is_dir():
-        check_config(Path(name) / CONFIG)
+        config = read_config(Path(name), trust_remote_code=options["trust_remote_code"])
+        if head is None and not config.is_encoder_decoder:
+            raise UserError(f"{name}: not an encoder-decoder (translation) model.")
         weight_files(Path(name))
     how = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
@@ -270,11 +385,11 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
             model, report = (head or AutoModelForSeq2SeqLM).from_pretrained(str(name), **how, **options)
     except SafetensorError as error:
         raise UserError(f"{name}: the weights are broken or half-written ({error}). Copy them again.") from error
-    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, AttributeError, ImportError) as error:
         if "Unrecognized configuration class" in str(error):
             kind = "an encoder-decoder (translation) model" if head is None else f"a model for {head.__name__}"
             raise UserError(f"{name}: not {kind}.") from error
-        raise UserError(f"{name}: {error}") from error
+        raise UserError(f"{name}: {_untrusted(error) or error}") from error
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise
@@ -283,8 +398,11 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
         where = "" if Path(name).exists() else _suggestion(Path(name))
         hint = f"Give a model folder or a Hub name. {first_line(error)}."
         raise UserError(f"{name}: cannot be loaded{where}. {hint}") from error
-    if strict and (problems := [*_unfit_weights(model, report), *_not_numbers(model)]):
-        raise UserError(f"{name}: {'; '.join(problems)}")
+    if strict:
+        _check_fit(name, model, report)
+        if options.get("device_map") != "meta":
+            with ExitStack() as stack:
+                open_weights(fetch_small_files(name, **options), stack)
     return model
 
 
@@ -307,24 +425,16 @@ def _one_message(strict: bool, local: bool) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _unfit_weights(model: Any, report: Mapping[str, Any]) -> Iterator[str]:
+def _check_fit(name: str | Path, model: Any, report: Mapping[str, Any]) -> None:
     problems = {
         "are missing": report["missing_keys"],
         "have another shape": [key for key, *_ in report["mismatched_keys"]],
         "are unknown to the model": report["unexpected_keys"] if needs_code(type(model)) else [],
     }
-    unfit = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in problems.items() if keys]
-    if unfit:
-        yield f"{CONFIG} and weights do not fit: of the weights {', '.join(unfit)}. Take both from one model folder."
-
-
-def _not_numbers(model: Any) -> Iterator[str]:
-    here = {name: one.detach() for name, one in model.named_parameters() if one.numel() and not one.is_meta}
-    weights = {name: one for name, one in here.items() if one.is_floating_point()}
-    if broken := [name for name, one in weights.items() if not all(end.isfinite() for end in one.aminmax())]:
-        yield (
-            f"weights hold values that are not finite numbers ({_some(broken)}): the training that made them went "
-            "wrong, or the file is damaged. Use an earlier checkpoint, or copy the file again."
+    if unfit := [f"{len(keys)} {what} ({_some(keys)})" for what, keys in problems.items() if keys]:
+        raise UserError(
+            f"{name}: {CONFIG} and weights do not fit: of the weights {', '.join(unfit)}. Take both from one model "
+            "folder."
         )
 
 
@@ -347,8 +457,15 @@ def needs_code(model_class: type) -> bool:
 
 
 def copy_text_files(source: Path, target: Path) -> None:
-    """Copy tokenizers and text processing from a model folder into another."""
+    """Copy tokenizers and text processing from a model folder into another, and what its config says of them."""
     _copy(source, target, TEXT_FILES)
+    note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
+
+
+def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
+    """Let a folder's config.json, if it has one, say what its tokenizers are (data/tokenizer.py)."""
+    if tokenizers and (content := read_part(folder, CONFIG)):
+        write_json(folder / CONFIG, dict(sorted({**content, "tokenizers": tokenizers}.items())))
 
 
 def copy_all_but_weights(source: Path, target: Path) -> None:

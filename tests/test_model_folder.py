@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import shutil
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import huggingface_hub
 import pytest
 import torch
 from helpers.model_folders import small_model, write_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.fusing import fuse_folders
+from hf_mlnmt.hub import build_folder
 from hf_mlnmt.model_folder import (
     CONFIG,
     WEIGHTS,
@@ -29,7 +34,9 @@ from hf_mlnmt.model_folder import (
     load_model,
 )
 from hf_mlnmt.reports.description import describe, render
+from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.checkpoints import average_checkpoints
+from hf_mlnmt.training.init_from import check_sources
 
 modeling_logger = transformers_logging.get_logger("transformers.modeling_utils")
 
@@ -119,14 +126,55 @@ def test_old_files_of_transformers_own_models_may_hold_more(tmp_path):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_are_refused(folder, value):
+READERS = {
+    "load": load_model,
+    "translate": TranslationPipeline.from_pretrained,
+    "average": lambda folder: checkpoints.write_model(folder.parent / "out", folder, [folder, folder]),
+    "init_from": lambda folder: check_sources({"all": str(folder)}, folder),
+    "fuse": lambda folder: fuse_folders([folder], folder.parent / "out", print),
+    "publish": lambda folder: build_folder(folder, folder.parent / "out"),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("value", [float("nan"), -float("inf"), "int32", "a folder"])
+def test_weights_that_are_none_are_refused_by_all_that_load(folder, value, read):
+    name = "model.encoder.layers.0.feed_forward.fc1.weight"
+
     def change(tensors):
-        tensors["model.encoder.layers.0.feed_forward.fc1.weight"][1, 2] = value
+        if value == "int32":
+            tensors[name] = (tensors[name] * 100).int()
+        else:
+            tensors[name][1, 2] = value
+
+    if value == "a folder":
+        (folder / WEIGHTS).unlink()
+        (folder / WEIGHTS).mkdir()
+    else:
+        change_weights(folder, change)
+    found = {"int32": rf"are of whole numbers \({name}\)", "a folder": "a folder, not a file"}
+    with pytest.raises(UserError, match=rf"{WEIGHTS}: .*{found.get(value, rf'not finite numbers .{name}.')}"):
+        read(folder)
+
+
+def test_weights_of_a_checkpoint_that_are_none_are_not_gone_on_with(folder):
+    checkpoint = folder.parent / "checkpoint-1"
+    change_weights(folder, lambda tensors: tensors.update({"lm_head.weight": torch.ones(2, dtype=torch.int32)}))
+    checkpoints.finish(folder, checkpoint)
+    assert re.search(r"of whole numbers \(lm_head\.weight\)", checkpoints.what_is_wrong(checkpoint))
+
+
+def test_old_counters_and_quantised_weights_are_of_whole_numbers(folder):
+    def change(tensors):
+        tensors["encoder.position_ids"] = torch.ones(2, dtype=torch.int64)
 
     change_weights(folder, change)
-    with pytest.raises(UserError, match=r"not finite numbers \(model\.encoder\.layers\.0\.feed_forward\.fc1\.weight\)"):
-        load_model(folder)
+    assert "encoder.position_ids" in average_checkpoints([folder])
+    change_weights(folder, lambda tensors: tensors.update(rounded=torch.ones(2, dtype=torch.int8)))
+    with pytest.raises(UserError, match="rounded"):
+        average_checkpoints([folder])
+    change_config(folder, quantization_config={"quant_method": "x"})
+    assert "rounded" in average_checkpoints([folder])
 
 
 def test_other_heads_and_other_models(folder, tmp_path):
@@ -199,9 +247,9 @@ def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
         (b"", "not valid JSON"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
-        ({"model_type": ["mlnmt-transformer"]}, r"model_type: expected text, not \['mlnmt-transformer'\]"),
-        ({"architectures": 3}, "architectures: expected a list of names, not 3"),
-        ({"architectures": [3]}, r"architectures: expected a list of names, not \[3\]"),
+        ({"model_type": ["mlnmt-transformer"]}, r'model_type: expected a text, not \["mlnmt-transformer"\]'),
+        ({"architectures": 3}, "architectures: expected a list, not 3"),
+        ({"architectures": [3]}, r"architectures\.0: expected a text, not 3"),
         ({"encoder_layers": 10**9}, "encoder_layers is 1,000,000,000, which the weights cannot have"),
         ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, r"vocab_size is 1,000,000,000,000, which"),
         ({"translation_models": [{"d_model": 10**9}]}, "d_model is 1,000,000,000, which the weights cannot have"),
@@ -209,17 +257,49 @@ def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
         ({"dropout": float("nan")}, "dropout=nan"),
         ({"dtype": "foo"}, "foo"),
         ({"id2label": 3}, "items"),
+        ({"dtype": []}, r"dtype: expected a text, not \[\]"),
+        ({"dtype": "float128"}, "float128"),
+        ({"dtype": "int32"}, r"dtype: expected float32, float16 or bfloat16, not torch\.int32"),
+        ({"is_encoder_decoder": "no"}, 'is_encoder_decoder: expected true or false, not "no"'),
+        ({"auto_map": 5}, "auto_map: expected a JSON object, not 5"),
+        ({"quantization_config": 5}, "quantization_config: expected a JSON object, not 5"),
+        ({"architectures": {"a": 1}}, "architectures: expected a list"),
+        ({"model_type": "new", "auto_map": {"AutoConfig": "new.New"}}, "code of its own .* is not run unless you say"),
+        (None, "cannot be read"),
     ],
 )
 def test_a_config_that_no_model_has_is_refused_before_one_is_built(folder, content, message):
     if isinstance(content, dict):
         change_config(folder, **content)
+    elif content is None:
+        (folder / CONFIG).chmod(0)
+        if os.access(folder / CONFIG, os.R_OK):
+            pytest.skip("who runs this may read everything")
     else:
         (folder / CONFIG).write_bytes(content)
-    for read in (load_model, describe, lambda folder: describe(folder / CONFIG)):
-        with pytest.raises(UserError, match=message) as error:
+    for name, read in {**READERS, "describe": describe, "file": lambda folder: describe(folder / CONFIG)}.items():
+        weights_alone = name in ("average", "init_from")
+        with suppress(UserError) if weights_alone else pytest.raises(UserError, match=message) as error:
             read(folder)
-        assert str(folder) in str(error.value)
+        assert weights_alone or str(folder) in str(error.value)
+
+
+def test_a_model_that_is_said_not_to_translate_is_not_loaded_as_one_that_does(folder):
+    change_config(folder, is_encoder_decoder=False)
+    with pytest.raises(UserError, match="not an encoder-decoder"):
+        TranslationPipeline.from_pretrained(folder)
+
+
+def test_a_quantised_model_without_its_package_is_refused(folder):
+    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UserError, match="optimum"):
+        load_model(folder)
+
+
+def test_tokens_that_a_generation_config_leaves_out_are_the_model_s(folder):
+    expected = TranslationPipeline.from_pretrained(folder)("A man.", num_beams=2, max_new_tokens=9)
+    (folder / "generation_config.json").write_text("{}")
+    assert TranslationPipeline.from_pretrained(folder)("A man.", num_beams=2, max_new_tokens=9) == expected
 
 
 def test_positions_that_do_not_fit_into_memory_are_refused(folder):
@@ -234,6 +314,79 @@ def test_describe_says_that_weights_and_config_do_not_fit(folder):
     told = describe(folder)
     assert "config.json and weights do not fit: of the weights" in told["problem"]
     assert told["problem"] in [row[1] for table in render(told) for row in table.rows]
+
+
+# The tokenizer that belongs to a model
+
+
+def with_tokenizers(folder):
+    load_tokenizers(folder).save(folder)
+    return json.loads((folder / "tokenizer.json").read_text())
+
+
+def less_merges(content):
+    content["model"]["merges"] = content["model"]["merges"][:1]
+
+
+def less_words(content):
+    kept = {token: number for token, number in content["model"]["vocab"].items() if number < 9}
+    content["model"] |= {"vocab": kept, "merges": []}
+
+
+CHANGES = {
+    "merges": less_merges,
+    "words": less_words,
+    "decoder": lambda content: content.update(decoder=None),
+    "normalizer": lambda content: content.update(normalizer={"type": "Lowercase"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_tokenizer_that_is_not_the_model_s_is_refused(folder, change):
+    content = with_tokenizers(folder)
+    TranslationPipeline.from_pretrained(folder)
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    for name in ("translate", "init_from", "fuse", "publish"):
+        with pytest.raises(UserError, match="is not the one that the model was saved with"):
+            READERS[name](folder)
+    change_config(folder, tokenizers=None)
+    load_tokenizers(folder)
+
+
+def test_a_tokenizer_may_grow_with_its_model(folder, tmp_path):
+    with_tokenizers(folder)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer.add_tokens(["<new>"])
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert len(load_tokenizers(tmp_path).source) == len(tokenizer)
+    assert json.loads((tmp_path / CONFIG).read_text())["tokenizers"]["source"]["size"] == len(tokenizer) - 1
+
+
+def test_what_a_config_says_of_tokenizers_goes_with_them(folder, tmp_path):
+    with_tokenizers(folder)
+    said = json.loads((folder / CONFIG).read_text())["tokenizers"]
+    fuse_folders([folder], tmp_path / "fused", print)
+    READERS["average"](folder)
+    for made in (tmp_path / "fused", folder.parent / "out"):
+        assert json.loads((made / CONFIG).read_text())["tokenizers"] == said
+
+
+def test_a_tokenizer_of_far_less_entries_than_the_model_s_is_said(folder, caplog, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.data.tokenizer._ROUNDED", 8)
+    TranslationPipeline.from_pretrained(folder)
+    assert not caplog.records
+    content = json.loads((folder / "tokenizer.json").read_text())
+    less_words(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    TranslationPipeline.from_pretrained(folder)
+    assert re.search(r"tokenizer has \d+ entries, the model \d+ embeddings", caplog.text)
+    content["model"]["vocab"]["zz"] = 4444
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="has 4445 entries, the model"):
+        TranslationPipeline.from_pretrained(folder)
 
 
 # Finding

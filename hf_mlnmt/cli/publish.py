@@ -46,6 +46,13 @@ def publish(
             help="Of the weights, as the Hub spells it: apache-2.0, cc-by-nc-sa-4.0, other:NAME.",
         ),
     ] = None,
+    confirm_licence: Annotated[
+        bool,
+        _of_card(
+            "--confirm-licence",
+            help="Publish under --licence though it gives more than that of the data or base model.",
+        ),
+    ] = False,
     source_language: options.From = None,
     target_language: options.To = None,
     results: Annotated[
@@ -112,6 +119,7 @@ def publish(
             results=results,
             space=space,
             dtype=dtype,
+            confirm_licence=confirm_licence,
             tell=console.print,
         )
         if space:

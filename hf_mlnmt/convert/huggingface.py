@@ -14,12 +14,11 @@ positions without its padding: with padding on the right, as their tokenizers pu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from hf_mlnmt.convert.checkpoint import (
     FAIRSEQ_DECODER,
@@ -33,12 +32,20 @@ from hf_mlnmt.convert.checkpoint import (
     need_search,
     reason_of,
     stacks,
+    weights_of,
 )
 from hf_mlnmt.convert.checkpoint import load as read_pickle
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CONFIG, GENERATION_CONFIG, check_config, check_tokens, fetch_small_files
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    GENERATION_CONFIG,
+    check_tokens,
+    fetch_small_files,
+    open_weights,
+    read_config,
+)
 from hf_mlnmt.modeling import TransformerConfig
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -92,14 +99,10 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.
     """
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForSeq2SeqLM
 
-    if Path(name).is_dir():
-        check_config(Path(name) / CONFIG)
-    try:
-        config = AutoConfig.from_pretrained(name, **options)
-    except Exception as error:  # of a setting that Transformers cannot use whatever comes
-        raise UserError(f"{name}: its config cannot be read. Give a model folder or a Hub name. {error}") from error
+    folder = fetch_small_files(name, **options)
+    config = read_config(folder)
     if config.model_type not in KNOWN:
         lacks = _LACKS.get(config.model_type)
         reason = f"it has {lacks}, which the baseline has not" if lacks else "it is none of the architectures below"
@@ -107,12 +110,9 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
             f"{name}: a model of type {config.model_type} cannot be imported: {reason}. Importable: {', '.join(KNOWN)} "
             "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
         )
-    folder = fetch_small_files(name, **options)
     search = folder / (GENERATION_CONFIG if (folder / GENERATION_CONFIG).is_file() else CONFIG)
     need_search(str(search), read_json(search), "num_beams", "length_penalty")
     stored = config.dtype
-    if not (stored is None or (isinstance(stored, torch.dtype) and stored.is_floating_point)):
-        raise UserError(f"{name}: {CONFIG}: dtype: expected float32, float16 or bfloat16, not {stored}. Mend it there.")
     try:
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
             name, config=config, dtype=torch.float32, output_loading_info=True, **options
@@ -131,22 +131,15 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
                 f"{name}: the checkpoint {problem} tensors: {listed(names)}. It is no whole {config.model_type} model; "
                 "nothing was imported."
             )
-    if odd := next((tensor for tensor in _whole_numbers(folder) if not _LEFT_OVER.search(tensor)), None):
-        raise UserError(f"{name}: {odd} is of whole numbers: import the model in float32, not a rounded one.")
-    if odd := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None):
-        raise UserError(f"{name}: {odd} holds numbers that are none (NaN or infinity). Was its training whole?")
+    with ExitStack() as stack:
+        for pickle in _pickles(folder):
+            weights_of(
+                str(pickle), {key: one for key, one in read_pickle(pickle).items() if not _LEFT_OVER.search(key)}
+            )
+        if not _pickles(folder):
+            open_weights(folder, stack)
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", model.config, model.generation_config)
     return model.eval(), sorted(known)
-
-
-def _whole_numbers(folder: Path) -> Iterator[str]:
-    """The tensors of a folder's files that are of whole numbers, which Transformers takes as they are."""
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(file), framework="pt") as tensors:
-            yield from (name for name in tensors.keys() if "F" not in tensors.get_slice(name).get_dtype())  # noqa: SIM118
-    for file in _pickles(folder):
-        tensors = torch.load(file, map_location="meta", weights_only=True)
-        yield from (name for name, tensor in tensors.items() if not tensor.is_floating_point())
 
 
 def _pickles(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import tempfile
@@ -19,11 +20,23 @@ from hf_mlnmt.data.processing import TextProcessing, load_processing, save_proce
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
 from hf_mlnmt.data.words import words
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.files import atomic_path, read_json
-from hf_mlnmt.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, TEXT_PROCESSING, fetch_small_files, first_line
+from hf_mlnmt.files import atomic_path
+from hf_mlnmt.made_from import Digest
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    LANGUAGE_TOKENIZERS,
+    TARGET_TOKENIZER,
+    TEXT_PROCESSING,
+    fetch_small_files,
+    first_line,
+    note_tokenizers,
+    read_part,
+)
 from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
+log = logging.getLogger(__name__)
 _BATCH = 1000
+_ROUNDED = 128
 
 
 @dataclass
@@ -69,6 +82,11 @@ class Tokenizers:
         """Every tokenizer, once."""
         return list({id(one): one for one in (self.source, self.target, *self.each.values())}.values())
 
+    def by_name(self) -> dict[str, PreTrainedTokenizerBase]:
+        """Every tokenizer by its language or side; a joint one is the source's."""
+        sides = {"source": self.source} if self.joint else {"source": self.source, "target": self.target}
+        return self.each or sides
+
     def language_ids(self) -> dict[str, int]:
         """The languages that the source's tokenizer has codes for, and the codes' ids."""
         languages = [] if self.each else languages_of(self.source)
@@ -85,6 +103,8 @@ class Tokenizers:
             save_tokenizers(folder, self.source, None if self.joint else self.target, self.processing)
         for language, tokenizer in self.each.items():
             _save(Path(folder) / LANGUAGE_TOKENIZERS / language, tokenizer)
+        named = self.by_name()
+        note_tokenizers(Path(folder), {name: {"size": size_of(t), "digest": digest_of(t)} for name, t in named.items()})
 
     def encode_source(
         self, texts: Sequence[str], language: str | None = None, tag: str | None = None
@@ -107,6 +127,26 @@ class Tokenizers:
         """A batch of generated ids to raw text, the processing undone."""
         undo = self.processing["target"].undo
         return [undo(text) for text in self.target.batch_decode(ids, skip_special_tokens=True)]
+
+
+def size_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Returns the largest id of a tokenizer's entries, and 1."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> str:
+    """Returns a digest of the entries below `size` (None: all), of the text that each stands for, and of the ids that
+    this text is cut into: it depends on merges and decoder, not on how a release writes tokenizer.json."""
+    size = size_of(tokenizer) if size is None else size
+    entries = sorted((number, token) for token, number in tokenizer.get_vocab().items() if number < size)
+    digest = Digest().value(entries)
+    tokenizer = own_copy(tokenizer)
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        backend = tokenizer.backend_tokenizer
+        texts = backend.decode_batch([[number] for number, _ in entries], skip_special_tokens=False)
+        cut = backend.encode_batch_fast(texts, add_special_tokens=False)
+        digest.value([texts, [encoding.ids for encoding in cut]])
+    return digest.hex()
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
@@ -211,13 +251,26 @@ def _save(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 def load_tokenizers(folder: str | Path, trust_remote_code: bool = False) -> Tokenizers:
     """Read what `Tokenizers.save` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
 
-    Raises UserError when there is none, or when a file is broken.
+    Raises UserError when there is none, when a file is broken, or when config.json says that the model has another.
     """
     folder = fetch_small_files(folder)
+    tokenizers = _load_all(folder, trust_remote_code)
+    kept = read_part(folder, CONFIG).get("tokenizers") or {}
+    for name, tokenizer in tokenizers.by_name().items():
+        if name in kept and digest_of(tokenizer, kept[name]["size"]) != kept[name]["digest"]:
+            raise UserError(
+                f"{folder}: its tokenizer ({name}, {size_of(tokenizer):,} entries) is not the one that the model was "
+                f"saved with ({kept[name]['size']:,} entries): the same ids would mean other words. Copy that one "
+                f"here; or, if the model was trained anew with this one, take 'tokenizers' out of {CONFIG}."
+            )
+    return tokenizers
+
+
+def _load_all(folder: Path, trust_remote_code: bool) -> Tokenizers:
     if folders := sorted(path for path in (folder / LANGUAGE_TOKENIZERS).glob("*") if path.is_dir()):
         return Tokenizers.of_languages({path.name: _load(path, trust_remote_code) for path in folders})
     source, other = _load(folder, trust_remote_code), folder / TARGET_TOKENIZER
-    more = read_json(folder / "tokenizer_config.json").get("tokenizer_class") == TranslationTokenizer.__name__
+    more = read_part(folder, "tokenizer_config.json").get("tokenizer_class") == TranslationTokenizer.__name__
     if more and not other.is_dir() and not (folder / TEXT_PROCESSING).is_file():
         raise UserError(
             f"{folder}: its tokenizer has a target vocabulary of its own or text processing, and neither "
@@ -240,6 +293,7 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         tokenizer = own_copy(
             tokenizer, PreTrainedTokenizerFast if isinstance(tokenizer, TranslationTokenizer) else None
         )
+        tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if not any(path for name in ("tokenizer.json", "*.spm", "*.model", "vocab*") for path in folder.glob(name)):
@@ -333,8 +387,11 @@ def check_languages(name: str, config: Any, each: Mapping[str, Any]) -> None:
 
 
 def _check_size(which: str, tokenizer: Any, rows: int) -> None:
-    if len(tokenizer) > rows:
-        raise UserError(f"{which} has {len(tokenizer)} entries, the model {rows} embeddings. {_OF_TWO_MODELS}")
+    entries = size_of(tokenizer)
+    if entries > rows:
+        raise UserError(f"{which} has {entries} entries, the model {rows} embeddings. {_OF_TWO_MODELS}")
+    if -(-entries // _ROUNDED) * _ROUNDED < rows:  # vocabularies are rounded up for fast products
+        log.warning("%s has %d entries, the model %d embeddings. %s", which, entries, rows, _OF_TWO_MODELS)
 
 
 _OF_TWO_MODELS = "They are not of one model: train or download both together."

@@ -156,7 +156,7 @@ def _ctranslate2(network: Any, tokenizers: Tokenizers, folder: Path, dtype: str)
 
 def _check_request(to: str, dtype: str) -> None:
     if to not in FORMATS:
-        raise UserError(f"--to {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
+        raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: unknown{suggest(dtype, DTYPES)}; known: {', '.join(DTYPES)}.")
     if to == "onnx" and dtype != "float32":
@@ -167,7 +167,7 @@ def _check_request(to: str, dtype: str) -> None:
     if to == "marian" and dtype != "float32":
         raise UserError(f"--dtype {dtype}: Marian is exported in float32; from_pretrained(..., dtype=...) rounds it.")
     if missing := [package for package in FORMATS[to] if not _version(package)]:
-        raise UserError(f"--to {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
+        raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[export]'.")
 
 
 def _version(package: str) -> str | None:

@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
 from hf_mlnmt.model_folder import (
     CONFIG,
+    GENERATION_CONFIG,
     auto_class_of,
     auto_class_of_config,
     copy_text_files,
     fetch_small_files,
     load_model,
+    read_config,
 )
 from hf_mlnmt.modeling.fusion import (
     FusionConfig,
@@ -115,7 +117,7 @@ def fuse_folders(
         folder = fetch_small_files(name)
         if not (folder / CONFIG).is_file():
             raise UserError(f"{name}: no {CONFIG} there. Give a model folder, such as a run's average/, or a Hub name.")
-        seq2seq = bool(getattr(AutoConfig.from_pretrained(folder), "is_encoder_decoder", False))
+        seq2seq = bool(getattr(read_config(folder), "is_encoder_decoder", False))
         kinds[seq2seq].append(str(name))
         of_kind[seq2seq] += [weights[number]] if weights is not None else []
         tell(f"{name}: a {'translation' if seq2seq else 'language'} model")
@@ -123,7 +125,10 @@ def fuse_folders(
         settings |= {"translation_weights": of_kind[True], "language_weights": of_kind[False]}
     fused = fuse(kinds[True], kinds[False], **settings)
     with atomic_folder(output) as new:
-        fused.save_pretrained(new)
+        try:
+            fused.save_pretrained(new)
+        except ValueError as error:  # Transformers refuses to write some settings that it reads
+            raise UserError(f"{kinds[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
         copy_text_files(fetch_small_files(kinds[True][0]), new)
     return Path(output)
 
@@ -190,6 +195,8 @@ def _refuse_masked(name: str, auto_class: str) -> None:
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
     """A translation model, or those of a fused one, which decode as it does."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
+    if hasattr(member.model.config, "source_languages"):
+        raise UserError(f"{member.name}: has modules of single languages, and a fused model has none.")
     if not isinstance(member.model, FusionForConditionalGeneration):
         return [member]
     member.model.translation_models[0].generation_config = member.model.generation_config

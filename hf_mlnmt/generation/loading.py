@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.options import SMALLEST_TEMPERATURE, DecodingOptions
 from hf_mlnmt.keys import Range
@@ -24,9 +24,11 @@ from hf_mlnmt.model_folder import (
     GENERATION_CONFIG,
     LANGUAGE_TOKENIZERS,
     check_tokens,
+    check_weights,
     fetch_small_files,
     first_line,
     load_model,
+    read_part,
 )
 from hf_mlnmt.search import int8
 
@@ -41,7 +43,9 @@ _ALLOWED = {
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
+    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
 }
+_LONGEST = 1_000_000
 _OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
 
 
@@ -82,7 +86,8 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     number = "float32" if rounded else dtype
     if device is not None and options.get("device_map") is not None:
         raise UserError(f"device {device!r} and device_map: both say where the model is to be; leave one of them out.")
-    check_search(f"{name}: {GENERATION_CONFIG}", read_json(fetch_small_files(name, **options) / GENERATION_CONFIG))
+    folder = fetch_small_files(name, **options)
+    check_search(f"{name}: {GENERATION_CONFIG}", read_part(folder, GENERATION_CONFIG))
     parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
     if options.get("device_map") is None:
         try:
@@ -94,7 +99,11 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
             f"{name}: device_map={options['device_map']!r} leaves weights on the disk or in slower memory, because the "
             "model does not fit: use a smaller dtype, a larger device, or device='cpu' without device_map."
         )
-    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", parts.model.config, parts.model.generation_config)
+    settings, config = parts.model.generation_config, parts.model.config
+    for token in ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(settings, token, None) is None:  # a file that leaves it out
+            setattr(settings, token, getattr(config, token, None))
+    check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
     parts.model.eval()
     return in_int8(parts) if rounded else parts
 
@@ -106,10 +115,8 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
     longest = settings.get("max_length")
     try:
         DecodingOptions(**said)
-        if longest is not None and not (isinstance(longest, int) and longest > 1):
-            raise UserError(f"max_length: {longest!r} is not a whole number of at least 2.")
-        if settings.get("do_sample") not in (None, True, False):
-            raise UserError(f"do_sample: {settings['do_sample']!r} is not true or false.")
+        if longest is not None and not (isinstance(longest, int) and 1 < longest <= _LONGEST):
+            raise UserError(f"max_length: {longest!r} is not a whole number from 2 to {_LONGEST:,}.")
         for name, allowed in _ALLOWED.items():
             if (value := settings.get(name)) is None:
                 continue
@@ -143,11 +150,9 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
 
 def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     """The base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if it has any."""
-    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
-    if not base:
-        raise UserError(f"{folder / ADAPTER}: names no base_model_name_or_path. Write there where the base model is.")
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise UserError(f"{folder}: has {ADAPTER} and no adapter_model.safetensors. Save the adapter again with PEFT.")
+    base = read_part(folder, ADAPTER)["base_model_name_or_path"]
+    with ExitStack() as stack:
+        check_weights(folder / "adapter_model.safetensors", stack)
     try:
         from peft import PeftModel
     except ImportError as error:
@@ -170,12 +175,7 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     """As the baseline; None for a model that has another architecture, or cannot be imported."""
     if not options.keys() <= _OF_THE_HUB:
         return None
-    from transformers import PreTrainedConfig
-
-    try:
-        if PreTrainedConfig.get_config_dict(name, **options)[0].get("model_type") not in KNOWN:
-            return None
-    except (OSError, ValueError):  # which the loading of the model will explain
+    if read_part(fetch_small_files(name, **options), CONFIG).get("model_type") not in KNOWN:
         return None
     try:
         model, tokenizers, *_ = import_model(name, **options)

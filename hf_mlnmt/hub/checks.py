@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of
+from hf_mlnmt.model_folder import CARD, CONFIG, GENERATION_CONFIG, auto_class_of, read_part
 from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -111,15 +110,14 @@ def _missing(folder: Path) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> Iterator[str]:
-    config, generation = read_json(folder / CONFIG), read_json(folder / GENERATION_CONFIG)
+    config, generation = (read_part(folder, name) for name in (CONFIG, GENERATION_CONFIG))
     if config.get("use_cache") is False:
         yield "config.json: use_cache is false, a leftover of training; it slows every plain forward call"
     if left := pollution(generation):
         yield f"generation_config.json: leftovers of training: {', '.join(left)}"
     if generation and generation.get("max_new_tokens") is None:
         yield "generation_config.json: no max_new_tokens, so translations would be cut after 20 tokens"
-    readme = folder / CARD
-    if readme.is_file() and not _front_matter(readme.read_text(encoding="utf-8")):
+    if (folder / CARD).is_file() and not front_matter(folder / CARD):
         yield "README.md: no YAML metadata between two lines of --- at its top"
 
 
@@ -145,7 +143,9 @@ def _is_pickle(start: bytes) -> bool:
     return (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or start == b"PK\x03\x04"
 
 
-def _front_matter(text: str) -> dict[str, Any]:
+def front_matter(card: Path) -> dict[str, Any]:
+    """Returns the YAML metadata at the top of a card, {} where there is none."""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():
         return {}

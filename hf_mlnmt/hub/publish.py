@@ -13,7 +13,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_folder, check_folder_name, read_json, write_json, write_text
 from hf_mlnmt.hub.check_reload import check_loading
-from hf_mlnmt.hub.checks import check_folder, clean_generation_config
+from hf_mlnmt.hub.checks import check_folder, clean_generation_config, front_matter
 from hf_mlnmt.model_folder import (
     CARD,
     CONFIG,
@@ -57,6 +57,7 @@ def build_folder(
     results: str | Path | None = None,
     space: str | None = None,
     dtype: str | None = None,
+    confirm_licence: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
     """Write everything that a Hub repository of the model needs into `target`, checked, or leave nothing behind.
@@ -75,13 +76,17 @@ def build_folder(
         space: the Space that shows it, as owner/name; the card links to it.
         dtype: "bfloat16" or "float16", which weights are rounded to and stored in; they are computed with in the type
             of the config, as before. Default: as they are.
+        confirm_licence: take a licence that gives more than that of the data or of the model that was begun with.
         tell: called with a line for the user at each stage.
 
-    Raises: UserError when the model is not complete, does not load again, or something in it must not go out.
+    Raises: UserError when the model is not complete, its licence gives what the data's does not, it does not load
+        again, or something in it must not go out.
     """
     source, target = Path(model), Path(target)
     check_model_folder(source)
     _check_licence(licence)
+    if licence and not confirm_licence:
+        _check_rights(source, Path(results) if results else source / RESULTS, licence)
     _check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
@@ -114,18 +119,65 @@ def _check_licence(licence: str | None) -> None:
         )
 
 
+_FREE, _COPYLEFT = ("cc0", "pddl", "unlicense", "wtfpl"), ("gpl", "agpl", "lgpl", "gfdl", "odbl", "osl", "eupl", "mpl")
+_PERMISSIVE = ("apache", "mit", "bsd", "isc", "zlib", "odc", "etalab", "afl", "artistic", "bsl", "ncsa", "postgresql")
+_CLAUSES = {"by": "attribution", "sa": "share-alike", "nc": "non-commercial use", "nd": "no derivatives"}
+
+
+def _demands(licence: str) -> set[str] | None:
+    """Returns what a licence asks of those who take something under it; None for one that is not known here."""
+    family, *parts = licence.lower().split("-")
+    if family == "cc":
+        return {_CLAUSES[part] for part in parts if part in _CLAUSES} or None
+    if family == "cdla" and parts:
+        return {"attribution", "share-alike"} if parts[0] == "sharing" else {"attribution"}
+    known = {_FREE: set(), _PERMISSIVE: {"attribution"}, _COPYLEFT: {"attribution", "share-alike"}}
+    return next((asked for families, asked in known.items() if family in families), None)
+
+
+def _check_rights(source: Path, results: Path, licence: str) -> None:
+    """Refuse a licence that does not ask what the data's, or that of a model that was begun with, does."""
+    given = _demands(licence)
+    for where, other in _licences_of(source, results, set()):
+        if other.lower() == licence.lower():
+            continue
+        asked = _demands(other)
+        lacks = sorted(asked - given) if asked is not None and given is not None else ["what is not known here"]
+        if lacks:
+            raise UserError(
+                f"licence {licence} may give more than {other} of {where} does, which asks for {', '.join(lacks)}. "
+                "Give that one; or, if you hold the rights, say so: --confirm-licence, in Python confirm_licence=True."
+            )
+
+
+def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
+    """(file, licence) of a model's data and of its card, and of those of the models whose weights it began with."""
+    if folder.resolve() in seen:
+        return
+    seen.add(folder.resolve())
+    recorded = read_json(results)
+    data, recipe = (recorded.get(key) if isinstance(recorded.get(key), dict) else {} for key in ("data", "recipe"))
+    card = front_matter(folder / CARD)
+    for file, content, key in ((results, data, "licence"), (folder / CARD, card, "license")):
+        if isinstance(licence := content.get(key), str):
+            yield file, (content.get("license_name") or licence) if licence == "other" else licence
+    begun = recipe.get("init_from") or {}
+    for name in [begun] if isinstance(begun, str) else begun.values() if isinstance(begun, dict) else ():
+        yield from _licences_of(Path(str(name)), Path(str(name)) / RESULTS, seen)
+
+
 def _check_target(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
-        raise UserError(f"{target}: lies in or around the model folder {source}. Choose a folder of its own for --to.")
+        raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
     check_folder_name(target)
     if target.is_dir() and (foreign := sorted(path.name for path in target.iterdir() if not _is_ours(path))):
         raise UserError(
             f"{target}: holds '{foreign[0]}', which no publication has and which would be deleted. Choose a new or "
-            "empty folder for --to."
+            "empty folder for --output."
         )
     if target.is_dir() and any(target.iterdir()) and not (target / CONFIG).is_file():
-        raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --to.")
+        raise UserError(f"{target}: is not empty and holds no model. Choose a new or empty folder for --output.")
 
 
 def _is_ours(path: Path) -> bool:

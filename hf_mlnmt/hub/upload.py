@@ -94,7 +94,7 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
     check_repository(repo_id)
     if HF_HUB_OFFLINE:
         raise UserError(
-            "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or publish --to a folder."
+            "offline mode is on (HF_HUB_OFFLINE), so nothing can be pushed. Unset it, or give --output FOLDER."
         )
     if not (token or get_token()):
         raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
@@ -154,7 +154,7 @@ def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> Us
     status = _status(error)
     resume = " What arrived is kept: run the same command again to go on." if unfinished else ""
     if isinstance(error, OfflineModeIsEnabled):
-        return UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or publish --to a folder.")
+        return UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or give --output FOLDER.")
     if status == 401 or type(error).__name__ == "LocalTokenNotFoundError":
         return UserError(f"the Hub does not accept the token ({first_line(error)}). {_TOKEN_HELP}")
     if status == 403:

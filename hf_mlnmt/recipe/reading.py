@@ -23,6 +23,7 @@ directions:
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def set_key(content: dict[str, Any], setting: str) -> None:
             raise UserError(f"--set {setting}: '{key}' is a value, not a section with keys of its own.")
         content = inner
     try:
-        content[last] = yaml.safe_load(text)
+        content[last] = _parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
 
@@ -113,7 +114,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        content = _parsed(text)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file. Recipes are in the folder training/.") from error
     except IsADirectoryError as error:
@@ -130,6 +131,12 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         what = "nothing" if content is None else "something else"
         raise UserError(f"{path}: expected keys and values, found {what}.")
     return content, _lines(tree, path)
+
+
+def _parsed(text: str) -> Any:
+    content = yaml.safe_load(text)
+    json.dumps(content, default=str, skipkeys=True)  # ValueError for an alias that holds itself
+    return content
 
 
 def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> Lines:

@@ -24,14 +24,16 @@ from hf_mlnmt.model_folder import (
     fetch_small_files,
     load_model,
     needs_code,
+    read_config,
+    read_part,
 )
 from hf_mlnmt.reports.facts import load_results
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part, read_config
+from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
-_HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype"}
+_HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype", "tokenizers"}
 
 
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
@@ -57,14 +59,14 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
             f"{target}: no config.json there. Give a model folder, a Hub name, or a record, <setup>/<system>."
         )
     results = load_results(folder / RESULTS) if (folder / RESULTS).is_file() else {}
-    config = read_config(folder / CONFIG)
+    config = read_config(folder)
     return {
         "name": str(target),
         **_architecture(config),
         **_problem(folder, config),
         "tokenizers": _tokenizers(folder),
-        "processing": read_json(folder / TEXT_PROCESSING),
-        "generation": _without(read_json(folder / GENERATION_CONFIG)),
+        "processing": read_part(folder, TEXT_PROCESSING),
+        "generation": _without(read_part(folder, GENERATION_CONFIG)),
         **_training([results] if results else []),
     }
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import auto_class_of_config, check_config
+from hf_mlnmt.model_folder import auto_class_of_config, first_line
 
 MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
@@ -64,28 +63,17 @@ def beyond_baseline(config: Any) -> int | None:
     return parameters_of_config(config)["total"] - parameters_of_config(baseline)["total"]
 
 
-def read_config(path: Path) -> Any:
-    """The config of a JSON file. UserError when it is missing or broken."""
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    if not path.is_file():
-        raise UserError(f"{path}: no such file.")
-    check_config(path)
-    try:
-        return AutoConfig.from_pretrained(path)
-    except (StrictDataclassError, ValueError, TypeError, AttributeError, OSError) as error:
-        raise UserError(f"{path}: not the config of a model: {error}") from error
-
-
 def model_of_config(config: Any) -> Any:
-    """The model of a config on the meta device: its shapes, no memory."""
+    """The model of a config on the meta device: its shapes, no memory. UserError when there is no such model."""
     import torch
     import transformers
 
     auto_class = getattr(transformers, auto_class_of_config(config.to_dict()))
-    with torch.device("meta"):
-        return auto_class.from_config(config)
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config)
+    except ValueError as error:
+        raise UserError(f"no model of this config can be made: {first_line(error)}.") from error
 
 
 def _part(name: str) -> str:

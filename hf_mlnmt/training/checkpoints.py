@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
@@ -28,9 +27,18 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, read_json, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, size_and_crc, write_json
 from hf_mlnmt.made_from import differences
-from hf_mlnmt.model_folder import CONFIG, TEXT_FILES, WEIGHTS, copy_all_but_weights, is_causal_folder, weight_files
+from hf_mlnmt.model_folder import (
+    CONFIG,
+    TEXT_FILES,
+    WEIGHTS,
+    check_model_folder,
+    copy_all_but_weights,
+    is_causal_folder,
+    open_weights,
+    read_part,
+)
 from hf_mlnmt.training.tasks import is_head
 
 MANIFEST, STATE, METER = "complete.json", "trainer_state.json", "meter.json"
@@ -38,7 +46,7 @@ NAME = re.compile(r"checkpoint-(\d+)$")
 # Fields of config.json that say nothing about the weights' shapes and meaning.
 NO_ARCHITECTURE = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "auto_map"}
 NO_ARCHITECTURE |= {"architectures", "output_attentions", "output_hidden_states", "return_dict"}
-NO_ARCHITECTURE |= {"dropout", "attention_dropout", "activation_dropout"}
+NO_ARCHITECTURE |= {"tokenizers", "dropout", "attention_dropout", "activation_dropout"}
 
 
 def step_of(checkpoint: str | Path) -> int:
@@ -84,6 +92,11 @@ def what_is_wrong(checkpoint: Path) -> str | None:
             return f"{name} is missing"
         if size_and_crc(path) != expected:
             return f"{name} is not as it was written (size or checksum differs)"
+    try:
+        with ExitStack() as stack:
+            open_weights(checkpoint, stack)
+    except UserError as error:
+        return str(error)
     return None
 
 
@@ -188,7 +201,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     One tensor at a time is read from each: memory for one model, whatever their number.
 
     Raises: UserError when there is none, a folder has no safetensors weights, what configs say of the weights differs,
-    or names, shapes or dtypes do, or a weight is not finite.
+    or names, shapes or dtypes do, or a weight is none.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -199,29 +212,10 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         return {name: _mean(name, paths, readers) for name in readers[0]}
 
 
-def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Tensor name -> the open file that holds it, of a model folder; `stack` closes the files.
-
-    Raises: UserError when there is no folder, no safetensors weights in it, or they are broken.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give the folders of checkpoints or models.")
-    tensors: dict[str, Any] = {}
-    for path in weight_files(folder):
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; expected a model saved as safetensors.")
-        try:
-            reader = stack.enter_context(safe_open(str(path), framework="pt"))
-        except SafetensorError as error:
-            raise UserError(f"{path}: broken or half-written ({error}). Leave this checkpoint out.") from error
-        tensors |= dict.fromkeys(reader.keys(), reader)
-    return tensors
-
-
 def _check_same_configs(paths: Sequence[str | Path]) -> None:
     """UserError for a key of config.json that gives the weights another meaning than in the first folder."""
     said = PreTrainedConfig().to_dict()  # what a file leaves out
-    first, *others = [{**said, **read_json(Path(path) / CONFIG)} for path in paths]
+    first, *others = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
     for path, other in zip(paths[1:], others, strict=True):
         common = first.keys() & other.keys()
         if changed := differences(first, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & common:
@@ -253,10 +247,6 @@ def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, An
                 f"{path}: {name} has shape {list(tensor.shape)}, but {list(first.shape)} in {paths[0]}. "
                 "Only checkpoints of one architecture and vocabulary can be averaged."
             )
-        if not torch.isfinite(tensor).all():
-            raise UserError(
-                f"{path}: {name} holds NaN or infinity: its training went wrong. Leave this checkpoint out."
-            )
         total += tensor
     return (total / len(readers)).to(first.dtype)
 
@@ -269,6 +259,7 @@ def write_model(
     A causal language model's tokenizer puts <s> before a text and nothing behind it. Heads of objectives stay behind.
     `generation` replaces the checkpoint's generation_config.
     """
+    check_model_folder(checkpoint)
     with atomic_folder(folder) as new, explain_full_disk(new):
         copy_all_but_weights(checkpoint, new)
         if generation is not None:

@@ -25,9 +25,8 @@ from transformers import PreTrainedModel
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import read_json
-from hf_mlnmt.model_folder import CONFIG, check_model_folder
-from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE, open_weights
+from hf_mlnmt.model_folder import CONFIG, check_model_folder, open_weights, read_part
+from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
 from hf_mlnmt.training.tasks import is_head
 
 NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
@@ -297,7 +296,7 @@ def _same_words(one: Any, other: Any) -> bool:
 
 
 def _read_config(folder: Path, where: str) -> dict[str, Any]:
-    if not (content := read_json(folder / CONFIG)):
+    if not (content := read_part(folder, CONFIG)):
         raise UserError(f"{where}: {folder / CONFIG} cannot be read. Give the folder of a model.")
     return content
 

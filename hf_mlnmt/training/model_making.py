@@ -19,7 +19,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.fusing import fuse
-from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model
+from hf_mlnmt.model_folder import GENERATION_CONFIG, load_model, read_config, read_part
 from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.recipe.schema import Model, Recipe
 from hf_mlnmt.training.init_from import local_folder, read_sources
@@ -36,7 +36,7 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
 
     Raises: UserError for another kind of model, and when nothing is to be added.
     """
-    config: Any = AutoConfig.from_pretrained(str(folder))
+    config = read_config(folder)
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")
     before = {f"{side}_languages": getattr(config, f"{side}_languages") for side in SIDES}
@@ -79,7 +79,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
     name = read_sources(recipe.init_from or {}).get("all")
     if name is None:
         return {}
-    stored = read_json((begun or local_folder(name, root)) / GENERATION_CONFIG)
+    stored = read_part(begun or local_folder(name, root), GENERATION_CONFIG)
     return {rule: stored[rule] for rule in TOKEN_RULES if stored.get(rule) is not None}
 
 
@@ -145,7 +145,7 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
         return settings.add_to is not None
     if settings.system is not None:
         return "source_languages" in find_system(settings.system).architecture.config_class.__dataclass_fields__
-    return hasattr(AutoConfig.from_pretrained(str(_config_path(recipe, root)[0])), "source_languages")
+    return hasattr(read_config(_config_path(recipe, root)[0]), "source_languages")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
@@ -218,7 +218,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
         except UserError as error:
             raise UserError(f"{recipe.path}: model: {error}") from error
     assert path is not None
-    config = AutoConfig.from_pretrained(str(path))
+    config = read_config(path)
     known = {item.name for item in dataclasses.fields(config)}
     for name in settings.settings:
         if name not in known:

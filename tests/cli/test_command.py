@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dataclasses
 import errno
@@ -127,6 +128,25 @@ def test_an_option_means_one_thing_in_every_verb():
                     assert parameter.help == about["help"], (words, parameter.name)
     shown = {parameter.name for parameter in COMMANDS["translate",].params}
     assert fields.keys() <= shown
+
+
+# Options of torchrun and accelerate, of sacreBLEU's signatures, of pip; a style of the page's.
+FOREIGN = {"--nproc_per_node", "--multi_gpu", "--mixed_precision", "--ter-normalized", "--ter-asian-support"}
+FOREIGN |= {"--extra-index-url", "--w", "--help"}
+
+
+def test_every_option_that_a_text_of_the_package_names_is_one():
+    known = {option for verb in COMMANDS.values() for parameter in verb.params for option in parameter.opts}
+    known |= {option for verb in COMMANDS.values() for parameter in verb.params for option in parameter.secondary_opts}
+    known |= {option for parameter in get_command(app).params for option in parameter.opts} | FOREIGN
+    for path in (ROOT / "hf_mlnmt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+            named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", "".join(t for t in texts if isinstance(t, str))))
+            assert named <= known, f"{path}, line {getattr(node, 'lineno', 0)}"
+            if "export" in path.parts or "hub" in path.parts:  # there --to was the output's and the format's name
+                assert "--to" not in named or "--from" in named, f"{path}, line {node.lineno}"
 
 
 def test_decoding_options_are_those_given_and_checked():

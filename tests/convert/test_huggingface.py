@@ -224,9 +224,9 @@ DAMAGES = {
     "a damaged pickle": (damaged_pickle, r"pytorch_model\.bin: not a checkpoint of PyTorch, or a damaged one"),
     "rounded": (
         lambda f: tensors(f, lambda s: {**s, FIRST: s[FIRST].int()}),
-        "fc1.weight is of whole numbers: import the model",
+        r"model\.safetensors: weights are of whole numbers \(\S+fc1\.weight\)",
     ),
-    "rounded, a pickle": (rounded_pickle, "fc1.weight is of whole numbers: import the model"),
+    "rounded, a pickle": (rounded_pickle, "fc1.weight is int32: import the model in float32"),
     "a dtype of no weights": (lambda f: edit(f, dtype="int32"), "dtype.*int32"),
     "many layers": (lambda f: edit(f, encoder_layers=10**9), "which the weights cannot have"),
     "beams": (lambda f: generation(f, num_beams=-2), "num_beams: a whole number of at least 1 is expected, not -2"),
@@ -240,15 +240,18 @@ DAMAGES = {
     ),
     "not a number": (
         lambda f: tensors(f, lambda s: {**s, FIRST: torch.full_like(s[FIRST], float("nan"))}),
-        "holds numbers that are none",
+        r"model\.safetensors: weights hold values that are not finite numbers \(\S+fc1\.weight\)",
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "cannot be loaded"),
     "no tokenizer": (
         lambda f: [p.unlink() for p in f.iterdir() if "token" in p.name or p.suffix == ".spm"],
         "the tokenizer cannot be loaded .a file of it is missing",
     ),
-    "a list of types": (lambda f: edit(f, model_type=["marian"]), r"model_type: expected text, not \['marian'\]"),
-    "no type of numbers": (lambda f: edit(f, dtype="floaty"), "its config cannot be read.*floaty"),
+    "a list of types": (
+        lambda f: edit(f, model_type=["marian"]),
+        r'config\.json: model_type: expected a text, not \["marian"\]',
+    ),
+    "no type of numbers": (lambda f: edit(f, dtype="floaty"), r"config\.json: not the config of a model: .*floaty"),
     "text for a number": (lambda f: edit(f, d_model="sixteen"), "d_model.*sixteen"),
     "an end outside": (lambda f: edit(f, eos_token_id=4444), "config.json: eos_token_id: 4444 is no number of a token"),
     "an end outside, generation": (
@@ -256,7 +259,7 @@ DAMAGES = {
         "eos_token_id: 4444 is no number of a token",
     ),
     "a list of settings": (lambda f: (f / "generation_config.json").write_text("[1]"), "expected a JSON object"),
-    "unknown type": (lambda f: edit(f, model_type="nonsense"), "config cannot be read"),
+    "unknown type": (lambda f: edit(f, model_type="nonsense"), r"config\.json: not the config of a model: .*nonsense"),
     "mixture of experts": (lambda f: edit(f, model_type="nllb-moe"), "mixtures of experts"),
     "another vocabulary": (
         lambda f: (f / "vocab.json").write_text(json.dumps({**json.loads((f / "vocab.json").read_text()), "new": 99})),

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from helpers.bridge_tasks import bridge_model
 from helpers.fused_folders import gpt2
 from helpers.model_folders import SENTENCES, small_model
 from safetensors.torch import load_file, save_file
@@ -202,3 +203,10 @@ def test_published_with_the_code_of_all_members(folders, tmp_path, forks):
     card = (published / "README.md").read_text()
     assert "sequence-level normalization, alpha 1.0, beta 0.1, of mlnmt-transformer" in card
     assert "gpt2" in card
+
+
+def test_a_model_of_modules_for_each_language_is_not_fused(folders, tmp_path):
+    shutil.copytree(folders / "tm", tmp_path / "bridge")
+    bridge_model().save_pretrained(tmp_path / "bridge")
+    with pytest.raises(UserError, match="bridge: has modules of single languages"):
+        fuse_folders([tmp_path / "bridge", folders / "lm"], tmp_path / "out", print)

@@ -44,7 +44,7 @@ def test_publish_refuses_licences_and_warns_of_languages_that_the_hub_does_not_k
             "publish", trained_folder, "-o", out, "--licence", licence
         )
     assert not out.exists()
-    run("publish", trained_folder, "-o", out, "--licence", "other:Our-1.0")
+    run("publish", trained_folder, "-o", out, "--licence", "other:Our-1.0", "--confirm-licence")
     assert "license: other\nlicense_name: our-1.0\n" in (out / "README.md").read_text()
     output = run("publish", trained_folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
     assert "language 'english' is no code" in output

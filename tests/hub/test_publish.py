@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -334,3 +335,42 @@ def test_what_is_missing_is_told(tmp_path, quick):
     assert "no results file" in warnings[0]
     assert "licence" in warnings[1]
     assert "languages" in warnings[2]
+
+
+@pytest.mark.parametrize(
+    ("data", "licence", "lacks"),
+    [
+        ("CC-BY-NC-SA-4.0", "cc-by-4.0", "non-commercial use, share-alike"),
+        ("CC-BY-NC-SA-4.0", "cc-by-sa-4.0", "non-commercial use"),
+        ("cc-by-nc-4.0", "apache-2.0", "non-commercial use"),
+        ("gpl-3.0", "mit", "share-alike"),
+        ("cc-by-nd-4.0", "cc-by-4.0", "no derivatives"),
+        ("mit", "cc0-1.0", "attribution"),
+        ("gemma", "mit", "what is not known here"),
+        ("cc-by-4.0", "other:Our-1", "what is not known here"),
+        ("CC-BY-NC-SA-4.0", "cc-by-nc-sa-4.0", None),
+        ("cc-by-4.0", "cc-by-nc-sa-4.0", None),
+        ("cc0-1.0", "mit", None),
+        ("gemma", "gemma", None),
+        (None, "mit", None),
+    ],
+)
+def test_a_licence_that_gives_more_than_that_of_the_data_asks(trained_folder, tmp_path, quick, data, licence, lacks):
+    folder = shutil.copytree(trained_folder, tmp_path / "average")
+    results = some_results()
+    results["data"]["licence"] = data
+    (folder / "results.json").write_text(json.dumps(results))
+    with pytest.raises(UserError, match=f"asks for {lacks}.*--confirm-licence") if lacks else nullcontext():
+        build_folder(folder, tmp_path / "out", licence=licence)
+    assert build_folder(folder, tmp_path / "out", licence=licence, confirm_licence=True).facts.licence == licence
+
+
+def test_the_licences_of_the_models_that_one_began_with_count(trained_folder, tmp_path, quick, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, begun in (("base", None), ("middle", "base"), ("last", {"encoder": "middle"})):
+        shutil.copytree(trained_folder, tmp_path / name)
+        (tmp_path / name / "results.json").write_text(json.dumps(some_results(recipe={"init_from": begun})))
+    build_folder("last", "out", licence="cc-by-4.0")
+    (tmp_path / "base" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    with pytest.raises(UserError, match=r"cc-by-nc-4\.0 of base/README\.md does, which asks for non-commercial use"):
+        build_folder("last", "out", licence="cc-by-4.0")

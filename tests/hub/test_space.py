@@ -73,6 +73,7 @@ def test_links_both_ways_on_the_hub(trained_folder, tmp_path, quick, monkeypatch
     monkeypatch.setattr("hf_mlnmt.hub.upload.push", take)
     monkeypatch.setattr("hf_mlnmt.hub.upload.check_ready", lambda repo_id: None)
     asked = [trained_folder, "--push", "anna/toy", "--space", "anna/try-toy", "--private", "--licence", "other:Our-1"]
+    asked.append("--confirm-licence")
     result = CliRunner().invoke(app, [str(one) for one in asked], catch_exceptions=False)
     assert "https://hub.test/anna/try-toy" in result.output
     options, card = sent["anna/toy"]

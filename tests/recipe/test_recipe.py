@@ -94,6 +94,8 @@ def test_a_dropped_key_that_did_nothing_is_passed_over(tmp_path):
         ("", "expected keys and values, found nothing"),
         ("- a\n", "expected keys and values"),
         (GOOD + "x: " + "[" * 5000, "not valid YAML"),
+        (GOOD + "x: &a [*a]", "not valid YAML .Circular"),
+        (GOOD + "x: &a {b: *a}", "not valid YAML .Circular"),
         (GOOD + "seed: 2020-99-99", "not valid YAML .month must be in"),
         (GOOD + "seed: " + "9" * 5000, "not valid YAML"),
         (GOOD + "objective: {name: [1]}", r"objective: there is no objective \[1\]"),

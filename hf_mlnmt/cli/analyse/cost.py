@@ -78,8 +78,6 @@ def _config(name: str, shape: str, vocabulary: int) -> Any:
 
     if "/" not in name and not Path(name).exists():
         return config_for(name, shape, vocab_size=vocabulary)
-    from transformers import AutoConfig
+    from hf_mlnmt.model_folder import fetch_small_files, read_config
 
-    from hf_mlnmt.model_folder import fetch_small_files
-
-    return AutoConfig.from_pretrained(fetch_small_files(name))
+    return read_config(fetch_small_files(name))
