@@ -53,6 +53,7 @@ from hf_mlnmt.modeling.recurrent_attention import (
     PreviousContextAttention,
     PreviousWeightAttention,
 )
+from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 from hf_mlnmt.search.cache import HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
@@ -423,6 +424,22 @@ class ExtendedCrossAttentionStep(DecoderStep):
         return self.project(module, contexts.to(states.dtype), onto)
 
 
+class SSRUStep(DecoderStep):
+    """The baseline's step with `SSRU` in place of self-attention; the state before every beam's position is known."""
+
+    attentions = {**DecoderStep.attentions, SSRU: ("forget_proj", "input_proj")}
+
+    def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        if type(module) is not SSRU:
+            return super().attend_self(module, context, states, onto)
+        slot = context.cache.target_layers[module.layer_idx]
+        forget = self.linear(module.forget_proj, states).sigmoid_()
+        state = torch.lerp(self.linear(module.input_proj, states), slot.states.view_as(states), forget)  # (2)
+        slot.extend(context.width)
+        slot.append_states(state.view(-1, context.width, 1, state.shape[1]))
+        return onto + state.relu()
+
+
 class MultiLayerAttentionStep(DecoderStep):
     """The baseline's step with MLMHA in place of the attention over the source."""
 
@@ -487,6 +504,7 @@ STEPS: dict[type, type[DecoderStep]] = {
     ExtendedCrossAttentionForConditionalGeneration: ExtendedCrossAttentionStep,
     MultiLayerAttentionForConditionalGeneration: MultiLayerAttentionStep,
     MultiLevelSupervisionForConditionalGeneration: MultiLevelSupervisionStep,
+    SSRUForConditionalGeneration: SSRUStep,
 }
 
 

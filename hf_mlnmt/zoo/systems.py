@@ -157,6 +157,13 @@ EXTENDED_CROSS_ATTENTION = Architecture(
     beyond="attention over the source that reads embeddings or its own earlier decisions",
     encoder_heads=True,
 )
+SSRU = Architecture(
+    "mlnmt-ssru",
+    "ssru",
+    "SSRU",
+    beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
+    encoder_heads=True,
+)
 RNN = Architecture("mlnmt-rnn", "rnn", "RNN", beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention")
 BRIDGE = Architecture(
     "mlnmt-bridge", "bridge", "Bridge", beyond="an encoder or decoder for each language, and an attention bridge"
@@ -233,6 +240,8 @@ _ENTRIES = (
            "Key-value context, by head", "source attention may choose each head's last context vector"),
     System("key-value-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-full"},
            "Key-value context, of all heads", "source attention may choose its last context vector"),
+    System("ssru", SSRU, {"decoder_autoregression": "ssru"}, "SSRU",
+           "a recurrent unit with one state takes the place of the decoder's self-attention"),
     System("rnn", RNN, {"encoder_layers": 2, "decoder_layers": 2}, "The attentive LSTM",
            "a BiLSTM encoder and an LSTM decoder with Luong's attention"),
     System("bridge-rnn", BRIDGE, {"encoder_layers": 2, "decoder_layers": 2, "coders": "rnn"}, "The attention bridge",
