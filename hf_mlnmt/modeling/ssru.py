@@ -14,11 +14,13 @@ x is the sublayer's input, (batch, target, d_model).
 
 h is the sublayer's output: there is no projection behind it, and W has no bias. In decoding c is the whole state of a
 layer. All products are outside the scan, which is in float32 at least. The state passes padding of the target
-unchanged.
+unchanged. As in Marian the decoder begins with a vector of zeros: the embedding of decoder_start_token_id, which begins
+as zeros and, as long as it is, stays so in training (not inside a torch.compile of the whole decoder).
 Departs: Marian can also drop inputs of the unit (dropout-rnn, 0 unless told); the sublayer's dropout is all there is.
 """
 
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -36,7 +38,7 @@ from .transformer import Decoder, TransformerForConditionalGeneration, Transform
 
 @strict
 class SSRUConfig(TransformerConfig):
-    """The baseline's fields, and:
+    """The baseline's fields, those with other defaults as Marian and the engines of its students have them, and:
 
     Args:
         decoder_autoregression: how a decoder layer reads the target before it.
@@ -45,6 +47,10 @@ class SSRUConfig(TransformerConfig):
     model_type = "mlnmt-ssru"
 
     decoder_autoregression: Literal["self-attention", "ssru"] = "ssru"
+    attention_bias: bool = True
+    output_bias: bool = True
+    layer_norm_eps: float = 1e-6
+    position_embedding: Literal["interleaved", "halves", "tensor2tensor", "learned"] = "tensor2tensor"
 
     def cache_slots(self) -> list[str]:
         """Slots with a state."""
@@ -95,6 +101,19 @@ class SSRUDecoderLayer(DecoderLayer):
         super().__init__(config, layer_idx)
 
 
+class KeepZeros:
+    """A hook of an embedding's gradient: a row of zeros gets none."""
+
+    def __init__(self, weight: Tensor, row: int):
+        self.weight, self.row = ref(weight), row
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        weight: Any = self.weight()
+        gradient = gradient.clone()
+        gradient[self.row] *= weight[self.row].any()
+        return gradient
+
+
 class SSRUDecoder(Decoder):
     """The baseline's decoder with the layers above."""
 
@@ -102,6 +121,20 @@ class SSRUDecoder(Decoder):
     layer_class = SSRUDecoderLayer
     _no_split_modules = ["SSRUDecoderLayer"]
     _can_record_outputs = {**Decoder._can_record_outputs, "hidden_states": SSRUDecoderLayer}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if module is self.embed_tokens and not getattr(module.weight, "_is_hf_initialized", False):
+            module.weight[self.config.decoder_start_token_id] = 0.0
+
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """As `Stack.look_up`; a first vector of zeros gets no gradient, from the output projection neither."""
+        weight: Any = self.embed_tokens.weight
+        hooks = weight._backward_hooks or {}  # which neither a copy nor a loaded model takes along
+        if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):
+            weight.register_hook(KeepZeros(weight, self.config.decoder_start_token_id))
+        return super().look_up(input_ids, inputs_embeds)
 
 
 class SSRUModel(TransformerModel):
