@@ -64,6 +64,7 @@ from hf_mlnmt.search.native import (
     SELF_ATTENTION,
     SMALL,
     SOURCE_ATTENTION,
+    STATE,
     SWISH,
     TRANSPOSED,
     NativeUnits,
@@ -169,9 +170,16 @@ class DecoderStep:
         if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
             return False
         for layer in self.decoder.layers:
-            source = cache.source_layers[layer.source_attn.layer_idx]
-            cache.target_layers[layer.self_attn.layer_idx].lazy_initialization(source.keys, source.values)
+            slot, source = (
+                cache.target_layers[layer.self_attn.layer_idx],
+                cache.source_layers[layer.source_attn.layer_idx],
+            )
+            self.prepare_slot(slot, source.keys, source.values)
         return True
+
+    def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
+        """Make a slot of the target ready for a first token, from the source's keys and values."""
+        slot.lazy_initialization(keys, values)
 
     def run(self, decoder: Any, states: Tensor, context: StepContext) -> Tensor:
         """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
@@ -212,6 +220,8 @@ class DecoderStep:
             kind = SELF_ATTENTION if type(module) is SelfAttention else SOURCE_ATTENTION
             products = (getattr(module, name) for name in self.attentions[type(module)])
             unit = kind, *products, module.heads, module.scaling, module.layer_idx, RELU
+        elif type(module) is SSRU:
+            unit = STATE, module.forget_proj, module.input_proj, 1, 1.0, module.layer_idx, RELU
         else:
             return None
         if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
@@ -432,12 +442,14 @@ class SSRUStep(DecoderStep):
     def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
         if type(module) is not SSRU:
             return super().attend_self(module, context, states, onto)
-        slot = context.cache.target_layers[module.layer_idx]
+        before = context.cache.target_layers[module.layer_idx].count(context.width).view_as(states)
         forget = self.linear(module.forget_proj, states).sigmoid_()
-        state = torch.lerp(self.linear(module.input_proj, states), slot.states.view_as(states), forget)  # (2)
-        slot.extend(context.width)
-        slot.append_states(state.view(-1, context.width, 1, state.shape[1]))
-        return onto + state.relu()
+        before.copy_(torch.lerp(self.linear(module.input_proj, states), before, forget))  # (2)
+        return onto + before.relu()
+
+    def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
+        slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else
+        slot.states = keys.new_zeros(len(keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
 
 
 class MultiLayerAttentionStep(DecoderStep):
