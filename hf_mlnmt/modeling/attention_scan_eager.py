@@ -241,8 +241,7 @@ def recur(added: Tensor, decay: Tensor) -> Tensor:
     call costs more than what it computes, in log2 of their number passes over all positions."""
     if added.device.type != "cpu":
         return recur_by_doubling(added, decay)
-    states = torch.empty_like(added)
-    before = torch.zeros_like(added[0])
+    states, before = added.new_empty(added.shape), torch.zeros_like(added[0])
     for state, new, kept in zip(states.unbind(0), added.unbind(0), decay.unbind(0)):
         before = torch.addcmul(new, kept, before, out=state)
     return states
@@ -255,7 +254,7 @@ def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
         added = torch.cat([added[:step], torch.addcmul(added[step:], decay[step:], added[:-step])])
         decay = torch.cat([decay[:step], decay[step:] * decay[:-step]])
         step *= 2
-    return added.clone() if step == 1 else added
+    return added.clone(memory_format=torch.contiguous_format) if step == 1 else added
 
 
 def linear_forward(added: Tensor, decay: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
