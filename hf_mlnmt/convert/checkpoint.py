@@ -54,9 +54,7 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
-def baseline_config(
-    source: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any
-) -> TransformerConfig:
+def baseline_config(source: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any) -> TransformerConfig:
     """The baseline's config, or that of a family `kind`. Raises: UserError that names `source` and the field that makes
     no model."""
     if str(fields["activation_function"]) not in ACT2FN:

@@ -270,4 +270,8 @@ def linear_backward(
     gradient, decay, states = (x.transpose(0, 1) for x in (gradient, decay, states))
     following = torch.cat([decay[1:], torch.zeros_like(decay[:1])])
     d_added = recur(gradient.flip(0), following.flip(0)).flip(0)
-    return d_added.transpose(0, 1), (d_added * previous_states(states, start, None)).transpose(0, 1), d_added[0] * decay[0]
+    return (
+        d_added.transpose(0, 1),
+        (d_added * previous_states(states, start, None)).transpose(0, 1),
+        d_added[0] * decay[0],
+    )

@@ -19,7 +19,7 @@ as zeros and, as long as it is, stays so in training (not inside a torch.compile
 Departs: Marian can also drop inputs of the unit (dropout-rnn, 0 unless told); the sublayer's dropout is all there is.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from weakref import ref
 
 import torch
@@ -72,10 +72,10 @@ class SSRU(nn.Module):
     ) -> tuple[Tensor, None]:
         """x (batch, target, d_model) -> h, the same shape, and no weights; the mask as of an attention."""
         cache = getattr(cache, "self_attention_cache", cache)
-        length, slot, start, before = hidden_states.shape[1], None, None, None
+        length, slot, start, before = hidden_states.shape[1], cast(Any, None), None, None
         real = real_positions(attention_mask, 0 if cache is None else cache.get_seq_length(self.layer_idx), length)
         if cache is not None:
-            slot: Any = slot_of(cache, self.layer_idx, "append_states")
+            slot = slot_of(cache, self.layer_idx, "append_states")
             start, before, real = slot.last_state(), slot.states_before(length), slot.real_positions(real)
             count_positions(slot, hidden_states)
         inputs, forget = self.input_proj(hidden_states), self.forget_proj(hidden_states)

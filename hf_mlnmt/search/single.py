@@ -26,7 +26,16 @@ from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE
 from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.kept_weights import LARGEST
-from hf_mlnmt.search.native import AS_IT_LIES, PACKED, SELF_ATTENTION, SOURCE, SOURCE_ATTENTION, STATE, NativeUnits, Unit
+from hf_mlnmt.search.native import (
+    AS_IT_LIES,
+    PACKED,
+    SELF_ATTENTION,
+    SOURCE,
+    SOURCE_ATTENTION,
+    STATE,
+    NativeUnits,
+    Unit,
+)
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.source import Source, read_source
 from hf_mlnmt.search.steps import ByRows, DecoderStep

@@ -1,4 +1,4 @@
-"""Slow reference of the simpler simple recurrent unit: Kim et al. 2019, section 4.3, one number at a time, in float64."""
+"""Slow reference of the simpler simple recurrent unit: Kim et al. 2019, section 4.3, one number at a time, float64."""
 
 from __future__ import annotations
 
