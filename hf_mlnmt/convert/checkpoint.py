@@ -54,12 +54,13 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
-def baseline_config(source: str, **fields: Any) -> TransformerConfig:
-    """The baseline's config. Raises: UserError that names `source` and the field that makes no model."""
+def baseline_config(source: str, kind: type[TransformerConfig] = TransformerConfig, **fields: Any) -> TransformerConfig:
+    """The baseline's config, or that of a family `kind`. Raises: UserError that names `source` and the field that makes
+    no model."""
     if str(fields["activation_function"]) not in ACT2FN:
         raise UserError(f"{source}: the activation {fields['activation_function']} is none that Transformers knows.")
     try:
-        return TransformerConfig(**fields)
+        return kind(**fields)
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise UserError(f"{source}: its settings make no model: {reason_of(error)}") from error
 

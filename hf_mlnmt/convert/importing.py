@@ -131,15 +131,15 @@ def _read_pickle(path: Path) -> Source:
 def _build(source: Source) -> Any:
     """Our model with the checkpoint's weights, float32, ready to translate."""
     from hf_mlnmt.data.tokenizer import check_vocabulary
-    from hf_mlnmt.modeling import TransformerForConditionalGeneration
+    from hf_mlnmt.zoo.systems import architecture_of
 
+    architecture = architecture_of(source.config)
+    assert architecture is not None
     with torch.device("meta"):
-        empty = TransformerForConditionalGeneration(source.config)
+        empty = architecture.head_class(source.config)
     check_vocabulary(source.account.source, source.config, source.tokenizers.source, source.tokenizers.target)
     state = source.account.finish(empty)
-    model = TransformerForConditionalGeneration.from_pretrained(
-        None, config=source.config, state_dict=state, dtype=torch.float32
-    )
+    model = architecture.head_class.from_pretrained(None, config=source.config, state_dict=state, dtype=torch.float32)
     model.generation_config = source.generation_config
     return model.eval()
 

@@ -5,6 +5,8 @@ positions of tensor2tensor from 0; layer norms with an epsilon of 1e-6; the deco
 that one a token <pad> is added behind both vocabularies, its embedding zero and its output bias so low that it is never
 predicted.
 
+An SSRU decoder (--transformer-decoder-autoreg rnn --dec-cell ssru) is one of the family in modeling/ssru.py.
+
 Pre-norm models are imported as Marian trains and scores them. Its own decoder gives them other outputs: from the second
 token on, self-attention there reads the states before their norm, and in training behind it.
 """
@@ -33,7 +35,7 @@ from hf_mlnmt.convert.checkpoint import (
 )
 from hf_mlnmt.convert.vocabularies import EOS, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.modeling import TransformerConfig
+from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
 SETTINGS = "special:model.yml"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
@@ -41,7 +43,7 @@ _NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinit
 # What the baseline cannot do, if it is set to anything else.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("default",),
@@ -59,6 +61,14 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "ulr": (False,),
     **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src"), FLAG),
     "output-omit-bias": FLAG,
+}
+
+# What an SSRU decoder cannot do besides.
+_SSRU: dict[str, tuple[Any, ...]] = {
+    "dec-cell": ("ssru",),
+    "transformer-rnn-projection": (False,),
+    "layer-normalization": (False,),
+    "transformer-preprocess": ("",),  # nobody has compared pre-norm ones with the engine
 }
 
 
@@ -123,6 +133,8 @@ def _load(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
     refuse_others(f"{file}: ", settings, _PLAIN)
+    if settings.get("transformer-decoder-autoreg") == "rnn":
+        refuse_others(f"{file}: transformer-decoder-autoreg rnn: ", {"dec-cell": "gru", **settings}, _SSRU)
     if str(settings.get("transformer-ffn-activation", "swish")) not in _ACTIVATIONS:
         raise UserError(f"{file}: transformer-ffn-activation: known are {', '.join(_ACTIVATIONS)}.")
     for name in ("preprocess", "postprocess", "postprocess-top", "postprocess-emb"):
@@ -147,6 +159,7 @@ def _config(
     everywhere, decoder_width = settings.get("tied-embeddings-all", False), settings.get("transformer-decoder-dim-ffn")
     return baseline_config(
         str(file),
+        SSRUConfig if settings.get("transformer-decoder-autoreg") == "rnn" else TransformerConfig,
         vocab_size=pad + 1,
         d_model=settings["dim-emb"],
         encoder_layers=settings["enc-depth"],
@@ -220,9 +233,15 @@ def _moves(config: TransformerConfig) -> Iterator[Move]:
             yield from _norm(f"{ours}layer_norm", f"{side}_top_ln_{{}}")
         for index in range(count):
             layer, theirs = f"{ours}layers.{index}.", f"{side}_l{index + 1}_"
-            yield from _products(f"{layer}self_attn.qkv_proj", f"{theirs}self_", "qkv")
-            yield from _products(f"{layer}self_attn.out_proj", f"{theirs}self_", "o")
-            yield from _norm(f"{layer}self_attn_sublayer.layer_norm", f"{theirs}self_Wo{norm}")
+            first = f"{layer}self_attn"
+            if side == "decoder" and isinstance(config, SSRUConfig):
+                yield Move(f"{first}.input_proj.weight", (f"{theirs}rnn_W",), transposed=True)
+                yield from _products(f"{first}.forget_proj", f"{theirs}rnn_", "f")
+                yield from _norm(f"{first}_sublayer.layer_norm", f"{theirs}rnn_ffn{norm}")
+            else:
+                yield from _products(f"{first}.qkv_proj", f"{theirs}self_", "qkv")
+                yield from _products(f"{first}.out_proj", f"{theirs}self_", "o")
+                yield from _norm(f"{first}_sublayer.layer_norm", f"{theirs}self_Wo{norm}")
             if side == "decoder":
                 yield from _products(f"{layer}source_attn.q_proj", f"{theirs}context_", "q")
                 yield from _products(f"{layer}source_attn.kv_proj", f"{theirs}context_", "kv")

@@ -7,6 +7,7 @@ Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.p
 | weight_scan | alpha_i = softmax(E_i + u * m_i), m_{i+1} = alpha_i, or m_i + alpha_i if it accumulates |
 | context_scan | alpha_i = softmax(E_i + (c_{i-1} A) K^T), c_i = alpha_i V; without V, c_i = alpha_i |
 | gate_scan | pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, [k'_i v'_i] = c_{i-1} T + b |
+| linear_scan | c_i = a_i c_{i-1} + b_i, element by element (ssru.py) |
 
 Each is an operator with a hand-written backward: automatic differentiation would record I times as many small steps,
 and torch.compile would unroll them. The loops are in attention_scan_eager.py; on a CUDA device with Triton a scan whose
@@ -29,6 +30,8 @@ from .attention_scan_eager import (
     gates_backward,
     gates_forward,
     group,
+    linear_backward,
+    linear_forward,
     ungroup,
     weights_backward,
     weights_forward,
@@ -126,6 +129,11 @@ def gate_scan(
     return _SCANS["gate"](query, plain, log_sum, transition, bias, start, real)
 
 
+def linear_scan(added: Tensor, decay: Tensor, start: Tensor | None) -> Tensor:
+    """States c of b (`added`) and a (`decay`), each (batch, target, width); start: c_0 (batch, width), None is zero."""
+    return _SCANS["linear"](added, decay, start, None)
+
+
 def _fake_weights(energies: Tensor, *others) -> Tensor:
     # The loops keep the target position first in memory.
     return torch.empty_like(energies.movedim(2, 0), memory_format=torch.contiguous_format).movedim(0, 2)
@@ -155,6 +163,14 @@ def _fake_gates_backward(
     return *states, *matrices, start.squeeze(2)
 
 
+def _fake_linear(added: Tensor, *others) -> Tensor:
+    return torch.empty_like(added.transpose(0, 1), memory_format=torch.contiguous_format).transpose(0, 1)
+
+
+def _fake_linear_backward(gradient: Tensor, *others) -> tuple[Tensor, ...]:
+    return _fake_linear(gradient), _fake_linear(gradient), gradient.new_empty(len(gradient), gradient.shape[2])
+
+
 def _kernels(tensor: Tensor, real: Tensor | None) -> Any:
     """The Triton kernels by name, or None where loops must do: no CUDA, no Triton, float64, padding of the target."""
     if tensor.device.type != "cuda" or tensor.dtype == torch.float64 or real is not None:
@@ -179,7 +195,7 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
         given = dict(zip(names, args))
         kernels = _kernels(args[0], given["real"])
         with in_own_precision(args[0]):
-            if kernels is None or not _heads_alone(given):
+            if kernels is None or loop.__name__ not in kernels or not _heads_alone(given):
                 return loop(*args)
             kernel = kernels[loop.__name__]
             return kernel(*[given[name] for name in inspect.signature(kernel).parameters])
@@ -217,4 +233,5 @@ _SCANS = {
     "weight": _scan("weight_scan", weights_forward, _fake_weights, weights_backward, _fake_weights_backward, 1),
     "context": _scan("context_scan", contexts_forward, _fake_weights, contexts_backward, _fake_contexts_backward, 1),
     "gate": _scan("gate_scan", gates_forward, _fake_gates, gates_backward, _fake_gates_backward, 0),
+    "linear": _scan("linear_scan", linear_forward, _fake_linear, linear_backward, _fake_linear_backward, 1),
 }

@@ -234,3 +234,44 @@ def gates_backward(
     d_bias = d_mixed.new_empty(0) if bias is None else d_mixed.sum((0, 2))
     d_start = ungroup(carry.unsqueeze(0)).squeeze(2)
     return ungroup(d_query), ungroup(d_plain), ungroup(-d_sums), d_transition, d_bias, d_start
+
+
+def recur(added: Tensor, decay: Tensor) -> Tensor:
+    """c_t = a_t c_{t-1} + b_t, c_0 = 0, along the first dimension: position by position on a CPU; elsewhere, where a
+    call costs more than what it computes, in log2 of their number passes over all positions."""
+    if added.device.type != "cpu":
+        return recur_by_doubling(added, decay)
+    states, before = added.new_empty(added.shape), torch.zeros_like(added[0])
+    for state, new, kept in zip(states.unbind(0), added.unbind(0), decay.unbind(0)):
+        before = torch.addcmul(new, kept, before, out=state)
+    return states
+
+
+def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
+    """The same; after a pass with `step` each state holds what the 2 step positions up to it have added."""
+    step = 1
+    while step < len(added):
+        added = torch.cat([added[:step], torch.addcmul(added[step:], decay[step:], added[:-step])])
+        decay = torch.cat([decay[:step], decay[step:] * decay[:-step]])
+        step *= 2
+    return added.clone(memory_format=torch.contiguous_format) if step == 1 else added
+
+
+def linear_forward(added: Tensor, decay: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
+    added, decay = added.transpose(0, 1), decay.transpose(0, 1)
+    if start is not None:
+        added = torch.cat([torch.addcmul(added[:1], decay[:1], start), added[1:]])
+    return recur(added, decay).transpose(0, 1)
+
+
+def linear_backward(
+    gradient: Tensor, decay: Tensor, start: Tensor | None, real: Tensor | None, states: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradient, decay, states = (x.transpose(0, 1) for x in (gradient, decay, states))
+    following = torch.cat([decay[1:], torch.zeros_like(decay[:1])])
+    d_added = recur(gradient.flip(0), following.flip(0)).flip(0)
+    return (
+        d_added.transpose(0, 1),
+        (d_added * previous_states(states, start, None)).transpose(0, 1),
+        d_added[0] * decay[0],
+    )

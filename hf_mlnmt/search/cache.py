@@ -209,6 +209,12 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
         """The states behind each position of the prompt, or of each beam: (sentences, positions, heads, width)."""
         self.states = states if self.of_beams else states[:, -1:]
 
+    def count(self, new: int) -> Tensor:
+        """Count `new` slots more, of one position for each beam; the states, to be written over in place."""
+        self.extend(new)
+        self.states = self.states.contiguous()
+        return self.states
+
     def select(self, sentences: Tensor, source_length: int) -> None:
         super().select(sentences, source_length)
         self.source_product = None

@@ -10,7 +10,7 @@ from hf_mlnmt.search.int8 import PANEL, Int8Linear
 from hf_mlnmt.search.kept_weights import LARGEST, kept
 from hf_mlnmt.search.native_library import library, pointer
 
-SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE = range(4)  # kinds of sublayers, as in search.c
+SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE = range(5)  # kinds of sublayers, as in search.c
 PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # how a weight lies in memory, likewise
 RELU, SWISH = range(2)  # activations, likewise
 ROWS = 96  # of a task: what they need stays in the processor's cache
@@ -65,7 +65,8 @@ class NativeUnits:
     ) -> None:
         """A sublayer with its first and its last product."""
         norm = sublayer.layer_norm
-        unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=into.out_features)
+        inner = into.out_features + (out.out_features if kind == STATE else 0)
+        unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=inner)
         unit.heads, unit.scaling, unit.activation = heads, scaling, activation
         unit.norm_weight, unit.norm_bias = self.hold(norm.weight), self.hold(norm.bias)
         unit.bias_in, unit.bias_out = self.hold(into.bias), self.hold(out.bias)
@@ -114,6 +115,8 @@ class NativeUnits:
             elif unit.kind == SOURCE_ATTENTION:
                 cache, mask = context.cache.source_layers[slot], context.source_mask.tensor
                 keys, values = cache.keys, cache.values
+            elif unit.kind == STATE:
+                keys = values = mask = context.cache.target_layers[slot].count(context.width)
             else:
                 continue
             if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten

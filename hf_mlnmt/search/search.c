@@ -5,6 +5,8 @@
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
  *
+ * and of ssru.py c = g c + (1 - g) W x, g = sigmoid(W_f x + b_f), f(x) = relu(c), the state c a row of each beam.
+ *
  * and `linear`, a product with a weight in int8 (int8.py), which `run` takes too. All matrices are row-major; a row is
  * one beam of one sentence. There are three kinds of products:
  *
@@ -43,7 +45,7 @@ typedef REAL real;
 #define LANES ((long)(BYTES / sizeof(real)))
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
-enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE }; /* kinds of units */
+enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE }; /* kinds of units; STATE: of ssru.py */
 enum { PACKED, TRANSPOSED, AS_IT_LIES };                         /* a weight: in panels, (inputs, outputs), (outputs, inputs) */
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
@@ -61,10 +63,11 @@ typedef struct {
     long kind, pre;                       /* pre: equation 3 with the norm first */
     double eps, scaling;
     const real *norm_weight, *norm_bias;  /* (d_model) */
-    const real *in, *in_bias;             /* (d_model, inner): q|k|v, q or W_1; a bias may be null */
-    const real *out, *out_bias;           /* (d_model or inner, d_model): W_o or W_2 */
-    long inner, heads;
-    real *keys, *values;                  /* (sentences, heads, d_h, capacity), (.., capacity, d_h) */
+    const real *in, *in_bias;             /* (d_model, inner): q|k|v, q, W_1 or W_f; a bias may be null */
+    const real *out, *out_bias;           /* (d_model or inner, d_model): W_o, W_2 or W */
+    long inner, heads;                    /* inner: of STATE both products' outputs, 2 d_model */
+    real *keys, *values;                  /* (sentences, heads, d_h, capacity), (.., capacity, d_h); of STATE keys are
+                                             its rows, (sentences x width, d_model), and values room for them */
     long capacity, slots, start;          /* `slots` are looked at; SELF_ATTENTION writes `width` from `start` on */
     const real *mask;                     /* (sentences, width or 1, slots), added to the scores */
     long mask_rows;                       /* width or 1 */
@@ -458,6 +461,23 @@ static void activate(long n, real *x, long activation)
     }
 }
 
+/* The unit of ssru.py for n rows of inputs x: their states, in place, and relu of these, added to `states`. */
+static void pass_state(const Unit *unit, const Task *task, long n, const real *x, real *own, real *states)
+{
+    long d = task->d_model;
+    real *forget = task->inner, *added = forget + n * d;
+    fill(n, d, unit->in_bias, forget, d);
+    fill(n, d, unit->out_bias, added, d);
+    multiply(n, d, d, x, unit->in, unit->in_plain, &unit->in8, forget, task);
+    multiply(n, d, d, x, unit->out, unit->out_plain, &unit->out8, added, task);
+#pragma omp simd
+    for (long i = 0; i < n * d; i++) {
+        real power = exponential(forget[i] > 0 ? -forget[i] : forget[i]); /* e^-|x| */
+        own[i] = added[i] + (forget[i] > 0 ? 1 : power) / (1 + power) * (own[i] - added[i]);
+        states[i] += own[i] > 0 ? own[i] : 0;
+    }
+}
+
 /* One sublayer, equation 3, for sentences first .. first + count - 1; states (their rows, d_model) in place. */
 static void sublayer(const Unit *unit, const Task *task, real *states, long first, long count)
 {
@@ -466,6 +486,11 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (unit->pre) {
         layer_norm(n, d, states, task->normed, unit);
         x = task->normed;
+    }
+    if (unit->kind == STATE) {
+        pass_state(unit, task, n, x, unit->keys + first * task->width * d, states);
+        if (!unit->pre) layer_norm(n, d, states, states, unit);
+        return;
     }
     fill(n, inner, unit->in_bias, task->inner, inner);
     multiply(n, d, inner, x, unit->in, unit->in_plain, &unit->in8, task->inner, task);
@@ -811,6 +836,15 @@ static long take_beams(Search *s)
         memcpy(next + b * s->looks, s->sees + (s->step ? table[beams + b] : 0) * s->looks, s->used);
     }
     s->sees = next;
+    for (long u = 0; u < s->decoder.count; u++) {
+        Unit *unit = s->decoder.units + u;
+        real *rows = unit->keys;
+        if (unit->kind != STATE) continue;
+        for (long b = 0; b < beams; b++)
+            memcpy(unit->values + b * s->d_model, rows + (s->step ? table[beams + b] : 0) * s->d_model,
+                   s->d_model * sizeof(real));
+        unit->keys = unit->values, unit->values = rows;
+    }
     full = s->last[4 * (beams - 1)];
     float hope = s->running[0] / s->divisors[s->early == NEVER ? s->longest : s->step + 1];
     return full && (s->early == EARLY || !(hope > s->best[beams - 1]));

@@ -26,7 +26,16 @@ from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE
 from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.kept_weights import LARGEST
-from hf_mlnmt.search.native import AS_IT_LIES, PACKED, SELF_ATTENTION, SOURCE, SOURCE_ATTENTION, NativeUnits, Unit
+from hf_mlnmt.search.native import (
+    AS_IT_LIES,
+    PACKED,
+    SELF_ATTENTION,
+    SOURCE,
+    SOURCE_ATTENTION,
+    STATE,
+    NativeUnits,
+    Unit,
+)
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.source import Source, read_source
 from hf_mlnmt.search.steps import ByRows, DecoderStep
@@ -217,6 +226,10 @@ class Single:
             setattr(search, name, getattr(wanted, name).data_ptr())
         search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
         search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM
+        units = [unit for unit in self.units if unit.kind == STATE]
+        rows = torch.zeros(len(units), 2, beams, self.d_model, **NUMBERS)
+        for unit, (now, then) in zip(units, rows):
+            unit.keys, unit.values = now.data_ptr(), then.data_ptr()
         running, best = torch.zeros(beams, **NUMBERS), torch.full((beams,), -torch.inf, **NUMBERS)
         scores = torch.empty(wanted.candidates, **NUMBERS)
         tokens, places = torch.full((beams,), wanted.start, **WHOLE), torch.empty(2 * wanted.candidates, **WHOLE)

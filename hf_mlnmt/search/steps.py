@@ -53,6 +53,7 @@ from hf_mlnmt.modeling.recurrent_attention import (
     PreviousContextAttention,
     PreviousWeightAttention,
 )
+from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 from hf_mlnmt.search.cache import HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
@@ -63,6 +64,7 @@ from hf_mlnmt.search.native import (
     SELF_ATTENTION,
     SMALL,
     SOURCE_ATTENTION,
+    STATE,
     SWISH,
     TRANSPOSED,
     NativeUnits,
@@ -168,9 +170,16 @@ class DecoderStep:
         if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
             return False
         for layer in self.decoder.layers:
-            source = cache.source_layers[layer.source_attn.layer_idx]
-            cache.target_layers[layer.self_attn.layer_idx].lazy_initialization(source.keys, source.values)
+            slot, source = (
+                cache.target_layers[layer.self_attn.layer_idx],
+                cache.source_layers[layer.source_attn.layer_idx],
+            )
+            self.prepare_slot(slot, source.keys, source.values)
         return True
+
+    def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
+        """Make a slot of the target ready for a first token, from the source's keys and values."""
+        slot.lazy_initialization(keys, values)
 
     def run(self, decoder: Any, states: Tensor, context: StepContext) -> Tensor:
         """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
@@ -211,6 +220,8 @@ class DecoderStep:
             kind = SELF_ATTENTION if type(module) is SelfAttention else SOURCE_ATTENTION
             products = (getattr(module, name) for name in self.attentions[type(module)])
             unit = kind, *products, module.heads, module.scaling, module.layer_idx, RELU
+        elif type(module) is SSRU:
+            unit = STATE, module.forget_proj, module.input_proj, 1, 1.0, module.layer_idx, RELU
         else:
             return None
         if self.functions is None or type(sublayer.layer_norm) is not nn.LayerNorm:
@@ -423,6 +434,24 @@ class ExtendedCrossAttentionStep(DecoderStep):
         return self.project(module, contexts.to(states.dtype), onto)
 
 
+class SSRUStep(DecoderStep):
+    """The baseline's step with `SSRU` in place of self-attention; the state before every beam's position is known."""
+
+    attentions = {**DecoderStep.attentions, SSRU: ("forget_proj", "input_proj")}
+
+    def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
+        if type(module) is not SSRU:
+            return super().attend_self(module, context, states, onto)
+        before = context.cache.target_layers[module.layer_idx].count(context.width).view_as(states)
+        forget = self.linear(module.forget_proj, states).sigmoid_()
+        before.copy_(torch.lerp(self.linear(module.input_proj, states), before, forget))  # (2)
+        return onto + before.relu()
+
+    def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
+        slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else
+        slot.states = keys.new_zeros(len(keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
+
+
 class MultiLayerAttentionStep(DecoderStep):
     """The baseline's step with MLMHA in place of the attention over the source."""
 
@@ -487,6 +516,7 @@ STEPS: dict[type, type[DecoderStep]] = {
     ExtendedCrossAttentionForConditionalGeneration: ExtendedCrossAttentionStep,
     MultiLayerAttentionForConditionalGeneration: MultiLayerAttentionStep,
     MultiLevelSupervisionForConditionalGeneration: MultiLevelSupervisionStep,
+    SSRUForConditionalGeneration: SSRUStep,
 }
 
 

@@ -157,6 +157,13 @@ EXTENDED_CROSS_ATTENTION = Architecture(
     beyond="attention over the source that reads embeddings or its own earlier decisions",
     encoder_heads=True,
 )
+SSRU = Architecture(
+    "mlnmt-ssru",
+    "ssru",
+    "SSRU",
+    beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
+    encoder_heads=True,
+)
 RNN = Architecture("mlnmt-rnn", "rnn", "RNN", beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention")
 BRIDGE = Architecture(
     "mlnmt-bridge", "bridge", "Bridge", beyond="an encoder or decoder for each language, and an attention bridge"
@@ -233,6 +240,8 @@ _ENTRIES = (
            "Key-value context, by head", "source attention may choose each head's last context vector"),
     System("key-value-full", EXTENDED_CROSS_ATTENTION, {"cross_attention": "key-value-full"},
            "Key-value context, of all heads", "source attention may choose its last context vector"),
+    System("ssru", SSRU, {}, "SSRU",
+           "a recurrent unit with one state takes the place of the decoder's self-attention"),
     System("rnn", RNN, {"encoder_layers": 2, "decoder_layers": 2}, "The attentive LSTM",
            "a BiLSTM encoder and an LSTM decoder with Luong's attention"),
     System("bridge-rnn", BRIDGE, {"encoder_layers": 2, "decoder_layers": 2, "coders": "rnn"}, "The attention bridge",
@@ -243,10 +252,14 @@ _ENTRIES = (
 )
 # fmt: on
 SYSTEMS: dict[str, System] = {entry.name: entry for entry in _ENTRIES}
-SHAPES: dict[str, dict[str, int]] = {
+_STUDENT = {"encoder_layers": 6, "decoder_layers": 2, "d_model": 256, "attention_heads": 8, "ffn_dim": 1536}
+SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 4, "d_model": 128, "attention_heads": 4, "ffn_dim": 256},
     "small": {"layers": 4, "d_model": 256, "attention_heads": 4, "ffn_dim": 1024},
     "base": {"layers": 6, "d_model": 512, "attention_heads": 8, "ffn_dim": 2048},
+    "student-tiny": _STUDENT,
+    "student-base": {**_STUDENT, "d_model": 384, "decoder_layers": 4},
+    "student-self-attention": {**_STUDENT, "decoder_autoregression": "self-attention"},
 }
 
 
@@ -312,7 +325,9 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
         system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion;
             ms-1+enc-dc, m-10+enc-dc, s-agg+enc-dc and so on have a dual-context encoder.
         shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048);
-            of a language model the decoder's.
+            of a student "student-tiny" (6+2, 256, 8, 1536), "student-base" (6+4, 384, 8, 1536), or, with
+            self-attention in any system, "student-self-attention" (6+2, 256, 8, 1536); of a language model the
+            decoder's.
         overrides: config fields that replace the shape's and the system's.
 
     Raises: UserError for an unknown system, shape or field.
@@ -326,8 +341,7 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
         if name not in known:
             raise UserError(f"{config_class.__name__} has no field '{name}'{suggest(name, known)}")
     size = SHAPES[shape]
-    per_side = ("layers", "attention_heads", "ffn_dim")
-    sides = {f"{side}_{name}": size[name] for side in ("encoder", "decoder") for name in per_side}
-    sides = {name: value for name, value in sides.items() if name in known}
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in size.items()}
+    sizes = {name: value for name, value in {**sides, **size}.items() if name in known}
     fields = deepcopy(dict(entry.fields))  # a config may be changed, the entry not
-    return config_class(**{"d_model": size["d_model"], **sides, **fields, **overrides})
+    return config_class(**{**sizes, **fields, **overrides})

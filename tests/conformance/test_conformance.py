@@ -166,6 +166,8 @@ def cases() -> dict[str, type]:
                 leave_out["test_attention_outputs"] = None  # it counts the outputs, and auxiliary_states is one more
         if member.system in RECURRENT:
             leave_out |= dict.fromkeys(NOT_OF_LSTMS)
+        if member.system == "ssru":  # whose decoder layers have no attention over the target
+            leave_out |= dict.fromkeys(["test_attention_outputs", "test_retain_grad_hidden_states_attentions"])
         if config_class.__name__ == "BridgeConfig":
             leave_out |= dict.fromkeys(
                 name for name in dir(UPSTREAM.ModelTesterMixin) if name.startswith(NOT_OF_BRIDGE)

@@ -17,6 +17,7 @@ from hf_mlnmt import UserError, import_model
 from hf_mlnmt.convert.vocabularies import _listed
 from hf_mlnmt.generation import TranslationPipeline
 
+SSRU = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "dec-depth": 2}
 PRE = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
 
 
@@ -69,6 +70,13 @@ class Reference:
             found.append(weights / weights.sum(1, keepdims=True) @ v[:, part])
         return self.product(np.concatenate(found, 1), name, "o")
 
+    def state(self, x, name):
+        inputs, gates = x @ self.arrays[f"{name}_W"], 1 / (1 + np.exp(-self.product(x, name, "f")))
+        found = [np.zeros(x.shape[1])]
+        for candidate, gate in zip(inputs, gates, strict=True):
+            found.append(gate * found[-1] + (1 - gate) * candidate)
+        return np.maximum(found[1:], 0)
+
     def feed_forward(self, x, name):
         inner = self.product(x, name, "1")
         return self.product(inner / (1 + np.exp(-inner)), name, "2")
@@ -88,7 +96,10 @@ class Reference:
         memory = self.norm(x, "encoder_top") if self.pre else x
         y = self.embed(np.concatenate([np.zeros((1, table.shape[1])), table[target]]))
         for name in (f"decoder_l{n + 1}" for n in range(self.settings["dec-depth"])):
-            y = self.sublayer(y, f"{name}_self_Wo", lambda z, name=name: self.attention(z, z, f"{name}_self", True))
+            if self.settings["transformer-decoder-autoreg"] == "rnn":
+                y = self.sublayer(y, f"{name}_rnn_ffn", lambda z, name=name: self.state(z, f"{name}_rnn"))
+            else:
+                y = self.sublayer(y, f"{name}_self_Wo", lambda z, name=name: self.attention(z, z, f"{name}_self", True))
             y = self.sublayer(
                 y, f"{name}_context_Wo", lambda z, name=name: self.attention(z, memory, f"{name}_context")
             )
@@ -109,7 +120,7 @@ def small_variance(arrays):
 
 @pytest.mark.parametrize("change", [lambda arrays: arrays, small_variance], ids=["drawn", "epsilon"])
 @pytest.mark.parametrize(
-    "settings", [{}, {**PRE, "transformer-decoder-dim-ffn": 40}], ids=["post", "pre, wider decoder"]
+    "settings", [{}, {**PRE, "transformer-decoder-dim-ffn": 40}, SSRU], ids=["post", "pre, wider decoder", "SSRU"]
 )
 def test_logits_are_those_of_the_reference(folder, settings, change, spm):
     made, settings = folder(**settings), {**SETTINGS, **settings}
@@ -295,7 +306,11 @@ def test_what_is_not_whole_is_refused(folder, damage, tmp_path):
     ("settings", "message"),
     [
         ({"type": "s2s"}, "type: 's2s'"),
-        ({"transformer-decoder-autoreg": "rnn"}, "autoreg: 'rnn'"),
+        ({"transformer-decoder-autoreg": "average-attention"}, "autoreg: 'average-attention'"),
+        ({"transformer-decoder-autoreg": "rnn"}, "autoreg rnn: dec-cell: 'gru'"),
+        ({**SSRU, "transformer-rnn-projection": True}, "rnn-projection: True"),
+        ({**SSRU, "layer-normalization": True}, "layer-normalization: True"),
+        ({**SSRU, **PRE}, "preprocess: 'n'"),
         ({"transformer-ffn-activation": "tanh"}, "activation"),
         ({"transformer-preprocess": "n"}, "must be"),
         ({"transformer-train-position-embeddings": True}, "position-embeddings: True"),

@@ -35,6 +35,10 @@ VARIANTS = {
         "two",
         "--transformer-postprocess-emb nd --transformer-decoder-dim-ffn 40",
     ),
+    "an SSRU decoder": (
+        "joint",
+        "--tied-embeddings-all --transformer-decoder-autoreg rnn --dec-cell ssru --transformer-ffn-activation relu",
+    ),
     "one embedding for both sides, no output bias": ("joint", "--tied-embeddings-src --output-omit-bias"),
 }
 

@@ -24,7 +24,13 @@ def arrays_of(seed: int, vocabulary: int, settings: dict) -> dict:
         inner = settings["transformer-dim-ffn"]
         inner = (side == "decoder" and settings["transformer-decoder-dim-ffn"]) or inner
         for layer in (f"{side}_l{n + 1}" for n in range(depth)):
-            for attention in ("self", "context") if side == "decoder" else ("self",):
+            state = side == "decoder" and settings["transformer-decoder-autoreg"] == "rnn"
+            if state:
+                for name in ("W", "Wf"):
+                    found[f"{layer}_rnn_{name}"] = draw.normal(size=(d, d)) * 0.3
+                found[f"{layer}_rnn_bf"] = draw.normal(size=(1, d))
+                found |= norm(draw, d, f"{layer}_rnn_ffn_ln", pre)
+            for attention in (("context",) if state else ("self", "context")) if side == "decoder" else ("self",):
                 for name in "qkvo":
                     found[f"{layer}_{attention}_W{name}"] = draw.normal(size=(d, d)) * 0.3
                     found[f"{layer}_{attention}_b{name}"] = draw.normal(size=(1, d)) * 0.3

@@ -41,9 +41,9 @@ def assert_equal_loops(model, monkeypatch, fast=True, **arguments):
     return found
 
 
-def toy(vocabulary: int = 200, seed: int = 0, **fields):
+def toy(vocabulary: int = 200, seed: int = 0, system: str = "transformer", **fields):
     """A float64 model that gives outputs of very different lengths, and sources for it."""
-    member = Member("transformer", "post", {**TINY, "vocab_size": vocabulary, **fields})
+    member = Member(system, "post", {**TINY, "vocab_size": vocabulary, **fields})
     return member.model(seed=seed)
 
 

@@ -67,6 +67,14 @@ def gates_step_by_step(query, plain, log_sum, transition, bias, start, real):
     return torch.stack(found, 2)
 
 
+def linear_step_by_step(added, decay, start):
+    state, found = torch.zeros_like(added[:, 0]) if start is None else start, []
+    for i in range(added.shape[1]):
+        state = decay[:, i] * state + added[:, i]
+        found.append(state)
+    return torch.stack(found, 1)
+
+
 def compare(scan, reference, arguments):
     actual, expected = scan(*arguments), reference(*arguments)
     assert_same(actual, expected, 1e-11)
@@ -121,6 +129,15 @@ class TestLoops:
         )
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5, 8])
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("recur", [loops.recur, loops.recur_by_doubling], ids=["in order", "by doubling"])
+def test_linear(started, steps, recur, monkeypatch):
+    monkeypatch.setattr(loops, "recur", recur)
+    start = draw(BATCH, WIDTH) if started else None
+    compare(scans.linear_scan, linear_step_by_step, (draw(BATCH, steps, WIDTH), draw(BATCH, steps, WIDTH), start))
+
+
 def test_operators_keep_what_they_promise_the_compiler():
     energies, start = draw(BATCH, HEADS, STEPS, PLACES), draw(BATCH, HEADS, WIDTH)
     operators = torch.ops.hf_mlnmt
@@ -130,6 +147,9 @@ def test_operators_keep_what_they_promise_the_compiler():
     opcheck(operators.context_scan_1.default, (energies, draw(BATCH, HEADS, PLACES, PLACES), None, None, None, None))
     queries = draw(BATCH, HEADS, STEPS, WIDTH), draw(BATCH, HEADS, STEPS, WIDTH), draw(BATCH, HEADS, STEPS)
     opcheck(operators.gate_scan_1.default, (*queries, draw(HEADS, WIDTH, 2 * WIDTH), None, None, None))
+    rows = draw(BATCH, STEPS, WIDTH), draw(BATCH, STEPS, WIDTH)
+    opcheck(operators.linear_scan_1.default, (*rows, None, None))
+    opcheck(operators.linear_scan_1.default, (*rows, draw(BATCH, WIDTH), None))
     wide = 2 * HEADS * WIDTH
     opcheck(operators.gate_scan_1.default, (*queries, draw(1, wide // 2, wide), draw(1, wide), start, REAL))
 

@@ -21,7 +21,7 @@ MEMBERS = pytest.mark.parametrize("one", members_once(), ids=str)
 LENGTHS = (6, 1, 4, 9, 2)
 # Systems whose layers have a state of each beam beside keys and values.
 STATEFUL = ("dec-dc", "full-dc", "previous-context-head", "previous-context-full", "previous-weight")
-STATEFUL += ("accumulated-weight", "fertility", "key-value-head", "key-value-full")
+STATEFUL += ("accumulated-weight", "fertility", "key-value-head", "key-value-full", "ssru")
 ENDS = [1, *range(20, 200, 7)]  # many, so that sentences of a random model end, some early and some late
 
 

@@ -83,7 +83,7 @@ def test_a_row_is_computed_as_if_it_were_alone(way):
     torch.testing.assert_close(linear(states), alone, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("fields", [{}, {"activation_function": "swish", "attention_bias": True}])
+@pytest.mark.parametrize("fields", [{}, {"activation_function": "swish", "attention_bias": True}, {"system": "ssru"}])
 def test_compiled_steps_are_pytorchs_steps(fields, monkeypatch):
     model, batch = in_int8(toy(d_model=64, **fields).float()), sources((6, 1, 4, 17, 3, 3, 8))
     found = decode(model, **batch, num_beams=3, max_new_tokens=6)

@@ -73,6 +73,8 @@ SHAPES = {
     "opus": {"attention_bias": True, "output_bias": True, "activation_function": "swish", "d_model": 20},
     "large": {"d_model": 300, "vocabulary": 900, "encoder_layers": 1, "decoder_layers": 1},
     "learned": {"position_embedding": "learned", "scale_embedding": False},
+    "ssru": {"system": "ssru", "d_model": 36},
+    "ssru, pre": {"system": "ssru", "norm_position": "pre"},
 }
 
 
@@ -226,9 +228,9 @@ def test_ids_that_the_vocabulary_lacks(model):
 
 
 @needs_compiler
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_in_int8_a_sentence_alone_is_that_of_a_batch(norm, alone):
-    model = in_int8(toy(norm_position=norm, d_model=64).float())
+@pytest.mark.parametrize(("system", "norm"), [("transformer", "post"), ("transformer", "pre"), ("ssru", "post")])
+def test_in_int8_a_sentence_alone_is_that_of_a_batch(system, norm, alone):
+    model = in_int8(toy(system=system, norm_position=norm, d_model=64).float())
     batch = sources((6, 1, 4, 17, 3))
     together = model.generate(**batch, **OPTIONS).sequences
     for row, length in enumerate((6, 1, 4, 17, 3)):

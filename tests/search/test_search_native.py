@@ -65,6 +65,8 @@ SHAPES = {
     "gelu": {"activation_function": "gelu", "d_model": 36, "decoder_ffn_dim": 70},
     "wide": {"d_model": 144, "decoder_ffn_dim": 272, "decoder_layers": 3},
     "swish": {"activation_function": "swish", "decoder_ffn_dim": 70},
+    "ssru": {"system": "ssru", "d_model": 36},
+    "ssru, pre": {"system": "ssru", "norm_position": "pre"},
 }
 
 

@@ -31,7 +31,7 @@ def config_of(recipe):
 
 
 def test_no_name_is_forgotten():
-    assert sum(map(len, names().values())) == 271
+    assert sum(map(len, names().values())) == 273
     assert sorted(names()) == setups()
 
 

@@ -1,0 +1,201 @@
+"""SSRU: equal to a slow reference, to the baseline where a layer has self-attention, and to itself with a cache."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, redraw
+from reference import ssru as reference
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+
+import hf_mlnmt
+from hf_mlnmt import TransformerConfig
+from hf_mlnmt.modeling import SSRUConfig
+from hf_mlnmt.modeling.releases import CACHE
+from hf_mlnmt.modeling.ssru import SSRUDecoderLayer
+
+WIDTH = 6
+BEAMS = {**DECODING, "num_beams": 3}
+REAL = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 0]], dtype=torch.bool)
+
+
+def build(seed: int = 0, **fields):
+    """A float64 model in evaluation mode with large weights."""
+    model = AutoModelForSeq2SeqLM.from_config(SSRUConfig(**{**TINY, **fields})).double().eval()
+    redraw(model, seed)
+    return model
+
+
+def layer(norm: str = "post") -> SSRUDecoderLayer:
+    """A layer whose matrices are redrawn with std fan_in^-0.5."""
+    settings = SSRUConfig(**{**TINY, "d_model": WIDTH, "norm_position": norm})
+    module = SSRUDecoderLayer(settings, 0).double().eval()
+    redraw(module, 5, None)
+    return module
+
+
+def additive(real: torch.Tensor) -> torch.Tensor:
+    """The mask as an attention gets it."""
+    length = real.shape[1]
+    mask = real[:, None, None, :] & torch.ones(length, length, dtype=torch.bool).tril()
+    return (~mask).double() * torch.finfo(torch.float64).min
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("real", [None, REAL], ids=["whole", "padded"])
+def test_the_sublayer_equals_the_reference(norm, real):
+    module = layer(norm)
+    unit, scale = module.self_attn, module.self_attn_sublayer.layer_norm
+    x = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    shown = torch.ones(3, 5, dtype=torch.bool) if real is None else real
+
+    def normed(states):
+        rows = [reference.layer_norm(row, scale.weight, scale.bias) for row in states.flatten(0, 1)]
+        return torch.stack(rows).view_as(states)
+
+    matrices = unit.input_proj.weight, unit.forget_proj.weight, unit.forget_proj.bias
+    inputs = normed(x) if norm == "pre" else x
+    expected = x + reference.ssru(inputs, shown, *matrices)
+    expected = expected if norm == "pre" else normed(expected)
+    actual = module.attend_self(x, None if real is None else additive(real), None, {})
+    assert_same(actual[shown], expected[shown], 1e-12)
+    leaves = [x, *unit.parameters(), *scale.parameters()]
+    probe = torch.randn_like(actual) * shown.unsqueeze(-1)
+    got = torch.autograd.grad((actual * probe).sum(), leaves)
+    assert_same(got, torch.autograd.grad((expected * probe).sum(), leaves), 1e-12)
+
+
+def test_a_closed_gate_remembers_nothing_and_an_open_one_everything():
+    unit, x = layer().self_attn, torch.randn(3, 5, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        unit.forget_proj.weight.zero_()
+        unit.forget_proj.bias.fill_(-1e4)
+        assert_same(unit(x)[0], torch.relu(unit.input_proj(x)), 1e-15)
+        unit.forget_proj.bias.fill_(1e4)
+        assert not unit(x)[0].any()
+
+
+def test_with_self_attention_it_is_the_baseline():
+    model = build(decoder_autoregression="self-attention")
+    fields = ("attention_bias", "output_bias", "layer_norm_eps", "position_embedding")
+    settings = TransformerConfig(**TINY, **{name: getattr(model.config, name) for name in fields})
+    baseline = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
+    baseline.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert torch.equal(model(**Batch.draw().inputs).logits, baseline(**Batch.draw().inputs).logits)
+
+
+@pytest.mark.parametrize(("shape", "decoder", "d"), [("student-tiny", 2, 256), ("student-base", 4, 384)])
+def test_parameters(shape, decoder, d):
+    """Four d x d projections with biases an attention, 2 d d + d a unit, two norms an encoder layer, three a decoder's;
+    one embedding and the output's bias."""
+    attention, feed_forward, vocabulary = 4 * (d * d + d), 2 * d * 1536 + 1536 + d, 32000
+    of_encoder = attention + feed_forward + 2 * 2 * d
+    of_decoder = 2 * d * d + d + attention + feed_forward + 3 * 2 * d
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for("ssru", shape, vocab_size=vocabulary))
+        plain = AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for("transformer", "student-self-attention"))
+    assert model.num_parameters() == 6 * of_encoder + decoder * of_decoder + vocabulary * (d + 1)
+    assert (plain.config.encoder_layers, plain.config.decoder_layers, plain.config.d_model) == (6, 2, 256)
+
+
+def test_cached_decoding():
+    model, batch = build(), Batch.draw()
+    cached = model.generate(**batch.encoder_inputs, **BEAMS)
+    assert_lively(cached)
+    assert_same_decoding(cached, model.generate(**batch.encoder_inputs, **BEAMS, use_cache=False))
+    static = model.generate(**batch.encoder_inputs, **BEAMS, cache_implementation="static", disable_compile=True)
+    assert_same_decoding(cached, static)
+    slot = cached.get(CACHE).self_attention_cache.layers[0]
+    assert slot.states.shape[1:] == (1, 1, TINY["d_model"])
+
+
+def test_assisted_decoding():
+    """Drafts are taken back from the states too; the assistant is another model, often wrong."""
+    model, assistant, batch = build(), build(seed=1), Batch.draw().rows([1])
+    alone = model.generate(**batch.encoder_inputs, **DECODING).sequences
+    for helper in (model, assistant):
+        helped = model.generate(**batch.encoder_inputs, **DECODING, assistant_model=helper).sequences
+        assert helped.tolist() == alone.tolist()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", [None, DynamicCache, StaticCache])
+def test_a_padded_prefix_is_invisible(kind, implementation):
+    """Whatever the padding holds, with any cache and in pieces of any length."""
+    model, batch = build(), Batch.draw().rows([0, 3])
+    model.set_attn_implementation(implementation)
+    target, visible = batch.target.clone(), torch.ones_like(batch.target)
+    visible[1, :2] = 0
+    inputs = {**batch.encoder_inputs, "decoder_attention_mask": visible}
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=target, use_cache=False).logits
+        target[1, :2] = 9
+        cache, text = None, model.config.get_text_config(decoder=True)
+        if kind is DynamicCache:
+            cache = EncoderDecoderCache(DynamicCache(config=text), DynamicCache(config=text))
+        elif kind is StaticCache:
+            sizes = 8, batch.source.shape[1]
+            cache = EncoderDecoderCache(*(StaticCache(text, max_cache_len=size) for size in sizes))
+        steps = []
+        for start, stop in ((0, 3), (3, 4), (4, 6)) if kind else ((0, 6),):
+            options = {"decoder_attention_mask": visible[:, :stop], "decoder_input_ids": target[:, start:stop]}
+            steps.append(model(**{**inputs, **options}, cache=cache, use_cache=kind is not None).logits)
+    assert_same(torch.cat(steps, 1)[:, 2:], expected[:, 2:])
+
+
+def train(model) -> torch.Tensor:
+    """The start token's embedding after steps with label smoothing, momentum and decay."""
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=0.01, weight_decay=0.1)
+    for _ in range(3):
+        model(**Batch.draw().training, smoothing=0.1).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.model.decoder.embed_tokens.weight.detach()[model.config.decoder_start_token_id]
+
+
+@pytest.mark.parametrize("way", ["new", "copied", "pickled", "loaded"])
+def test_the_decoder_begins_with_zeros_and_goes_on_so(way, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_config(SSRUConfig(**TINY))
+    before = model.lm_head.weight.detach().clone()
+    if way != "new":
+        assert not train(model).any()
+    if way == "copied":
+        model = copy.deepcopy(model)
+    elif way == "pickled":
+        model = pickle.loads(pickle.dumps(model))
+    elif way == "loaded":
+        model.save_pretrained(tmp_path)
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert not train(model).any()
+    others = torch.arange(len(before)) != model.config.decoder_start_token_id
+    assert (model.lm_head.weight != before)[others].any(1).all()
+
+
+def test_a_start_that_is_none_of_zeros_is_trained():
+    assert train(build().float()).ne(build().lm_head.weight[SSRUConfig(**TINY).decoder_start_token_id]).all()
+
+
+def test_a_cache_without_states_is_refused():
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with pytest.raises(ValueError, match="build the cache from the model's config"):
+        build()(**Batch.draw().inputs, cache=cache, use_cache=True)
+
+
+@pytest.mark.parametrize("value", ["rnn", "SSRU", None, 1])
+def test_bad_configurations_are_refused(value):
+    with pytest.raises(Exception, match="decoder_autoregression"):
+        SSRUConfig(**TINY, decoder_autoregression=value)
+
+
+def test_config_round_trip(tmp_path):
+    settings = SSRUConfig(**TINY)
+    settings.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(loaded, SSRUConfig)
+    assert {**loaded.to_dict(), "_name_or_path": ""} == settings.to_dict()
+    assert settings.get_text_config(decoder=True).layer_types == ["mlnmt_recurrence"] * 2
