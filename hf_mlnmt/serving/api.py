@@ -30,12 +30,12 @@ from starlette.exceptions import HTTPException
 
 from hf_mlnmt import __version__
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
-from hf_mlnmt.serving.documents import read
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, client_of, error_response
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 

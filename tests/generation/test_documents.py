@@ -7,7 +7,7 @@ import pytest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.serving.documents import read
+from hf_mlnmt.generation.documents import read
 
 GERMAN = {"the": "das", "red": "rote", "house": "Haus", "dog": "Hund", "sees": "sieht", "hello": "hallo"}
 GERMAN |= {"world": "Welt", "and": "und"}
