@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 
 import pytest
 
@@ -160,13 +161,62 @@ def test_random_markup_keeps_every_tag_and_nests_as_before():
     [
         *("<b>dog </b>" * 3000, "<div>" * 5000 + "dog", "<b>" * 30_000, "<!--" * 30_000, "<" * 50_000, '<a "' * 30_000),
         *("</b>" * 30_000, "<p translate=no>" * 3000, "<a b=" * 30_000, "a" + " " * 50_000 + "b", "<code>" * 10_000),
+        *("a" + "." * 60_000 + "b", "<b" + " " * 60_000 + ">a <i>b</i> a</b>"),
     ],
-    ids=["flat", "deep", "open", "comments", "lt", "quotes", "close", "untranslated", "attributes", "spaces", "code"],
+    ids=["flat", "deep", "open", "comments", "lt", "quotes", "close", "untranslated", "attributes", "spaces", "code"]
+    + ["dots", "space in a tag"],
 )
 def test_strange_markup_takes_time_in_proportion(text):
     """Quadratic, each of these would take minutes."""
     document = read(text, "html")
     document.write([word_by_word(one) for one in document.texts])
+    document.write([Hypothesis("b a b", 0.0, 0.0, 1, alignment=((2, 0), (0, 1), (1, 2))) for _ in document.texts])
+
+
+def steps(text, kind, hypothesis=word_by_word):
+    """The bytecodes of Python that reading and writing take."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        document = read(text, kind)
+        document.write([hypothesis(one) for one in document.texts])
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("piece", "kind"),
+    [
+        *(("dog <img> ", "html"), ("dog<br>", "html"), ("Dog. <img> The ", "html"), ("<!-- x -->dog ", "html")),
+        *(("dog <a id=x></a>", "html"), ("<b>dog</b> ", "html"), ("狗<img>", "html"), ("<img>dog", "html")),
+        ("dog\n", "srt"),
+    ],
+)
+def test_twice_the_marks_take_twice_the_steps(piece, kind):
+    start = "00:00:01,000 --> 00:00:02,500\n" if kind == "srt" else ""
+    some, twice = (steps(start + piece * number, kind) for number in (150, 300))
+    assert twice < 2.2 * some
+
+
+def test_reading_and_writing_can_be_ended():
+    """Who has a limit of time is asked at every tag and every word."""
+    asked = []
+    document = read("<p>The <b>dog</b>. <img> Hello <i>world</i></p>" * 20, "html", lambda: asked.append("reading"))
+    document.check = lambda: asked.append("written")
+    document.write([word_by_word(one) for one in document.texts])
+    assert asked.count("reading") >= 20 * 7
+    assert asked.count("written") >= 20 * 4
+    with pytest.raises(ZeroDivisionError):
+        read("Hello\nworld", "text", lambda: 1 / 0)
 
 
 def test_elements_inside_one_another_are_limited():
