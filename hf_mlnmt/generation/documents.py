@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -53,6 +53,7 @@ _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
 _TIME = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+.*")
+_DASH = re.compile(r"\s*[-\u2010-\u2015\u2212]+(?!\d)\s*")
 _CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|\{\\[^{}\n]*\})")
 
 
@@ -152,7 +153,7 @@ class Passage:
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Check) -> str:
         """The translated sentences, with elements and marks."""
-        units: list[tuple[str, str, Element | None]] = []  # white space before, text, element
+        units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
         offset, rest = 0, deque(self.marks)  # which stand in the order of their offsets
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
@@ -169,7 +170,7 @@ class Passage:
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
                 placed.setdefault(unit, []).append(mark)
             offset = end + len(space)
-        return self._joined(_filled(units), placed, check)
+        return self._joined(units, placed, check)
 
     def _joined(self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Check) -> str:
         out: list[str] = []
@@ -224,7 +225,8 @@ def _lines(text: str, check: Check) -> list[str | Passage]:
 
 
 def _subtitles(text: str, check: Check) -> list[str | Passage]:
-    """Cues of SubRip: numbers and times stay, a text is all lines of a cue up to the end of a sentence."""
+    """Returns the cues of SubRip: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to
+    the end of a sentence, or to the next speaker."""
     lines = text.splitlines(keepends=True)
     times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
     if not times:
@@ -234,17 +236,28 @@ def _subtitles(text: str, check: Check) -> list[str | Passage]:
         end = start + 1
         while end < following and lines[end].strip():
             end += 1
-        tokens, done = [], 0
+        tokens: list[Token] = []
+        done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
         cue = "".join(lines[start + 1 : end])
-        for match in _CUE.finditer(cue):
+        for match in [*_CUE.finditer(cue), None]:
             check()
-            tokens += [Token("text", cue[done : match.start()])]
+            text = cue[done : match.start() if match else None]
+            if begins and (dash := _DASH.match(text)):
+                tokens.append(Token("mark", dash[0]))
+                text = text[dash.end() :]
+                if line is not None:
+                    tokens[line] = tokens[line]._replace(kind="break")
+            tokens.append(Token("text", text))
+            if match is None:
+                break
+            begins = bool(match[1]) or (begins and not text.strip())
+            line = len(tokens) if match[1] else line
             name = re.sub(r"\W.*", "", match[0].lstrip("</"), flags=re.DOTALL).lower()
             kind = "line" if match[1] else "mark" if match[0].startswith("{") else "start"
             tokens.append(Token("end" if match[0].startswith("</") else kind, match[0], name))  # type: ignore[arg-type]
             done = match.end()
         parts.append(lines[start])
-        parts += _passages(iter([*tokens, Token("text", cue[done:])]), str, str)
+        parts += _passages(iter(tokens), str, str)
         parts.append("".join(lines[end:following]))
     return parts
 
@@ -469,18 +482,16 @@ def _between(gap: str, marks: list[Mark], end: bool) -> str:
     return "".join(out) + (" " if needed else "")
 
 
-def _filled(units: list[tuple[str, str, Element | None]]) -> list[tuple[str, str, Element]]:
-    """Units of no element get the one that holds both their neighbours."""
-    before: list[Element | None] = []
-    for *_, owner in units:
-        before.append(owner or (before[-1] if before else None))
+def _filled(
+    units: list[tuple[str, str, Element | None]], first: Element, last: Element
+) -> list[tuple[str, str, Element]]:
+    """Units of no element get the one that holds both their neighbours; `first` and `last` are those of the ends."""
+    before = list(accumulate((owner for *_, owner in units), lambda left, owner: owner or left, initial=first))
     filled: list[tuple[str, str, Element]] = []
-    after: Element | None = None
-    for number in range(len(units) - 1, -1, -1):
-        gap, text, owner = units[number]
-        left, after = before[number], owner or after
-        known = owner or (left.common(after) if left and after else None)
-        filled.append((gap, text, known or Element()))
+    after = last
+    for (gap, text, owner), left in zip(reversed(units), reversed(before[:-1])):
+        after = owner or after
+        filled.append((gap, text, owner or left.common(after)))
     return filled[::-1]
 
 
@@ -538,7 +549,7 @@ class _Match:
         starts = [word.start for word in self.words]
         return [max(0, bisect_right(starts, place) - 1) for place in at]
 
-    def units(self) -> list[tuple[str, str, Element | None]]:
+    def units(self) -> list[tuple[str, str, Element]]:
         """(white space before, text, element) of words and parts of words of the translation, in order."""
         result: list[tuple[str, str, Element | None]] = []
         self.ends: list[tuple[int, int, int]] = []  # units before each word, its end mark, the next
@@ -556,9 +567,9 @@ class _Match:
             self.ends.append((before, core, len(result)))
         if not self.translated:
             result.append(("", self.target, self.owners[0]))
-        result += [("", "", element) for element in lost]
-        self.count = len(result)
-        return result
+        self.count = len(result) + len(lost)
+        filled = _filled(result, self.owners[0], self.owners[-1])
+        return filled + [("", "", element) for element in lost]
 
     def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
         """What is before (0), in (1) or behind (2) the core of a word. What is the same in the source is divided as it

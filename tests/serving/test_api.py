@@ -283,7 +283,8 @@ def test_other_errors(client, batcher):
 @pytest.mark.parametrize("marks", [5, 100])
 def test_the_time_of_a_request_is_also_that_of_its_document(client, batcher, monkeypatch, marks):
     """Each look at the clock is a second; a request has 60."""
-    clock = SimpleNamespace(monotonic=lambda seconds=itertools.count(): float(next(seconds)), time=time.time)
+    seconds = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)), time=time.time)
     monkeypatch.setattr("hf_mlnmt.serving.api.time", clock)
     answer = client.post("/translate", json={**GOOD, "format": "html", "q": "<p>Hello</p>" + "<hr>" * marks})
     assert answer.status_code == (200 if marks == 5 else 504)
