@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
 from itertools import accumulate, groupby, pairwise
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from hf_mlnmt.data.lines import format_of, open_text
 from hf_mlnmt.data.words import is_unspaced, is_visible, words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.pipeline import Hypothesis
@@ -32,6 +34,8 @@ from hf_mlnmt.generation.segments import split_sentences
 
 DEEPEST = 100  # inline elements inside one another
 Check = Callable[[], object]
+Format = Literal["text", "html", "srt"]
+FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".srt": "srt"}  # whose files are no lines of text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -193,7 +197,7 @@ class Passage:
         return "".join(out)
 
 
-def read(text: str, format: Literal["text", "html", "srt"], check: Check = lambda: None) -> Document:
+def read(text: str, format: Format, check: Check = lambda: None) -> Document:
     """Reads a document of this format.
 
     Args:
@@ -207,6 +211,17 @@ def read(text: str, format: Literal["text", "html", "srt"], check: Check = lambd
         tokens = _checked(_html_tokens(text), check)
         return Document(list(_passages(tokens, unescape, lambda one: escape(one, quote=False))), check)
     return Document(_subtitles(text, check) if format == "srt" else _lines(text, check), check)
+
+
+def read_file(path: str | Path) -> Document:
+    """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
+    with open_text(Path(path)) as file:
+        try:
+            return read(file.read().decode("utf-8"), FORMATS[format_of(Path(path))])
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: byte {error.start} is not UTF-8. Save it as UTF-8.") from error
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
 
 
 def _checked(tokens: Iterator[Token], check: Check) -> Iterator[Token]:

@@ -185,7 +185,21 @@ def test_random_markup_keeps_every_tag_and_nests_as_before():
         *("</b>" * 30_000, "<p translate=no>" * 3000, "<a b=" * 30_000, "a" + " " * 50_000 + "b", "<code>" * 10_000),
         *("a" + "." * 60_000 + "b", "<b" + " " * 60_000 + ">a <i>b</i> a</b>"),
     ],
-    ids="flat deep open comments lt quotes close untranslated attributes spaces code dots tags".split(),
+    ids=[
+        "flat",
+        "deep",
+        "open",
+        "comments",
+        "lt",
+        "quotes",
+        "close",
+        "untranslated",
+        "attributes",
+        "spaces",
+        "code",
+        "dots",
+        "tags",
+    ],
 )
 def test_strange_markup_takes_time_in_proportion(text):
     """Quadratic, each of these would take minutes."""

@@ -19,8 +19,9 @@ from hf_mlnmt.cli import app as whole
 from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
-from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.lines import file_groups, pipe_groups
+from hf_mlnmt.generation.pipeline import TranslationRun
 
 app = typer.Typer()
 app.command()(translate)
@@ -95,11 +96,11 @@ def test_every_sentence_of_a_line_is_translated(ours):
 def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
     seen = {}
 
-    def translated(self, groups, total=None, **options):
-        seen.update(options)
-        return iter([text for group in groups for text in group])
+    def translated(self, texts, line, update):
+        seen.update(vars(self.options))
+        return [[Hypothesis(text, 0.0, 0.0, 1)] for text in texts]
 
-    monkeypatch.setattr(TranslationPipeline, "stream_groups", translated)
+    monkeypatch.setattr(TranslationRun, "translate", translated)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
     run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
     wanted = {
