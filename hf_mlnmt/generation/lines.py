@@ -82,12 +82,11 @@ class Shard:
 
 
 def identities(inputs: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Returns each file's name, number of lines and hash; None where there is a pipe, which can be read only once.
+    """Returns each file's name, number of lines and hash; None where standard input is among them.
 
     Raises: UserError naming file and line.
     """
-    pipes = (name == STANDARD_INPUT or (Path(name).exists() and is_special(Path(name))) for name in inputs)
-    return None if any(pipes) else [identity_of_text(name, _lines(name)) for name in inputs]
+    return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name)) for name in inputs]
 
 
 def shard_groups(
@@ -95,10 +94,10 @@ def shard_groups(
 ) -> tuple[range, Iterator[list[str]]]:
     """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
 
-    Raises: UserError for pipes, and where there are fewer groups than shards.
+    Raises: UserError for standard input, and where there are fewer groups than shards.
     """
     if texts is None:
-        raise UserError("--shard is a part of files, and standard input or a pipe is none: give the names of files.")
+        raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
     lines = [text["lines"] for text in texts]
     sizes = [min(window, of_file - start) for of_file in lines for start in range(0, of_file, window)]
     windows, numbers = shard.windows(sum(lines), sizes)
