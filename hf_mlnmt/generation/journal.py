@@ -123,9 +123,9 @@ class Journal:
                 raise UserError(f"{there}: changed since it was written. Put back what was there, or {again}")
             if there != part:
                 os.replace(whole, part)
-            self._open[side] = file = part.open("r+b")
-            file.truncate(size)
-            file.seek(size)
+            self._open[side] = part.open("r+b")
+            self._open[side].truncate(size)
+            self._open[side].seek(size)
 
     def append(self, parts: Mapping[str, bytes], lines: int, **progress: Any) -> None:
         """Add to the files; `lines` of the text are done now. The state is written when that is on the disk."""
