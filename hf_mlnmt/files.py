@@ -7,6 +7,8 @@ a link                           | what it points to is written, the link stays
 a device, a pipe                 | written through: it stays what it is
 a folder where a file is wanted, | refused
 or a file where a folder is      |
+
+Text is packed as the ending of its file's name says: .gz, .bz2, .xz, .zst; other packers' endings are refused.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
+_PACKERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
+_NO_PACKERS = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4")
 _LONGEST = 200  # bytes of a name that a file gets; a suffix and a temporary name's signs are added
 _inputs: tuple[Path, ...] = ()
 
@@ -76,18 +82,23 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     with explained(path):
         target = check_file(path)
-        if _is_special(path):
+        if is_special(path):
             yield path
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             yield temporary
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-            os.replace(temporary, target)
+            take_name(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def take_name(temporary: Path, target: Path) -> None:
+    """Put a file that is written in the place of another, whose permissions it gets."""
+    if target.exists():
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+    os.replace(temporary, target)
 
 
 @contextmanager
@@ -159,10 +170,31 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write UTF-8 text atomically; returns the path. What of a file's name is not UTF-8 becomes \\udc.., as in JSON."""
+    """Write UTF-8 text atomically, packed as its name says; returns the path.
+
+    What of a file's name is not UTF-8 becomes \\udc.., as in JSON.
+    """
+    packed = packing(path)(text.encode("utf-8", "backslashreplace"))
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        temporary.write_bytes(packed)
     return Path(path)
+
+
+def packing(path: str | Path) -> Callable[[bytes], bytes]:
+    """Returns what packs text for a file of this name: packed parts one behind the other are the whole, packed.
+
+    Raises: UserError for endings of packers that are not written here.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in _NO_PACKERS:
+        raise UserError(f"{path}: nothing is packed as {suffix} here. Choose {', '.join(_PACKERS)} or a plain name.")
+    try:
+        packer = import_module(_PACKERS[suffix]) if suffix in _PACKERS else None
+    except ImportError:
+        raise UserError(f"{path}: is packed by the package zstandard: pip install zstandard, or choose .xz.") from None
+    if packer is None:
+        return bytes
+    return partial(packer.compress, mtime=0) if suffix == ".gz" else packer.compress
 
 
 def write_json(path: str | Path, value: Any) -> Path:
@@ -175,7 +207,7 @@ def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_unpacked(path).decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Copy or make the file again.") from error
     except (ValueError, RecursionError) as error:
@@ -185,6 +217,14 @@ def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
     if problem := misfit(content, form):
         raise UserError(f"{path}: {problem} Copy or make the file again.")
     return content
+
+
+def _unpacked(path: Path) -> bytes:
+    content, packer = path.read_bytes(), _PACKERS.get(path.suffix.lower())
+    try:
+        return import_module(packer).decompress(content) if packer else content
+    except Exception as error:  # each packer has its own
+        raise ValueError(f"broken {path.suffix} file: {error}") from error
 
 
 Form = Any
@@ -226,12 +266,13 @@ def check_file(path: str | Path) -> Path:
     Commands call it before they work for hours.
     """
     path = Path(path)
+    packing(path)
     with explained(path):
         # stat() follows every link, also those of /dev/stdout, whose "targets" are no names of files.
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
             raise UserError(f"{path}: is a folder. Give the name of a file in it, such as {path / 'output'}.")
-        if _is_special(path):
+        if is_special(path):
             return path
         target = Path(os.path.realpath(path))
         if mode is not None and any(each.is_file() and target.samefile(each) for each in _inputs):
@@ -333,8 +374,8 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _is_special(path: Path) -> bool:
-    """Whether this is a device or a pipe, or an open file's name in /proc (as /dev/stdout): written, not replaced."""
+def is_special(path: Path) -> bool:
+    """Returns whether this is a device, a pipe, or an open file's name in /proc (as /dev/stdout): not replaced."""
     mode = _mode(path)
     if mode is None or stat.S_ISDIR(mode):
         return False

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from hf_mlnmt import files
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import (
     _machine,
@@ -357,3 +358,28 @@ def test_names_that_are_not_utf_8_are_written_as_json_has_them(tmp_path):
     assert read_json(path) == {"name": name}
     with pytest.raises(UserError, match=r"not UTF-8.*Rename it"):
         check_folder_name(folder / "model")
+
+
+@pytest.mark.parametrize("name", ["a.json.gz", "a.json.bz2", "a.json.xz", "a.json.zst", "a.XZ"])
+def test_text_is_packed_as_its_name_says(tmp_path: Path, name: str):
+    if name.endswith("zst"):
+        pytest.importorskip("zstandard")
+    path = write_json(tmp_path / name, {"a": "ä"})
+    packed = path.read_bytes()
+    assert not packed.startswith(b"{")
+    assert "".join(read_lines(path)) == '{  "a": "ä"}'
+    assert read_json(path) == {"a": "ä"}
+    assert write_json(path, {"a": "ä"}).read_bytes() == packed, "no time and no name is in it"
+    path.write_bytes(packed[:-9])
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_json(path)
+
+
+def test_endings_of_other_packers_are_refused_before_work_begins(tmp_path: Path, monkeypatch):
+    for name in ("a.zip", "a.tsv.7z", "a.tar"):
+        with pytest.raises(UserError, match="nothing is packed as"):
+            check_file(tmp_path / name)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError, match="pip install zstandard"):
+        check_file(tmp_path / "a.zst")
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import fingerprint_of
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec
-from hf_mlnmt.generation.back_translation import identity_of_model, identity_of_text
+from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.generation.ctranslate2_model import content_hash
 from hf_mlnmt.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
 from hf_mlnmt.training.folder import digest_of_model, digest_of_tests
@@ -75,7 +75,7 @@ def test_runs(folder):
 
 def test_synthetic_corpora(folder):
     expected = "d2cd0f5a9ef4d5462d05d017854c03be1e0e856c43fde07aefec68abfb02f4bd"
-    assert sha256(folder / "a.de") == identity_of_text([folder / "a.de"], "error")[0]["sha256"] == expected
+    assert sha256(folder / "a.de") == identity_of_text(folder / "a.de", [])["sha256"] == expected
     model = folder / "model"
     files = {"config.json": "{}", "model.safetensors": "w", "target_tokenizer/tokenizer.json": "t", "README.md": "no"}
     for name, text in files.items():

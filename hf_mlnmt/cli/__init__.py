@@ -176,6 +176,7 @@ def main() -> None:
     """Run the command. It exits with 0; with 1 after one message about what was wrong; with 2 for wrong options; with
     130 after Ctrl-C, 143 after SIGTERM."""
     _end_in_order()
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
         # As standard input and files are read; by itself a pipe on Windows has the code page of the system.
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
@@ -192,6 +193,24 @@ def main() -> None:
     except OSError as error:  # the machine's refusals: no permission, no space, no network
         _drop_output()
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+
+
+class _Closed(io.TextIOBase):
+    """Standard output that is closed: what is written there is no loss that nobody hears of."""
+
+    def write(self, text: str) -> int:
+        raise UserError("standard output is closed: nothing can be written there. Name a file, or open it.")
+
+
+def _replace_closed_streams() -> None:
+    """Keep files from getting the numbers of standard streams that are closed, whose text they would be sent."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which gets the lowest free number
+    sys.stdout = sys.stdout or _Closed()
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def _end_in_order() -> None:

@@ -136,18 +136,11 @@ def back_translate(
     silence()
     options.use_threads(threads)
     console = Console(stderr=True)
-    with LinesProgress(console) as progress:
+    with LinesProgress(console, "kept but for the last --window. The same command goes on.") as progress:
         watcher = progress.watcher()
-        try:
-            manifest = back_translation.back_translate(
-                None if copied else model, texts, output, chosen, settings, watcher=watcher, **how
-            )
-        except (KeyboardInterrupt, SystemExit):
-            if progress.done is not None:
-                watcher.tell(
-                    f"stopped after {progress.done:,} lines; kept but for the last --window. The same command goes on."
-                )
-            raise
+        manifest = back_translation.back_translate(
+            None if copied else model, texts, output, chosen, settings, watcher=watcher, **how
+        )
     console.print(_table(manifest))
     watcher.tell(f"{manifest.folder}: {manifest.pairs:,} pairs")
 

@@ -75,13 +75,14 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 class LinesProgress(AbstractContextManager):
     """A bar for lines of text with an estimate of the time left; without a terminal, a line once a minute.
 
-    Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts).
+    Use it as a context, or `close` it. `show` takes (lines done, lines in all, counts). `goes_on`: what is said when it
+    is stopped, behind the number of lines. Not `shown`, it only counts.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, goes_on: str = "", shown: bool = True) -> None:
         from rich import progress
 
-        self.console = console
+        self.console, self.goes_on, self.shown = console, goes_on, shown
         self.done: int | None = None
         self.bar = progress.Progress(
             progress.BarColumn(),
@@ -91,23 +92,27 @@ class LinesProgress(AbstractContextManager):
             progress.TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            redirect_stdout=False,  # which may be where translations go
+            disable=not (shown and console.is_terminal),
         )
         self._task: Any = None
         self._first: tuple[float, int] = (0.0, 0)  # when, and how many lines were done before
         self._told = 0.0
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any = None, *error: Any) -> None:
         self.close()
+        if self.done and self.goes_on and kind in (KeyboardInterrupt, SystemExit):
+            self.say(f"stopped after {self.done:,} lines; {self.goes_on}")
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a line as it is."""
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def watcher(self) -> Watcher:
         """What back-translation tells, shown here: lines, warnings in yellow, the bar."""
         from hf_mlnmt.generation.back_translation import Watcher
 
-        def say(text: str, style: str | None = None) -> None:
-            self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-        return Watcher(say, lambda text: say(f"warning: {text}", "yellow"), self.show)
+        return Watcher(self.say, lambda text: self.say(f"warning: {text}", "yellow"), self.show)
 
     def close(self) -> None:
         """Take the bar away; `show` begins another one."""
@@ -116,8 +121,8 @@ class LinesProgress(AbstractContextManager):
             self.bar.remove_task(self._task)
             self._task = None
 
-    def show(self, done: int, total: int, counts: Any) -> None:
-        """So many lines are done."""
+    def show(self, done: int, total: int | None, counts: Any = None) -> None:
+        """So many lines are done; `total` is None where nobody knows."""
         now = time.monotonic()
         if self._task is None:
             self.bar.start()
@@ -129,7 +134,7 @@ class LinesProgress(AbstractContextManager):
         if done == total:
             self.close()
             return
-        if not self.console.is_terminal and now - self._told > EVERY and lines:
+        if self.shown and not self.console.is_terminal and now - self._told > EVERY and lines:
             self._told = now
-            left = (total - done) * seconds / lines
-            self.console.print(f"{done:,} of {total:,} lines, {speed}, {left / 60:.0f} minutes left", highlight=False)
+            left = f", {(total - done) * seconds / lines / 60:.0f} minutes left" if total else ""
+            self.say(f"{done:,}{f' of {total:,}' if total else ''} lines, {speed}{left}")

@@ -36,7 +36,10 @@ def translate(
     model: options.Model,
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Text files, one text a line, plain or packed. Without any, or for -: standard input."),
+        typer.Argument(
+            help="Text files, one text a line, or one .html or .srt, plain or packed. Without any, or for -: standard "
+            "input."
+        ),
     ] = None,
     *,
     decoding: dict[str, Any],
@@ -45,7 +48,7 @@ def translate(
         _of_output(
             "--output",
             "-o",
-            help="Write here when all is done, compressed if the name ends in .gz. Default: standard output.",
+            help="Write here, packed if the name ends in .gz, .bz2, .xz or .zst. Default: standard output.",
         ),
     ] = None,
     jsonl: Annotated[
@@ -83,7 +86,8 @@ def translate(
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
-    The sentences of a line are translated one by one; --split long gives the model whole lines.
+    The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
+    the same command with -o goes on, and ends with the same bytes; until then the beginning lies in OUTPUT.part.
 
     With --n-best the lines are 'line number from 0 ||| translation ||| score'; --alignments writes ' ||| 0-0 1-2' (word
     of the source, word of the translation) behind each.
@@ -110,28 +114,70 @@ def translate(
         check_file(output)
     if scores:
         decoding.setdefault("num_return_sequences", 1)
-    inputs, lines = list(files or ["-"]), None
+    inputs = list(files or ["-"])
 
+    from rich.console import Console
     from transformers.utils import logging
 
-    from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.lines import count_texts, file_groups, shard_groups, text_groups, translate_groups
+    from hf_mlnmt.cli.terminal import LinesProgress
+    from hf_mlnmt.data.lines import format_of
+    from hf_mlnmt.generation import DecodingOptions, TranslationPipeline, documents, lines
+    from hf_mlnmt.generation.journal import identity_of_model
+    from hf_mlnmt.generation.pipeline import TranslationRun
     from hf_mlnmt.memory import keep_memory
 
-    if part:
-        lines, groups = shard_groups(inputs, window, part)
+    document, texts, total = None, None, None
+    if named := next((name for name in inputs if format_of(Path(name)) in documents.FORMATS), None):
+        others = {"--jsonl": jsonl, "--shard": shard, "--prefix-file": prefix_file, "a second file": inputs[1:]}
+        others |= {"--n-best": decoding.get("num_return_sequences"), "--alignments": decoding.get("alignments")}
+        if refused := next((name for name, given in others.items() if given), None):
+            raise UserError(f"{named}: is translated as one document, not line by line. Leave out {refused}.")
+        document = documents.read_file(named)
+        total = len(document.texts)
     else:
-        groups = text_groups(inputs, window)
+        texts = lines.identities(inputs)
+        total = None if texts is None else sum(text["lines"] for text in texts)
+    groups = lines.text_groups(inputs, window)
+    if prefix_file is not None:
+        decoding["target_prefix"] = [line for group in lines.file_groups(prefix_file, window) for line in group]
+
+    def check_prefixes(texts: int) -> None:
+        if prefix_file is not None and (given := len(decoding["target_prefix"])) != texts:
+            raise UserError(f"{prefix_file}: {given} prefixes for {texts} texts: give one for each text.")
+
+    if total is not None:
+        check_prefixes(total)
+    first = 0
+    if part:
+        numbers, groups = lines.shard_groups(texts, window, part)
+        first, total = numbers.start, len(numbers)
     keep_memory()
     logging.disable_progress_bar()
     options.use_threads(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
-    how |= {"trust_remote_code": True} if trust_remote_code else {}
-    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
-    if prefix_file is not None:
-        decoding["target_prefix"] = [line for group in file_groups(prefix_file, window) for line in group]
-    total = None
-    if decoding.get("progress") and sys.stderr.isatty():
-        total = count_texts(inputs) if lines is None else len(lines)
-    first = 0 if lines is None else lines.start
-    translate_groups(pipeline, groups, output, jsonl=jsonl, scores=scores, total=total, first=first, **decoding)
+    more = {"trust_remote_code": True} if trust_remote_code else {}
+    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how, **more)
+    search, about = DecodingOptions.of(decoding), None
+    if texts and output is not None:
+        others = {"jsonl": jsonl, "scores": scores, "window": window, "shard": shard, "dtype": dtype, "engine": engine}
+        about = lines.made_from(identity_of_model(model, **how), texts, search, **others)
+    shown = search.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
+    kept = "kept but for the last --window. The same command goes on." if about else ""
+    with (
+        LinesProgress(Console(stderr=True), kept, shown) as progress,
+        lines.opened(output, about) as (done, write),
+    ):
+        if done:
+            progress.say(f"going on at line {done + 1:,} of {total:,}")
+
+        def update(count: int) -> None:
+            progress.show((progress.done or done) + count, total)
+
+        progress.show(done, total)
+        if document:
+            write(lines.translate_document(pipeline, document, search, update), len(document.texts))
+            return
+        of_lines: dict[str, Any] = {"jsonl": jsonl, "scores": scores, "first": first, "done": done, "update": update}
+        count = lines.translate_groups(TranslationRun(pipeline, search), groups, write, **of_lines)
+        if total is None:
+            check_prefixes(count)

@@ -8,61 +8,29 @@ the thesis on monolingual data section 4.3, where the text is the target and a b
 methods are in synthetic_methods.py, from the literature named there. Forward translation turns the roles: the text is
 the source, and the model's output the target (with a larger model: sequence-level distillation).
 
-While it is made, a corpus lies in source.txt.part and target.txt.part, and state.json says how many bytes of them, with
-which hash, and how many lines of the text are done. What was written beyond that when a process ended is cut off at the
-next start.
+While it is made, its files are a journal's (journal.py).
 A shard is a corpus of some windows of the text, in a folder within that of the whole. A start without `shard` puts the
 whole together from its shards; the model is not asked again.
-What a corpus is made from is known by its content: the model's files and the text's.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import COUNTS, FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
+from hf_mlnmt.data.synthetic import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import Form, check_file, check_folder_name, explained, only_one, read_json, write_json
+from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
+from hf_mlnmt.generation.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
-from hf_mlnmt.made_from import differences, sha256, sha256_of_files
-from hf_mlnmt.model_folder import MODEL_FILES, fetch_small_files
-
-
-def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
-    """The model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
-
-    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
-    """
-    folder = fetch_small_files(name, **options)
-    return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
-
-
-def identity_of_text(
-    paths: Sequence[str | Path], bad: str, tell: Callable[[str], Any] | None = None
-) -> list[dict[str, Any]]:
-    """Of each file its name, the SHA-256 of its bytes and its number of lines. All lines are read: so an error in one
-    shows before the first is translated.
-
-    Raises: UserError naming file and line.
-    """
-    texts = []
-    for path in paths:
-        if tell:
-            tell(f"reading {path}")
-        lines = sum(1 for _ in text_lines([path], bad))
-        texts.append({"name": str(path), "lines": lines, "sha256": sha256(path)})
-    return texts
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
@@ -73,148 +41,6 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
         for line in read_lines(path, report, remedy="Mend the file, or pass over such lines with bad_lines drop."):
             yield "" if problems else line
             problems.clear()
-
-
-def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What of two identities (the content of a manifest or a state) is not the same, for people to read.
-
-    Names of models and texts, and versions, are no difference: content is.
-    """
-    models = before["model"], now["model"]
-    for name, (old, new) in sorted(differences(*((model or {}).get("files", {}) for model in models)).items()):
-        what = "is new" if old is None else "is gone" if new is None else "has another content"
-        names = (models[0] or models[1] or {})["name"], (models[1] or models[0] or {})["name"]
-        yield f"the model's {name} {what} ({names[0]} -> {names[1]})"
-    if len(before["text"]) != len(now["text"]):
-        yield f"text: {len(before['text'])} file(s) -> {len(now['text'])}"
-    for old, new in zip(before["text"], now["text"]):
-        if old["sha256"] != new["sha256"]:
-            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
-    old, new = (
-        {key: about.get(key) for key in ("direction", "tag", "settings", "method", "shard")} for about in (before, now)
-    )
-    for key, (was, is_now) in differences(old, new).items():
-        yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
-
-
-STATE = "state.json"
-_PROGRESS: Form = {
-    "lines": int,
-    "bytes": dict.fromkeys(FILES, int),
-    "sha256?": dict.fromkeys(FILES, str),
-    "counts?": COUNTS,
-    "warnings?": [str],
-}
-_BLOCK = 1 << 22
-
-
-class Journal:
-    """The two files of a corpus and their state, in `folder`; the files are open from `restore` to `close`.
-
-    Args:
-        about: what the corpus is made from; kept in the state, for the next start.
-    """
-
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self.folder, self.about = folder, about
-        self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(FILES, 0)}
-        self._files: dict[str, BinaryIO] = {}
-        self._hashes = {side: hashlib.sha256() for side in FILES}  # of what is written
-
-    @staticmethod
-    def kept(folder: Path) -> dict[str, Any] | None:
-        """The state that an earlier start left; None without one.
-
-        Raises: UserError for a file that is no state.
-        """
-        path = folder / STATE
-        if not path.is_file():
-            return None
-        try:
-            return read_json(path, {"about": MADE_FROM, "progress": _PROGRESS})
-        except UserError as error:
-            raise UserError(f"{error} Or delete the folder {folder} and begin again.") from error
-
-    def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Open the files where that state left them; without one, empty."""
-        for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
-            leftover.unlink()
-        if state is None:
-            self._save()  # before the files: it says whose they are
-        else:
-            self.progress = dict(state["progress"])
-        for side in FILES:
-            part, whole, size = self.part(side), self.folder / FILES[side], self.progress["bytes"][side]
-            if not part.exists() and whole.exists():  # it ended between the last renaming and the manifest
-                os.replace(whole, part)
-            file = part.open("r+b" if part.exists() else "w+b")
-            if os.fstat(file.fileno()).st_size < size:
-                file.close()
-                raise UserError(f"{part}: shorter than it was. Delete the folder {self.folder} and begin again.")
-            self._files[side], digest = file, self._hashes[side]
-            for _ in range(0, size, _BLOCK):
-                digest.update(file.read(min(_BLOCK, size - file.tell())))
-            # A state of an earlier version has no hashes.
-            if self.progress.get("sha256", {}).get(side, digest.hexdigest()) != digest.hexdigest():
-                raise UserError(
-                    f"{part}: changed since it was written. Put back what was there, or delete the folder "
-                    f"{self.folder} and begin again."
-                )
-            file.truncate(size)
-
-    def append(self, pairs: Sequence[tuple[str, str]], lines: int, **progress: Any) -> None:
-        """Add pairs; `lines` of the text are done now. The state is written when the pairs are on the disk."""
-        for side, texts in zip(FILES, zip(*pairs)):
-            self._write(side, "".join(text + "\n" for text in texts).encode())
-        self._note(lines, progress)
-
-    def append_shard(self, shard: Manifest, lines: int) -> None:
-        """Add all pairs of a finished shard, to whose end `lines` of the text go."""
-        for side, name in FILES.items():
-            with (shard.folder / name).open("rb") as file:
-                while block := file.read(_BLOCK):
-                    self._write(side, block)
-        self._note(lines, {})
-
-    def _write(self, side: str, written: bytes) -> None:
-        with explained(self.part(side)):
-            self._files[side].write(written)
-        self._hashes[side].update(written)
-
-    def _note(self, lines: int, progress: Mapping[str, Any]) -> None:
-        for side, file in self._files.items():
-            with explained(self.part(side)):
-                file.flush()
-                os.fsync(file.fileno())
-            self.progress["bytes"][side] = file.tell()
-        hashes = {side: digest.hexdigest() for side, digest in self._hashes.items()}
-        self.progress |= {"lines": lines, "sha256": hashes, **progress}
-        self._save()
-
-    def finish(self, manifest: dict[str, Any], pairs: int) -> None:
-        """Give the files their names and write the manifest, with their sizes and hashes."""
-        self.close()
-        files: dict[str, Any] = {"lines": pairs}
-        for side, name in FILES.items():
-            os.replace(self.part(side), self.folder / name)
-            digest = self._hashes[side].hexdigest()
-            files[side] = {"file": name, "bytes": (self.folder / name).stat().st_size, "sha256": digest}
-        write_json(self.folder / MANIFEST, {**manifest, "pairs": files})
-        (self.folder / STATE).unlink()
-
-    def close(self) -> None:
-        """Close the files."""
-        for side, file in self._files.items():
-            with explained(self.part(side)):  # what is still to be written is written now
-                file.close()
-        self._files = {}
-
-    def part(self, side: str) -> Path:
-        """The file that a side is in as long as the corpus is not finished."""
-        return self.folder / f"{FILES[side]}.part"
-
-    def _save(self) -> None:
-        write_json(self.folder / STATE, {"about": self.about, "progress": self.progress})
 
 
 @dataclass(frozen=True)
@@ -312,7 +138,7 @@ def back_translate(
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
             "model": None if model is None else identity_of_model(str(model), revision=revision),
-            "text": identity_of_text(texts, settings.bad_lines, watcher.tell),
+            "text": [_identity_of_text(path, settings.bad_lines, watcher) for path in texts],
             "method": method.to_dict(),
             "tag": tag,
             "settings": settings.to_dict(),
@@ -331,7 +157,7 @@ def back_translate(
             return _put_together(folder, about, watcher)
         lines = _lines(about, settings, shard)
         loaded = loaded or _load(model, settings, device, revision)
-        job = _Job(loaded, texts, lines, Journal(place, about), method, settings, forward, watcher)
+        job = _Job(loaded, texts, lines, _journal(place, about), method, settings, forward, watcher)
         return job.run()
 
 
@@ -364,20 +190,34 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
+def _identity_of_text(path: str | Path, bad: str, watcher: Watcher) -> dict[str, Any]:
+    watcher.tell(f"reading {path}")
+    return identity_of_text(path, text_lines([path], bad))
+
+
+def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
+    return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
+
+
+def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Manifest:
+    """Give the files their names and write the manifest, with their sizes and hashes."""
+    files = journal.finish()
+    write_json(journal.folder / MANIFEST, {**manifest, "pairs": {"lines": pairs, **files}})
+    (journal.folder / STATE).unlink()
+    return read_manifest(journal.folder)
+
+
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     """The manifest of a corpus that is finished; None when it is not, or not begun.
 
     Raises: UserError when the folder holds a corpus of something else.
     """
-    state = Journal.kept(folder)
+    state = _journal(folder, about).kept()
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     before = manifest.content if manifest else state["about"] if state else None
-    if before and (changed := [*_what_changed(before, about)]):
+    if before:
         what = "finished" if manifest else "not finished"
-        raise UserError(
-            f"{folder}: holds a corpus ({what}) of something else:\n  " + "\n  ".join(changed) + "\n"
-            "Choose another --output, or go back to what it was."
-        )
+        check_same(before, about, f"{folder}: holds a corpus ({what})", "Choose another --output")
     if manifest:
         (folder / STATE).unlink(missing_ok=True)
     return manifest
@@ -422,18 +262,20 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
             raise UserError(f"{place}: this shard is not finished. Start it again, with --shard {number}/{count}.")
         manifests.append(manifest)
     counts, warnings = Counts(), []
-    journal = Journal(folder, about)
+    journal = _journal(folder, about)
     with ExitStack() as stack:
         stack.callback(journal.close)
         journal.restore(None)
         for manifest in manifests:
             counts.add(Counts(**manifest.content["counts"]))
             warnings += manifest.content["warnings"]
-            journal.append_shard(manifest, counts.read)
+            for side, name in FILES.items():
+                journal.copy(side, manifest.folder / name, counts.read)
         versions = manifests[-1].content["versions"]
-        journal.finish({**about, "counts": asdict(counts), "warnings": warnings, "versions": versions}, counts.kept)
+        made = {**about, "counts": asdict(counts), "warnings": warnings, "versions": versions}
+        whole = _complete(journal, made, counts.kept)
     watcher.tell(f"{folder}: put together from {count} shards, which may be deleted now")
-    return read_manifest(folder)
+    return whole
 
 
 @dataclass
@@ -455,7 +297,7 @@ class _Job:
 
     def run(self) -> Manifest:
         """Go on to the end."""
-        state = Journal.kept(self.journal.folder)
+        state = self.journal.kept()
         with ExitStack() as stack:
             stack.callback(self.journal.close)
             self.journal.restore(state)
@@ -477,8 +319,7 @@ class _Job:
                 self._window(first + self.journal.progress["lines"], window)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
             manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings}
-            self.journal.finish({**manifest, "versions": versions}, counts.kept)
-        return read_manifest(self.journal.folder)
+            return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
 
     def _window(self, first: int, lines: list[str]) -> None:
         """Translate, judge and keep some lines; `first` is the number of the first of them, from 0."""
@@ -495,7 +336,8 @@ class _Job:
             self.warnings = list(doubts_about_language(lines, written, spoilt, self.pipeline.parts.source))
             for warning in self.warnings:
                 self.watcher.warn(warning)
-        self.journal.append(pairs, done, counts=asdict(counts), warnings=self.warnings)
+        parts = {side: "".join(f"{text}\n" for text in texts).encode() for side, texts in zip(FILES, zip(*pairs))}
+        self.journal.append(parts, done, counts=asdict(counts), warnings=self.warnings)
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:

@@ -1,29 +1,38 @@
 """Text in and out, line by line: source texts from files and pipes, translations to a file or standard output.
 
-A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON.
+A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON. An output file is made in a
+folder beside it (journal.py) and goes on where it was stopped.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_path
+from hf_mlnmt.files import check_file, explained, is_special, only_one, packing
+from hf_mlnmt.generation.journal import Journal, check_same, identity_of_text
+from hf_mlnmt.generation.options import DecodingOptions
+from hf_mlnmt.made_from import digest
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+    from hf_mlnmt.generation.documents import Document
+    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline, TranslationRun
 
 STANDARD_INPUT = "-"
+FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
+_NOTHING: dict[str, Any] = {"model": None, "text": [], "settings": {}}
+_MADE_FROM = {"model": (None, {"name": str, "files": dict}), "settings": dict}
+_MADE_FROM |= {"text": [{"name": str, "lines": int, "sha256": str}]}
 _CHUNK = 1 << 16
 _NUL = "contains a NUL character: not a text file, or not UTF-8."
 _REMEDY = "Convert the text to UTF-8, for example with iconv."
@@ -72,32 +81,55 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-def shard_groups(inputs: Sequence[str], window: int, shard: Shard) -> tuple[range, Iterator[list[str]]]:
-    """The numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
+def identities(inputs: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Returns each file's name, number of lines and hash; None where standard input is among them.
+
+    Raises: UserError naming file and line.
+    """
+    return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name)) for name in inputs]
+
+
+def shard_groups(
+    texts: Sequence[Mapping[str, Any]] | None, window: int, shard: Shard
+) -> tuple[range, Iterator[list[str]]]:
+    """Returns the numbers of a shard's lines, from 0, and the groups that it has of `text_groups`.
 
     Raises: UserError for standard input, and where there are fewer groups than shards.
     """
-    if STANDARD_INPUT in inputs:
+    if texts is None:
         raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-    lines = [sum(1 for _ in _lines(name)) for name in inputs]
+    lines = [text["lines"] for text in texts]
     sizes = [min(window, of_file - start) for of_file in lines for start in range(0, of_file, window)]
     windows, numbers = shard.windows(sum(lines), sizes)
-    return numbers, islice(text_groups(inputs, window), windows.start, windows.stop)
+    groups = islice(_windows([text["name"] for text in texts], window), windows.start, windows.stop)
+    return numbers, groups if windows.start else _begun_small(groups)
 
 
 def text_groups(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
-    """The lines of several inputs one after the other, in groups to be translated together."""
+    """Yields the lines of several inputs one after the other, in groups to be translated together.
+
+    The first window comes in several groups, each of twice as many lines.
+    """
+    return _begun_small(_windows(inputs, window))
+
+
+def _windows(inputs: Sequence[str], window: int) -> Iterator[list[str]]:
     for name in inputs:
         yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window)
 
 
-def count_texts(inputs: Sequence[str]) -> int | None:
-    """Lines of all inputs, for a progress bar; None when standard input is among them."""
-    return None if STANDARD_INPUT in inputs else sum(sum(1 for _ in _lines(name)) for name in inputs)
+def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
+    rest, size = next(groups, []), FIRST_WINDOW
+    while len(rest) >= 3 * size:
+        yield rest[:size]
+        rest, size = rest[size:], 2 * size
+    if rest:
+        yield rest
+    yield from groups
 
 
 def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
-    """Lines of a plain or .gz file, `size` at a time."""
+    """Lines of a plain or packed file, `size` at a time."""
     lines = _lines(path)
     while group := list(islice(lines, size)):
         yield group
@@ -105,6 +137,8 @@ def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
 
 def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
     """Lines of standard input, each time all that have arrived: one from a person, hundreds from a program."""
+    if stream is None and sys.stdin is None:
+        raise UserError("standard input is closed: give the names of files, or text by a pipe.")
     source: Any = stream or sys.stdin.buffer
     number, rest = 1, b""
     while chunk := source.read1(_CHUNK):
@@ -137,48 +171,123 @@ def _text(line: bytes, number: int, name: str) -> str:
 
 
 def translate_groups(
-    pipeline: TranslationPipeline,
+    run: TranslationRun,
     groups: Iterable[list[str]],
-    output: Path | None,
+    write: Callable[[str, int], Any],
     *,
     jsonl: bool = False,
     scores: bool = False,
-    total: int | None = None,
     first: int = 0,
-    **options: Any,
-) -> None:
-    """Translate group by group and write a line (or an n-best list) for each text, flushed after each group.
+    done: int = 0,
+    update: Callable[[int], Any] = lambda texts: None,
+) -> int:
+    """Translate group by group; returns the number of the last line.
 
-    output: a file, or None for standard output. jsonl, scores: see `format_result`. total: for the progress bar.
-    first: number of the first text, from 0, where the groups begin within something longer.
-    options: the fields of DecodingOptions.
+    Args:
+        write: takes the text of each group's translations, a line (or an n-best list) for each, and how many lines
+            are done.
+        jsonl, scores: see `format_result`.
+        first: number of the first text, from 0, where the groups begin within something longer.
+        done: so many lines were done before, and are passed over.
+        update: called with the number of texts of each batch that is done.
     """
-    sources: list[str] = []
-    plain = not options.get("num_return_sequences")  # no n-best list: the translation alone
+    if run.options.seed is not None:
+        import torch
 
-    def remembered() -> Iterator[list[str]]:
-        for group in groups:
-            sources.extend(group)
-            yield group
+        torch.manual_seed(run.options.seed)
+    plain = not run.options.num_return_sequences  # no n-best list: the translation alone
+    number = first
+    for group in groups:
+        start, number = number, number + len(group)
+        if number - first <= done:
+            continue
+        results = run.translate(group, start + 1, update)
+        shown: Iterable[Any] = results if run.options.in_lists else (best[0].text for best in results)
+        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(zip(group, shown), start))
+        write("".join(f"{line}\n" for line in lines), number - first)
+    run.report()
+    return number
 
-    results = pipeline.stream_groups(remembered(), total=total, first_line=first + 1, **options)
-    with opened(output) as stream:
-        for number, result in enumerate(results, first):
-            print(format_result(number, sources.pop(0), result, jsonl, scores, plain), file=stream)
-            if not sources:  # all that was translated together is written
-                stream.flush()
+
+def translate_document(
+    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
+) -> str:
+    """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
+    from hf_mlnmt.generation.pipeline import TranslationRun
+
+    try:
+        run = TranslationRun(pipeline, replace(options, alignments=True))
+        results = run.translate(document.texts, 1, update)
+    except UserError:
+        run = TranslationRun(pipeline, options)
+        results = run.translate(document.texts, 1, update)
+    run.report()
+    return document.write([best[0] for best in results])
 
 
 @contextmanager
-def opened(output: Path | None) -> Iterator[TextIO]:
-    """Standard output, or a file (compressed when its name ends in .gz) that appears when everything is written."""
+def opened(
+    output: Path | None, about: Mapping[str, Any] | None = None
+) -> Iterator[tuple[int, Callable[[str, int], Any]]]:
+    """Yields how many lines are done already, and what writes the text of more: it takes the text and the lines done.
+
+    Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
+    name says, and has its name when all is written. Stopped, it goes on from there at the next start.
+
+    Args:
+        about: what a file is made from, {"model", "text", "settings"}; without it nothing is kept when it is stopped.
+
+    Raises: UserError where something else was begun, naming what differs.
+    """
     if output is None:
-        yield sys.stdout
+        yield 0, lambda text, done: print(text, end="", flush=True)
         return
-    with atomic_path(output) as temporary:
-        opener: Any = gzip.open if output.suffix == ".gz" else open
-        with opener(temporary, "wt", encoding="utf-8", newline="\n") as stream:
-            yield stream
+    pack = packing(output)
+    with explained(output):
+        target = check_file(output)
+        if is_special(output):
+            with output.open("wb", buffering=0) as stream:
+                yield 0, lambda text, done: stream.write(pack(text.encode()))
+            return
+        folder = target.with_name(f"{target.name}.part")
+        with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
+            journal = Journal(folder, {"translations": target}, about or _NOTHING, _MADE_FROM)
+            state = journal.kept()
+            if state and not state["about"]["text"]:  # of a pipe, or of draws that cannot go on
+                state = None
+            if state:
+                remedy = f"Delete that folder, or choose another name than {output}"
+                now = about or {**state["about"], "text": []}
+                check_same(state["about"], now, f"{folder}: holds the beginning", remedy)
+            journal.restore(state)
+            whole = False
+            try:
+                yield (
+                    journal.progress["lines"],
+                    lambda text, done: journal.append({"translations": pack(text.encode())}, done),
+                )
+                if not journal.progress["lines"]:
+                    journal.append({"translations": pack(b"")}, 0)
+                journal.finish()
+                whole = True
+            finally:
+                journal.close()
+                if whole or not about or not journal.progress["lines"]:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def made_from(
+    model: Mapping[str, Any], texts: Sequence[Mapping[str, Any]] | None, decoding: DecodingOptions, **others: Any
+) -> dict[str, Any] | None:
+    """Returns what `opened` compares: model, text and settings; None where these cannot go on in the middle."""
+    if texts is None or (decoding.do_sample and not decoding.draws_by_text):
+        return None
+    settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "progress"}
+    settings = {
+        name: digest(value) if isinstance(value, Mapping | list) and value else value
+        for name, value in {**settings, **others}.items()
+    }
+    return {"model": model, "text": list(texts), "settings": settings}
 
 
 def format_result(

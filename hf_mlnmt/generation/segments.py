@@ -30,8 +30,8 @@ class Piece(NamedTuple):
 # What may stand between the end mark and the space, and between the space and the first letter of the next sentence.
 _CLOSING = r"[\"'”’“»›)\]}]*"
 _OPENING = "\"'“‘„‚«‹([{¿¡-–—"
-_END = re.compile(rf"[.!?…؟۔։።]+{_CLOSING}(\s+)|[。！？｡．।॥។။]+[”』」）》】]*(\s*)")
-_LINE = re.compile(r"\s*\n\s*")
+_END = re.compile(rf"(?<![.!?…؟۔։።])[.!?…؟۔։።]++{_CLOSING}(\s+)|[。！？｡．।॥។။]+[”』」）》】]*(\s*)")
+_LINE = re.compile(r"(?<!\s)\s*\n\s*")
 _CLAUSE = re.compile(rf"[,;:،؛]{_CLOSING}(\s+)|[，；：、]+(\s*)")
 _WORD = re.compile(r"()(\s+)")
 _ABBREVIATIONS = frozenset(

@@ -30,12 +30,12 @@ from starlette.exceptions import HTTPException
 
 from hf_mlnmt import __version__
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
-from hf_mlnmt.serving.batcher import Batcher, Overloaded
-from hf_mlnmt.serving.documents import read
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, client_of, error_response
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
@@ -351,16 +351,22 @@ class Api:
         **options: Any,
     ) -> tuple[list[list[str]], Result]:
         """Each document translated, as often as there are hypotheses, the best first."""
-        documents = await asyncio.to_thread(lambda: [read(text, kind) for text in texts])
+        end = time.monotonic() + seconds
+
+        def check() -> None:
+            if time.monotonic() > end:
+                raise TimedOut(f"not done within {seconds:g} seconds")
+
+        documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
         pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
         ask = partial(self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target)
         if kind != "text":
             try:
-                done = await ask(seconds, **options, alignments=True)
+                done = await ask(end - time.monotonic(), **options, alignments=True)
             except UserError:  # not every model and engine has them
-                done = await ask(seconds, **options)
+                done = await ask(end - time.monotonic(), **options)
         else:
-            done = await ask(seconds, **options)
+            done = await ask(end - time.monotonic(), **options)
 
         def write() -> list[list[str]]:
             rest, written = iter(done.texts), []

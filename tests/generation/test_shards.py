@@ -17,7 +17,8 @@ from hf_mlnmt import UserError
 from hf_mlnmt.cli.translate import translate
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.back_translation import STATE, Journal, Method, Settings, back_translate
+from hf_mlnmt.generation.back_translation import Method, Settings, back_translate
+from hf_mlnmt.generation.journal import STATE, Journal
 from hf_mlnmt.generation.lines import Shard
 
 app = typer.Typer()

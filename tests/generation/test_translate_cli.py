@@ -3,7 +3,11 @@
 import gzip
 import io
 import json
+import lzma
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -11,16 +15,20 @@ import threading
 import pytest
 import torch
 import typer
+from helpers.fresh import package_server
 from helpers.toy_translators import SENTENCES, bpe, our_model
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app as whole
 from hf_mlnmt.cli.translate import translate
+from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
-from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.lines import file_groups, pipe_groups
+from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.generation.journal import Journal
+from hf_mlnmt.generation.lines import file_groups, pipe_groups, text_groups
+from hf_mlnmt.generation.pipeline import TranslationRun
 
 app = typer.Typer()
 app.command()(translate)
@@ -95,11 +103,11 @@ def test_every_sentence_of_a_line_is_translated(ours):
 def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
     seen = {}
 
-    def translated(self, groups, total=None, **options):
-        seen.update(options)
-        return iter([text for group in groups for text in group])
+    def translated(self, texts, line, update):
+        seen.update(vars(self.options))
+        return [[Hypothesis(text, 0.0, 0.0, 1)] for text in texts]
 
-    monkeypatch.setattr(TranslationPipeline, "stream_groups", translated)
+    monkeypatch.setattr(TranslationRun, "translate", translated)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
     run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
     wanted = {
@@ -232,3 +240,179 @@ def test_two_tokenizers_and_text_processing(tmp_path):
     pipeline.parts.target.decode = lambda ids, **options: decode(ids, **options) and "A dog , isn 't it ?"
     assert pipeline(["The Man."]) == ["A dog, isn't it?"]
     assert source.decode(seen[0][0], skip_special_tokens=True).strip() == "the man ."
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A file of 200 lines, in windows of 64 and 136."""
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in (SENTENCES * 9)[:200]))
+    return tmp_path / "in.txt"
+
+
+def stopped(arguments):
+    """Run the command; Ctrl-C comes when the first window is written."""
+    append = Journal.append
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", lambda *given: append(*given) or signal.raise_signal(signal.SIGINT))
+        assert run(*arguments).exit_code
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("out", []),
+        ("out.gz", ["--beams", 2, "--n-best", 2]),
+        ("out.xz", ["--jsonl", "--scores"]),
+        ("out.bz2", ["--shard", "1/2"]),
+        ("out.txt.gz", ["--sample", "--draws", "text"]),
+    ],
+)
+def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, monkeypatch, name, options):
+    monkeypatch.setattr(TranslationPipeline, "from_pretrained", classmethod(lambda *_, **__: pipeline))
+    command = [ours, many, "--max-new-tokens", 4, "--window", 50, *options, "-o"]
+    whole = tmp_path / f"whole.{name}"
+    run(*command, whole)
+    output, texts = tmp_path / name, []
+    translated = TranslationRun.translate
+    stopped([*command, output])
+    assert not output.exists()
+    (part,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    with (part / f"{name}.part").open("ab") as file:
+        file.write(b"half a line")
+    monkeypatch.setattr(
+        TranslationRun, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+    )
+    result = run(*command, output)
+    assert len(texts) == (50 if "--shard" in options else 150)
+    assert f"going on at line 51 of {len(texts) + 50}" in result.stderr
+    assert output.read_bytes() == whole.read_bytes()
+    assert not part.exists()
+    assert list(read_lines(output, keep_controls=True, max_characters=10**6))
+
+
+def test_what_was_begun_from_something_else_is_refused_and_kept(ours, many, tmp_path):
+    output, part = tmp_path / "out", tmp_path / "out.part"
+    output.write_text("before")
+    command = [ours, many, "--max-new-tokens", 4, "-o", output]
+    stopped(command)
+    before = {path.name: path.read_bytes() for path in part.iterdir()}
+    for changed, message in (
+        ([*command, "--beams", 2], "num_beams: None -> 2"),
+        ([*command, "--jsonl"], "jsonl: False -> True"),
+        ([ours, many, many, "-o", output], r"text: 1 file\(s\) -> 2"),
+        ([ours, "-o", output], r"text: 1 file\(s\) -> 0"),
+    ):
+        with pytest.raises(UserError, match=rf"out.part: holds the beginning of something else:[^$]*{message}"):
+            run(*changed, input="A man.\n")
+        assert before == {path.name: path.read_bytes() for path in part.iterdir()}
+    many.write_text("A man.\n" * 200)
+    with pytest.raises(UserError, match=r"in\.txt: its content changed"):
+        run(*command)
+    assert output.read_text() == "before"
+
+
+@pytest.mark.parametrize("draws", [[], ["--sample", "--seed", 1]], ids=["pipe", "draws of batches"])
+def test_what_cannot_go_on_leaves_nothing(ours, many, tmp_path, draws):
+    """Text of a pipe, and draws that follow from all before, begin anew, also where a process was killed."""
+    command = [ours, *([many] if draws else []), "--max-new-tokens", 4, *draws, "-o", tmp_path / "out"]
+    given = {} if draws else {"input": many.read_text()}
+    run(*command, **given)
+    expected = (tmp_path / "out").read_bytes()
+    for killed in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if killed:
+                patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+            patch.setattr(Journal, "finish", lambda self: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                run(*command, **given)
+        assert (tmp_path / "out.part").exists() == killed
+    run(*command, **given)
+    assert (tmp_path / "out").read_bytes() == expected
+    assert not (tmp_path / "out.part").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_is_ended_goes_on(ours, many, tmp_path, number):
+    command = ["translate", *map(str, (ours, many)), "--max-new-tokens", "4", "-o"]
+    code = (
+        "import os; from hf_mlnmt.cli import main; from hf_mlnmt.generation.journal import Journal\n"
+        "append = Journal.append\n"
+        f"Journal.append = lambda self, *a: (append(self, *a), os.kill(os.getpid(), {int(number)}))\n"
+        "main()"
+    )
+    ended = package_server().python("-c", code, *command, str(tmp_path / "out"))
+    assert ended.returncode in (-number, 128 + number), ended.stderr
+    assert ("stopped after 64 lines; kept" in ended.stderr) == (number != signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+    assert "going on at line 65 of 200" in CliRunner().invoke(whole, [*command, str(tmp_path / "out")]).stderr
+    CliRunner().invoke(whole, [*command, str(tmp_path / "whole")])
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_the_first_lines_come_before_a_whole_window(tmp_path):
+    (tmp_path / "a").write_text("a\n" * 5000)
+    (tmp_path / "b").write_text("b\n" * 100)
+    groups = list(text_groups([str(tmp_path / "a"), str(tmp_path / "b")], 2048))
+    assert [len(group) for group in groups] == [64, 128, 256, 512, 1088, 2048, 904, 100]
+
+
+def test_without_a_terminal_a_line_says_how_far_it_is(ours, many, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 0.0)
+    shown = run(ours, many, "--max-new-tokens", 2, "--batch-tokens", 500, "-o", tmp_path / "out").stderr
+    assert re.search(r"\d+ of 200 lines, [\d,]+ lines/s, \d+ minutes left", shown)
+    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 60.0)
+    assert "lines/s" not in run(ours, many, "--max-new-tokens", 2, "-o", tmp_path / "out").stderr
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".7z", ".tar", ".ZIP"])
+def test_a_name_of_a_packer_that_is_not_written_is_refused(tmp_path, suffix):
+    with pytest.raises(UserError, match=f"nothing is packed as {suffix.lower()} here. Choose .gz, .bz2, .xz"):
+        run("nowhere", "-o", tmp_path / f"out{suffix}", input="A man.\n")
+
+
+SUBTITLES = "1\n00:00:01,000 --> 00:00:02,000\n- A man.\n- <i>A dog.</i>\n\n"
+
+
+def test_subtitles_and_html_are_read_as_documents(ours, tmp_path):
+    (tmp_path / "in.srt").write_text(SUBTITLES)
+    (tmp_path / "in.htm.gz").write_bytes(gzip.compress(b"<p>A <b>man</b></p><script>x</script>"))
+    first, second = TranslationPipeline.from_pretrained(ours, device="cpu")(["A man.", "A dog."])
+    run(ours, tmp_path / "in.srt", "-o", tmp_path / "out.srt.xz")
+    written = lzma.decompress((tmp_path / "out.srt.xz").read_bytes()).decode()
+    assert written == SUBTITLES.replace("A man.", first).replace("A dog.", second)
+    assert re.fullmatch(r"<p>.*<b>.*</p><script>x</script>", run(ours, tmp_path / "in.htm.gz").stdout)
+    for refused in (["--jsonl"], ["--shard", "1/1"], ["--n-best", 1], [tmp_path / "in.srt"]):
+        with pytest.raises(UserError, match=r"in\.srt: is translated as one document"):
+            run("nowhere", tmp_path / "in.srt", *refused)
+    (tmp_path / "in.srt").write_text("A man.\n")
+    with pytest.raises(UserError, match=r"in\.srt: no line gives the times"):
+        run("nowhere", tmp_path / "in.srt")
+
+
+def test_prefixes_of_a_shard_are_those_of_its_lines(ours, many, tmp_path):
+    prefixes = ["A", "The"] * 100
+    (tmp_path / "prefixes").write_text("".join(f"{prefix}\n" for prefix in [*prefixes[:-1], "Two"]))
+    command = [ours, many, "--max-new-tokens", 4, "--window", 77, "--prefix-file", tmp_path / "prefixes"]
+    parts = [run(*command, "--shard", f"{number}/3").stdout for number in (1, 2, 3)]
+    assert "".join(parts) == run(*command).stdout
+    assert parts[2].splitlines()[-1].startswith("Two")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("stream", "arguments", "message"),
+    [
+        ("<&-", ["translate", "MODEL"], "standard input is closed"),
+        (">&-", ["translate", "MODEL", "FILE"], "standard output is closed"),
+        (">&-", ["describe", "MODEL"], "standard output is closed"),
+    ],
+)
+def test_closed_standard_streams_have_one_message(ours, many, stream, arguments, message):
+    given = [{"MODEL": str(ours), "FILE": str(many)}.get(argument, argument) for argument in arguments]
+    number = 0 if stream == "<&-" else 1
+    code = f"import os, sys; os.close({number}); sys.{('stdin', 'stdout')[number]} = None\n"
+    done = package_server().python("-c", code + "from hf_mlnmt.cli import main; main()", *given)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"error: {message}" in done.stderr.replace("\n", " ")

@@ -1,11 +1,13 @@
 """The API in this process: what requests get, and what none may do. The translations are a stand-in's."""
 
 import asyncio
+import itertools
 import json
 import logging
 import random
 import re
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -276,6 +278,17 @@ def test_other_errors(client, batcher):
         405,
         {"error": "Method Not Allowed"},
     )
+
+
+@pytest.mark.parametrize("marks", [5, 100])
+def test_the_time_of_a_request_is_also_that_of_its_document(client, batcher, monkeypatch, marks):
+    """Each look at the clock is a second; a request has 60."""
+    seconds = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)), time=time.time)
+    monkeypatch.setattr("hf_mlnmt.serving.api.time", clock)
+    answer = client.post("/translate", json={**GOOD, "format": "html", "q": "<p>Hello</p>" + "<hr>" * marks})
+    assert answer.status_code == (200 if marks == 5 else 504)
+    assert "not done within 60 seconds" in answer.text or marks == 5
 
 
 def limited(batcher, **changes):

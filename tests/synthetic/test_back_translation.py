@@ -19,7 +19,8 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.lines import problem_in
 from hf_mlnmt.data.synthetic import find_synthetic, read_manifest
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
-from hf_mlnmt.generation.back_translation import Journal, Method, Settings, Watcher, back_translate, text_lines
+from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate, text_lines
+from hf_mlnmt.generation.journal import Journal
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")

@@ -2,12 +2,13 @@
 
 import random
 import re
+import sys
 
 import pytest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import Hypothesis
-from hf_mlnmt.serving.documents import read
+from hf_mlnmt.generation.documents import read
 
 GERMAN = {"the": "das", "red": "rote", "house": "Haus", "dog": "Hund", "sees": "sieht", "hello": "hallo"}
 GERMAN |= {"world": "Welt", "and": "und"}
@@ -87,6 +88,28 @@ def test_an_element_that_comes_apart_is_written_twice_without_its_id():
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "translation", "alignment", "expected"),
+    [
+        ("<a>He has read it.</a>", "Er hat es gelesen.", "0-0 1-1 2-3 3-2", "<a>Er hat es gelesen.</a>"),
+        ("<a>He has read it</a>.", "Er hat es gelesen.", "0-0 1-1 2-3 3-2", "<a>Er hat es gelesen</a>."),
+        ("<a>They walk.</a>", "Sie gehen entlang.", "0-0 1-1", "<a>Sie gehen entlang.</a>"),
+        ('<b>"They walk!"</b> No.', "Da gehen sie. Nein.", "0-1 0-2 1-1", "<b>Da gehen sie.</b> Nein."),
+        ("He saw <b>Anna.</b>", "Er hat Anna gesehen.", "0-0 1-3 2-2", "Er hat <b>Anna</b> gesehen."),
+        ("He saw <b>Anna</b>", "Er hat Anna gesehen.", "0-0 1-3 2-2", "Er hat <b>Anna</b> gesehen."),
+        ("<i>They <b>walk.</b></i>", "Es gehen sie.", "0-2 1-1", "<i>Es <b>gehen</b> sie.</i>"),
+        ("<a>They walk</a>", "Sie gehen.", "0-0 1-1", "<a>Sie gehen.</a>"),
+    ],
+)
+def test_the_end_of_a_sentence_is_where_it_was(text, translation, alignment, expected):
+    """What no word of the source stands for, a full stop above all, leaves no element in which the text ends."""
+    document = read(text, "html")
+    links = tuple(tuple(map(int, link.split("-"))) for link in alignment.split())
+    parts = re.findall(r"[^.]+\.", translation) if len(document.texts) > 1 else [translation]
+    hypotheses = [Hypothesis(part.strip(), 0.0, 0.0, 1, alignment=links) for part in parts]
+    assert document.write(hypotheses) == expected
+
+
 def test_without_an_alignment_the_same_words_and_the_places_between_say_it():
     assert (
         moved("Yesterday <b>Anna</b> came home.", "Nach Hause kam gestern Anna.")
@@ -160,13 +183,75 @@ def test_random_markup_keeps_every_tag_and_nests_as_before():
     [
         *("<b>dog </b>" * 3000, "<div>" * 5000 + "dog", "<b>" * 30_000, "<!--" * 30_000, "<" * 50_000, '<a "' * 30_000),
         *("</b>" * 30_000, "<p translate=no>" * 3000, "<a b=" * 30_000, "a" + " " * 50_000 + "b", "<code>" * 10_000),
+        *("a" + "." * 60_000 + "b", "<b" + " " * 60_000 + ">a <i>b</i> a</b>"),
     ],
-    ids=["flat", "deep", "open", "comments", "lt", "quotes", "close", "untranslated", "attributes", "spaces", "code"],
+    ids=[
+        "flat",
+        "deep",
+        "open",
+        "comments",
+        "lt",
+        "quotes",
+        "close",
+        "untranslated",
+        "attributes",
+        "spaces",
+        "code",
+        "dots",
+        "tags",
+    ],
 )
 def test_strange_markup_takes_time_in_proportion(text):
     """Quadratic, each of these would take minutes."""
     document = read(text, "html")
     document.write([word_by_word(one) for one in document.texts])
+    document.write([Hypothesis("b a b", 0.0, 0.0, 1, alignment=((2, 0), (0, 1), (1, 2))) for _ in document.texts])
+
+
+def steps(text, kind, hypothesis=word_by_word):
+    """The bytecodes of Python that reading and writing take."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        document = read(text, kind)
+        document.write([hypothesis(one) for one in document.texts])
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("piece", "kind"),
+    [
+        *(("dog <img> ", "html"), ("dog<br>", "html"), ("Dog. <img> The ", "html"), ("<!-- x -->dog ", "html")),
+        *(("dog <a id=x></a>", "html"), ("<b>dog</b> ", "html"), ("狗<img>", "html"), ("<img>dog", "html")),
+        ("dog\n", "srt"),
+    ],
+)
+def test_twice_the_marks_take_twice_the_steps(piece, kind):
+    start = "00:00:01,000 --> 00:00:02,500\n" if kind == "srt" else ""
+    some, twice = (steps(start + piece * number, kind) for number in (150, 300))
+    assert twice < 2.2 * some
+
+
+def test_reading_and_writing_can_be_ended():
+    """Who has a limit of time is asked at every tag and every word."""
+    asked = []
+    document = read("<p>The <b>dog</b>. <img> Hello <i>world</i></p>" * 20, "html", lambda: asked.append("reading"))
+    document.check = lambda: asked.append("written")
+    document.write([word_by_word(one) for one in document.texts])
+    assert asked.count("reading") >= 20 * 7
+    assert asked.count("written") >= 20 * 4
+    with pytest.raises(ZeroDivisionError):
+        read("Hello\nworld", "text", lambda: 1 / 0)
 
 
 def test_elements_inside_one_another_are_limited():
@@ -185,7 +270,25 @@ def test_subtitles_keep_numbers_times_and_lines():
         "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>hallo Welt</i>\r\ndas Hund\r\n\r\n"
         "2\r\n00:00:03,000 --> 00:00:04,500 X1:1\r\n{\\an8}- hallo.\r\n- das Hund & Haus!\r\n"
     )
-    assert read(SUBTITLES, "srt").texts == ["Hello world the dog", "- Hello.", "- The dog & house!"]
+    assert read(SUBTITLES, "srt").texts == ["Hello world the dog", "Hello.", "The dog & house!"]
+
+
+@pytest.mark.parametrize(
+    ("cue", "texts"),
+    [
+        ("- Hello\n- <i>the dog</i>\n", ["Hello", "the dog"]),
+        ("<i>- Hello\n-the dog</i>\n", ["Hello", "the dog"]),
+        ("<i>\u2013 Hello</i>\r\n<i>\u2014the dog</i>\r\n", ["Hello", "the dog"]),
+        ("-5 dog - house\n", ["-5 dog - house"]),
+    ],
+)
+def test_the_dashes_of_a_dialogue_are_no_text(cue, texts):
+    """A model that never saw one leaves it out; each is another speaker's line, whether the one before ends or not."""
+    document = read("00:00:01,000 --> 00:00:02,000\n" + cue, "srt")
+    assert document.texts == texts
+    written = document.write([word_by_word(one) for one in document.texts])
+    moved = re.sub("<i>([\u2013\u2014] ?)", r"\1<i>", cue)  # what has no words stands before the element
+    assert written == "00:00:01,000 --> 00:00:02,000\n" + word_by_word(moved).text
 
 
 def test_subtitles_without_times_are_refused():

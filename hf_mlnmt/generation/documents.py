@@ -15,22 +15,27 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from hf_mlnmt.data.lines import format_of, open_text
 from hf_mlnmt.data.words import is_unspaced, is_visible, words
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import split_sentences
 
 DEEPEST = 100  # inline elements inside one another
+Check = Callable[[], object]
+Format = Literal["text", "html", "srt"]
+FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".srt": "srt"}  # whose files are no lines of text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -52,6 +57,7 @@ _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\s*$")
 _TIME = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+.*")
+_DASH = re.compile(r"\s*[-\u2010-\u2015\u2212]+(?!\d)\s*")
 _CUE = re.compile(r"(\r?\n)|(</?[a-zA-Z][^<>\n]*>|\{\\[^{}\n]*\})")
 
 
@@ -118,6 +124,7 @@ class Document:
     """What is translated (`texts`, a sentence or a line each) and what stands between."""
 
     parts: list[str | Passage]
+    check: Check = lambda: None
 
     @property
     def texts(self) -> list[str]:
@@ -128,7 +135,8 @@ class Document:
         """The document with these in the places of its texts."""
         rest = iter(hypotheses)
         return "".join(
-            part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences]) for part in self.parts
+            part if isinstance(part, str) else part.write([next(rest) for _ in part.sentences], self.check)
+            for part in self.parts
         )
 
 
@@ -147,31 +155,33 @@ class Passage:
         pieces = split_sentences(self.text)
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
 
-    def write(self, hypotheses: Sequence[Hypothesis]) -> str:
+    def write(self, hypotheses: Sequence[Hypothesis], check: Check) -> str:
         """The translated sentences, with elements and marks."""
-        units: list[tuple[str, str, Element | None]] = []  # white space before, text, element
+        units: list[tuple[str, str, Element]] = []  # white space before, text, element
         placed: dict[int, list[Mark]] = {}  # before which unit
-        offset = 0
+        offset, rest = 0, deque(self.marks)  # which stand in the order of their offsets
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
-            marks = [mark for mark in self.marks if offset <= mark.offset < (np.inf if last else end + len(space))]
             first, between = len(units), " " if units else ""
             if units and not self.spaces[number - 1] and unicodedata.east_asian_width(units[-1][1][-1:] or " ") in "WF":
                 between = ""
             match = _Match(sentence, self.owners[offset:end], hypothesis)
             units += [(gap if i else between, text, owner) for i, (gap, text, owner) in enumerate(match.units())]
-            for mark in marks:
+            while rest and (last or rest[0].offset < end + len(space)):
+                check()
+                mark = rest.popleft()
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0])
                 placed.setdefault(unit, []).append(mark)
             offset = end + len(space)
-        return self._joined(_filled(units), placed)
+        return self._joined(units, placed, check)
 
-    def _joined(self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]]) -> str:
+    def _joined(self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Check) -> str:
         out: list[str] = []
         opened: set[Element] = set()
         current = root = Element()
         for number, (gap, text, owner) in enumerate([*units, ("", "", root)]):
+            check()
             owner = owner if owner.parent is not None else root
             shared, own = current.path(), owner.path()
             same = 0
@@ -187,25 +197,51 @@ class Passage:
         return "".join(out)
 
 
-def read(text: str, format: Literal["text", "html", "srt"]) -> Document:
-    """A document of this format. Raises: UserError for one that cannot be read."""
+def read(text: str, format: Format, check: Check = lambda: None) -> Document:
+    """Reads a document of this format.
+
+    Args:
+        check: called at every step of reading and of `write`; it ends them by raising an error.
+
+    Raises: UserError for one that cannot be read.
+    """
     if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
-        return Document(["\ufeff", *read(text[1:], format).parts])
+        return Document(["\ufeff", *read(text[1:], format, check).parts], check)
     if format == "html":
-        return Document(list(_passages(_html_tokens(text), unescape, lambda one: escape(one, quote=False))))
-    return Document(_subtitles(text) if format == "srt" else _lines(text))
+        tokens = _checked(_html_tokens(text), check)
+        return Document(list(_passages(tokens, unescape, lambda one: escape(one, quote=False))), check)
+    return Document(_subtitles(text, check) if format == "srt" else _lines(text, check), check)
 
 
-def _lines(text: str) -> list[str | Passage]:
+def read_file(path: str | Path) -> Document:
+    """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
+    with open_text(Path(path)) as file:
+        try:
+            return read(file.read().decode("utf-8"), FORMATS[format_of(Path(path))])
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: byte {error.start} is not UTF-8. Save it as UTF-8.") from error
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+
+def _checked(tokens: Iterator[Token], check: Check) -> Iterator[Token]:
+    for token in tokens:
+        check()
+        yield token
+
+
+def _lines(text: str, check: Check) -> list[str | Passage]:
     """Each line is a text."""
     parts: list[str | Passage] = []
     for line in text.splitlines(keepends=True):
+        check()
         parts += _passages(iter([Token("text", line)]), str, str) if _has_letters(line) else [line]
     return parts
 
 
-def _subtitles(text: str) -> list[str | Passage]:
-    """Cues of SubRip: numbers and times stay, a text is all lines of a cue up to the end of a sentence."""
+def _subtitles(text: str, check: Check) -> list[str | Passage]:
+    """Returns the cues of SubRip: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to
+    the end of a sentence, or to the next speaker."""
     lines = text.splitlines(keepends=True)
     times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
     if not times:
@@ -215,16 +251,28 @@ def _subtitles(text: str) -> list[str | Passage]:
         end = start + 1
         while end < following and lines[end].strip():
             end += 1
-        tokens, done = [], 0
+        tokens: list[Token] = []
+        done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
         cue = "".join(lines[start + 1 : end])
-        for match in _CUE.finditer(cue):
-            tokens += [Token("text", cue[done : match.start()])]
+        for match in [*_CUE.finditer(cue), None]:
+            check()
+            text = cue[done : match.start() if match else None]
+            if begins and (dash := _DASH.match(text)):
+                tokens.append(Token("mark", dash[0]))
+                text = text[dash.end() :]
+                if line is not None:
+                    tokens[line] = tokens[line]._replace(kind="break")
+            tokens.append(Token("text", text))
+            if match is None:
+                break
+            begins = bool(match[1]) or (begins and not text.strip())
+            line = len(tokens) if match[1] else line
             name = re.sub(r"\W.*", "", match[0].lstrip("</"), flags=re.DOTALL).lower()
             kind = "line" if match[1] else "mark" if match[0].startswith("{") else "start"
             tokens.append(Token("end" if match[0].startswith("</") else kind, match[0], name))  # type: ignore[arg-type]
             done = match.end()
         parts.append(lines[start])
-        parts += _passages(iter([*tokens, Token("text", cue[done:])]), str, str)
+        parts += _passages(iter(tokens), str, str)
         parts.append("".join(lines[end:following]))
     return parts
 
@@ -282,7 +330,7 @@ def _untranslated(attributes: str) -> bool:
 
 
 def _without_id(start: str) -> str:
-    return re.sub(r"""\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", "", start, flags=re.IGNORECASE)
+    return re.sub(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", "", start, flags=re.IGNORECASE)
 
 
 def _end_of_element(html: str, at: int, name: str) -> int:
@@ -440,27 +488,25 @@ def _between(gap: str, marks: list[Mark], end: bool) -> str:
     """White space with marks in it."""
     if not marks:
         return gap
-    out, spaced = "", False
+    out, spaced = [], False
     for mark in marks:
         before = mark.spaced[0] and bool(gap or end) and not spaced
-        out += (" " if before else "") + mark.raw + (" " if mark.spaced[1] and not end else "")
+        out += [" " if before else "", mark.raw, " " if mark.spaced[1] and not end else ""]
         spaced = mark.spaced[1]
     needed = gap and not any(mark.line or any(mark.spaced) for mark in marks)
-    return out + (" " if needed else "")
+    return "".join(out) + (" " if needed else "")
 
 
-def _filled(units: list[tuple[str, str, Element | None]]) -> list[tuple[str, str, Element]]:
-    """Units of no element get the one that holds both their neighbours."""
-    before: list[Element | None] = []
-    for *_, owner in units:
-        before.append(owner or (before[-1] if before else None))
+def _filled(
+    units: list[tuple[str, str, Element | None]], first: Element, last: Element
+) -> list[tuple[str, str, Element]]:
+    """Units of no element get the one that holds both their neighbours; `first` and `last` are those of the ends."""
+    before = list(accumulate((owner for *_, owner in units), lambda left, owner: owner or left, initial=first))
     filled: list[tuple[str, str, Element]] = []
-    after: Element | None = None
-    for number in range(len(units) - 1, -1, -1):
-        gap, text, owner = units[number]
-        left, after = before[number], owner or after
-        known = owner or (left.common(after) if left and after else None)
-        filled.append((gap, text, known or Element()))
+    after = last
+    for (gap, text, owner), left in zip(reversed(units), reversed(before[:-1])):
+        after = owner or after
+        filled.append((gap, text, owner or left.common(after)))
     return filled[::-1]
 
 
@@ -489,9 +535,14 @@ class _Match:
         self.sources: list[list[int]] = [[] for _ in self.translated]  # words of the source, of each word
         if alignment is None or is_unspaced(source) or is_unspaced(hypothesis.text):  # whose words have no spaces
             alignment = [(one, number) for number, one in enumerate(self._by_position())]
+        self.targets: dict[int, tuple[int, int]] = {}  # of each word of the source its first and its last one
         for one, other in alignment:
             if one < len(self.words) and other < len(self.translated):
                 self.sources[other].append(one)
+                first, last = self.targets.get(one, (other, other))
+                self.targets[one] = min(first, other), max(last, other)
+        self.starts = [word.start for word in self.words]
+        self.places = [word.start for word in self.translated], [word.end for word in self.translated]
 
     def _by_position(self) -> list[int]:
         """A word of the source for each of the translation: words that are the same, and relative positions between."""
@@ -513,7 +564,7 @@ class _Match:
         starts = [word.start for word in self.words]
         return [max(0, bisect_right(starts, place) - 1) for place in at]
 
-    def units(self) -> list[tuple[str, str, Element | None]]:
+    def units(self) -> list[tuple[str, str, Element]]:
         """(white space before, text, element) of words and parts of words of the translation, in order."""
         result: list[tuple[str, str, Element | None]] = []
         self.ends: list[tuple[int, int, int]] = []  # units before each word, its end mark, the next
@@ -531,9 +582,9 @@ class _Match:
             self.ends.append((before, core, len(result)))
         if not self.translated:
             result.append(("", self.target, self.owners[0]))
-        result += [("", "", element) for element in lost]
-        self.count = len(result)
-        return result
+        self.count = len(result) + len(lost)
+        filled = _filled(result, self.owners[0], self.owners[-1])
+        return filled + [("", "", element) for element in lost]
 
     def _part(self, number: int, side: int, text: str, owner: Element | None) -> Iterator[tuple[str, Element | None]]:
         """What is before (0), in (1) or behind (2) the core of a word. What is the same in the source is divided as it
@@ -583,18 +634,20 @@ class _Match:
             return self.count
         share = offset / len(self.source) * len(self.target)
         if line or not self.words:
-            nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].start - share))
-            return self.ends[nearest][0]
-        behind = max(0, bisect_right([word.start for word in self.words], offset - 1) - 1)
-        one = behind
+            return self.ends[_nearest(self.places[0], share)][0]
+        following = bisect_right(self.starts, offset - 1)
         if spaced or offset == 0:
-            one = min(len(self.words) - 1, bisect_right([word.start for word in self.words], offset - 1))
-        of_word = [number for number, sources in enumerate(self.sources) if one in sources]
-        if spaced or offset == 0:
-            nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].start - share))
-            return self.ends[of_word[0] if of_word else nearest][0]
-        nearest = min(range(len(self.translated)), key=lambda one: abs(self.translated[one].end - share))
-        return self.ends[of_word[-1] if of_word else nearest][1 if offset <= self.words[one].core[1] else 2]
+            first, _ = self.targets.get(min(len(self.words) - 1, following), (_nearest(self.places[0], share), 0))
+            return self.ends[first][0]
+        behind = max(0, following - 1)
+        _, last = self.targets.get(behind, (0, _nearest(self.places[1], share)))
+        return self.ends[last][1 if offset <= self.words[behind].core[1] else 2]
+
+
+def _nearest(places: list[int], wanted: float) -> int:
+    """The number of the nearest of ascending places, of two the first."""
+    behind = bisect_left(places, wanted)
+    return min(range(max(0, behind - 1), min(len(places), behind + 1)), key=lambda one: abs(places[one] - wanted))
 
 
 def _parts(word: Word) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
