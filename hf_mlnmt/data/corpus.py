@@ -24,6 +24,7 @@ from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import key
+from hf_mlnmt.languages import language_in, same_language
 from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
@@ -175,6 +176,14 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
 
 def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
     paths = spec.local_files(root)
+    said = [language_in(path) for path in paths]
+    languages = [spec.languages[side] for side in _SIDES] if spec.languages and spec.files else []
+    if languages and None not in said and not any(map(same_language, said, languages)):
+        if all(map(same_language, said, languages[::-1])):
+            raise UserError(
+                f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
+                f"{' and '.join(languages)}. Let them change places, or say reverse: true."
+            )
     problems: list[str] = []
     note = note_in(problems) if spec.bad_lines == "drop" else None
     sides = [read_lines(path, note, remedy=REMEDY) for path in paths]

@@ -28,6 +28,7 @@ from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_
 from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
 from hf_mlnmt.files import file_name, read_json
 from hf_mlnmt.keys import build
+from hf_mlnmt.languages import same_language
 from hf_mlnmt.made_from import Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
@@ -334,6 +335,9 @@ def check_tests(run: Run, baseline: Run) -> None:
     """UserError naming what two runs must share where one of them does not say how it was trained."""
     different = _test_set_differences(run, baseline)
     for test in () if different else run.results["scores"]:
+        ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
+        if not same_language(ours, theirs):
+            different += _differences(f"language of {test}", ours, theirs)
         different += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
     _refuse(run, baseline, different)
 

@@ -111,6 +111,18 @@ def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
     assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
 
 
+def test_names_of_other_languages_are_refused(files: Path, model: Path, pipeline) -> None:
+    (files / "out.en").write_bytes((files / "a.txt").read_bytes())
+    with pytest.raises(UserError, match="out.en: its name says en, but that of .*test.de de"):
+        run("evaluate", "-i", files / "out.en", "-r", files / "test.de")
+    with pytest.raises(UserError, match="out.en: its name says en"):
+        run("compare", files / "a.txt", files / "out.en", "-r", files / "test.de")
+    (model / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
+    with pytest.raises(UserError, match="source.en: its name says en, but .*run translates from de"):
+        run("evaluate", model, "-s", files / "source.en", "-r", files / "test.de")
+    assert not pipeline
+
+
 def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None:
     output = files / "r.json"
     output.write_text(

@@ -33,15 +33,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_run_says_each_test_sets_own_language(tmp_path):
-    """Of a multilingual model; the file of its translations is named by it."""
+    """Of a model of several languages, with tokens of them or without; the file of its translations is named by it."""
     languages = {"source": "en", "target": "fr"}
-    recipe = {"tokenizer": {"languages": ["de", "fr"]}, "data": {"test": {"test": {"languages": languages}}}}
+    recipe = {"data": {"test": {"test": {"languages": languages}}}}
     folder = write_run(tmp_path / "base", "base", recipe=recipe)
     with pytest.raises(UserError, match=r"test\.average\.fr"):
         read_run(folder)
     (folder / "translations" / "test.average.de").rename(folder / "translations" / "test.average.fr")
     assert read_run(folder).outputs["test"] == OUTPUTS["base"]
-    recipe["tokenizer"]["languages"] = []
+    del recipe["data"]
     assert languages_of_test({"languages": {"target": "de"}, "recipe": recipe}, "test")["target"] == "de"
 
 
