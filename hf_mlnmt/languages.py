@@ -1,8 +1,8 @@
 """Languages by their codes: whether two are the same, and which one a file's name or a model folder says.
 
-The codes of file names are those of ISO 639-1, their three-letter forms, and the further ones of FLORES-200 and WMT. All
-7,900 of ISO 639-3 are too many for names: tsv, txt, raw and bpe are languages there. A code that a user names as one
-(`--from`, `languages:`) may be any.
+The codes of file names are those of ISO 639-1, their three-letter forms, and the further ones of FLORES-200 and WMT.
+The 7,900 of ISO 639-3 (what langcodes calls valid) are too many for names: tsv, txt, raw and bpe are languages there.
+A code that a user names as one (`--from`, `languages:`) may be any.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Direction = tuple[str, str]
 
 
 def base_language(code: str) -> str:
-    """The language of a code without script and region, of two letters where there are two: de of deu_Latn and de-AT."""
+    """The language of a code, in two letters where there are two, without script and region: de of deu_Latn, de-AT."""
     language = re.split("[-_]", code)[0].lower()
     return _TWO_OF.get(language, language)
 

@@ -25,9 +25,17 @@ ENDE, DEEN = {"source": "en", "target": "de"}, {"source": "de", "target": "en"}
     [
         *[("train.en", "en"), ("data.de/train.en.gz", "en"), ("corpus.en-de.de.txt.xz", "de"), ("zh.txt", "zh")],
         *[("train.pt-BR.gz", "pt-BR"), ("train.pt-br", "pt-br"), ("test.zh_CN", "zh_CN"), ("flores.khm", "khm")],
-        *[("zho_Hans.devtest", "zho_Hans"), ("ceb_Latn.dev.gz", "ceb_Latn"), ("news.hsb", "hsb"), ("a.es-419", "es-419")],
+        *[
+            ("zho_Hans.devtest", "zho_Hans"),
+            ("ceb_Latn.dev.gz", "ceb_Latn"),
+            ("news.hsb", "hsb"),
+            ("a.es-419", "es-419"),
+        ],
         # An ending is no language because ISO 639-3 has one of 7,900 under it; two languages are none.
-        *[(f"train.{ending}", None) for ending in ("tsv", "csv", "bpe", "dat", "raw", "src", "tgt", "txt", "xx", "qqq")],
+        *[
+            (f"train.{ending}", None)
+            for ending in ("tsv", "csv", "bpe", "dat", "raw", "src", "tgt", "txt", "xx", "qqq")
+        ],
         *[("a.de-en", None), ("de", None), ("english", None), ("train.DE", None)],
     ],
 )
@@ -36,7 +44,14 @@ def test_a_files_name_says_a_language(name, code):
 
 
 def test_codes_of_one_language():
-    for code, base in {"deu_Latn": "de", "ger": "de", "pt-BR": "pt", "arb_Arab": "ar", "nb": "no", "ceb": "ceb"}.items():
+    for code, base in {
+        "deu_Latn": "de",
+        "ger": "de",
+        "pt-BR": "pt",
+        "arb_Arab": "ar",
+        "nb": "no",
+        "ceb": "ceb",
+    }.items():
         assert base_language(code) == base
     assert same_language("zho_Hant", "zh-CN")
     assert same_language(None, "de")
@@ -71,12 +86,12 @@ def test_a_model_folder_says_its_direction(tmp_path):
     assert [*map(direction_of, (ours, marian, checkpoint))] == [("en", "de"), ("deu", "en"), ("de", "en")]
     assert {name: direction_of(folder) for name, folder in silent.items()} == dict.fromkeys(silent)
     check_same_direction([checkpoint, silent["bridge"], marian], "")
-    with pytest.raises(UserError, match="marian: translates deu to en, but .*ours en to de. One alone."):
+    with pytest.raises(UserError, match=r"marian: translates deu to en, but .*ours en to de. One alone."):
         check_same_direction([silent["nothing"], ours, marian], "One alone.")
 
 
 def test_a_name_that_contradicts():
     for name, language in (("a.de", "deu_Latn"), ("a.txt", "fr"), ("a.de", None)):
         check_language(name, language, "this is", "")
-    with pytest.raises(UserError, match="x/a.de: its name says de, but this is en. Change it."):
+    with pytest.raises(UserError, match=r"x/a\.de: its name says de, but this is en. Change it."):
         check_language("x/a.de", "en", "this is", "Change it.")

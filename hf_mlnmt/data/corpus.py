@@ -178,12 +178,12 @@ def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[
     paths = spec.local_files(root)
     said = [language_in(path) for path in paths]
     languages = [spec.languages[side] for side in _SIDES] if spec.languages and spec.files else []
-    if languages and None not in said and not any(map(same_language, said, languages)):
-        if all(map(same_language, said, languages[::-1])):
-            raise UserError(
-                f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
-                f"{' and '.join(languages)}. Let them change places, or say reverse: true."
-            )
+    swapped = languages and None not in said and all(map(same_language, said, languages[::-1]))
+    if swapped and not all(map(same_language, said, languages)):
+        raise UserError(
+            f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
+            f"{' and '.join(languages)}. Let them change places, or say reverse: true."
+        )
     problems: list[str] = []
     note = note_in(problems) if spec.bad_lines == "drop" else None
     sides = [read_lines(path, note, remedy=REMEDY) for path in paths]

@@ -82,7 +82,9 @@ def fuse(
     languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
-    _check_languages(*([g for g in _several(given) if isinstance(g, str | Path)] for given in (translation, language_model)))
+    _check_languages(
+        *([g for g in _several(given) if isinstance(g, str | Path)] for given in (translation, language_model))
+    )
     for member in (*members[1:], *languages):
         check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}

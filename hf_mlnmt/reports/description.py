@@ -167,8 +167,9 @@ def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
         yield _pairs("training", {key: value for key, value in result.items() if key != "scores"})
     columns = ["test set", "seed", "metric", Number("score"), "signature"]
     tables: dict[str, Table] = {}
-    for one in scores_of(results):
-        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol)}"))
+    scores = list(scores_of(results))
+    for one in scores:
+        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol, scores)}"))
         cells = [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
         table.rows.append(cells)
     yield from tables.values()

@@ -67,9 +67,9 @@ def test_models_of_other_directions_and_languages_are_refused(folders, tmp_path)
     for name, (source, target) in {"tm": ("en", "de"), "tm2": ("de", "en"), "lm": ("en", "en")}.items():
         folder = shutil.copytree(folders / name, tmp_path / name)
         (folder / "results.json").write_text(json.dumps({"languages": {"source": source, "target": target}}))
-    with pytest.raises(UserError, match="tm2: translates de to en, but .*tm en to de. Only models of one direction"):
+    with pytest.raises(UserError, match=r"tm2: translates de to en, but .*tm en to de. Only models of one direction"):
         hf_mlnmt.fuse([tmp_path / "tm", tmp_path / "tm2"])
-    with pytest.raises(UserError, match="lm: a language model of en, and .*tm writes de"):
+    with pytest.raises(UserError, match=r"lm: a language model of en, and .*tm writes de"):
         fuse_folders([tmp_path / "lm", tmp_path / "tm"], tmp_path / "fused", lambda text: None)
     assert not (tmp_path / "fused").exists()
 

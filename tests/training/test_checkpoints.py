@@ -216,7 +216,9 @@ def test_averages_of_opposite_directions_are_refused(run, tmp_path):
     for name, (source, target) in {"there": ("en", "de"), "back": ("de", "en")}.items():
         folder = shutil.copytree(run / "checkpoint-10", tmp_path / name)
         (folder / "results.json").write_text(json.dumps({"languages": {"source": source, "target": target}}))
-    with pytest.raises(UserError, match="back: translates de to en, but .*there en to de. Only checkpoints of one dir"):
+    with pytest.raises(
+        UserError, match=r"back: translates de to en, but .*there en to de. Only checkpoints of one dir"
+    ):
         average_checkpoints([tmp_path / "there", run / "checkpoint-10", tmp_path / "back"])
 
 
