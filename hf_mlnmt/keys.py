@@ -121,7 +121,7 @@ class _Place:
 
 
 def truth(value: Any) -> Any:
-    """The value, or what YAML 1.1's further words for true and false say; they are read as text, for no is a language."""
+    """The value; true or false of YAML 1.1's further words for them, which are read as text, for no is a language."""
     return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
 
 

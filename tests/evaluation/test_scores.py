@@ -215,3 +215,7 @@ def test_ter_of_very_many_sentences_is_scored_when_it_is_asked_for(caplog, monke
         assert list(score_protocols(lines, lines, language="de", bootstrap=0)["classic"].metrics) == ["BLEU", "chrF"]
     assert caplog.text.count("4 sentences: TER is left out") == 1
     assert list(score(lines, lines, metrics=["ter"], bootstrap=0).metrics) == ["TER"]
+
+
+def test_turkish_letters_in_the_classic_protocol() -> None:
+    assert moses("IŞIK İL", "tr") == "ışık il"

@@ -43,7 +43,9 @@ def test_what_it_writes_it_reads(tmp_path):
 def test_no_is_norwegian_and_off_is_false(tmp_path):
     """Where text is expected the written word counts, and where true or false is, YAML 1.1's words do."""
     text = GOOD.replace("{source: en, target: de}", "{source: en, target: no}\nreverse: yes", 1)
-    text = text.replace("budget", "  test: {on: {path: a.tsv, languages: {source: no, target: en}, reverse: no}}\nbudget")
+    text = text.replace(
+        "budget", "  test: {on: {path: a.tsv, languages: {source: no, target: en}, reverse: no}}\nbudget"
+    )
     text += "tokenizer: {joint: off}\nmodel: {settings: {share: on}}\narguments: {use_cpu: No}\n"
     recipe = read(tmp_path, text)
     assert (recipe.languages.source, recipe.languages.target) == ("no", "en")
