@@ -120,6 +120,11 @@ class _Place:
         return UserError(f"{self}: expected {_NAMES.get(kind, kind)}, not {value!r}.")
 
 
+def truth(value: Any) -> Any:
+    """The value; true or false of YAML 1.1's further words for them, which are read as text, for no is a language."""
+    return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
+
+
 def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), lines: Lines | None = None) -> T:
     """A dataclass of type `kind` from a mapping, checked key by key and type by type.
 
@@ -178,6 +183,8 @@ def _convert(value: Any, hint: Any, place: _Place) -> Any:
         if not isinstance(value, list | tuple):
             raise place.expected(kind, value)
         return kind(_convert(item, inner[0] if inner else Any, place) for item in value)
+    if kind is bool:
+        value = truth(value)
     if kind is float and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 2e-3 as text

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Trials
+from hf_mlnmt.cli.evaluate import Language, Metrics, Protocols, Resamples, Seed, Tokenize, Trials
 from hf_mlnmt.cli.options import TRANSLATION, NamedPath, decoding_options, named_argument, named_option
-from hf_mlnmt.cli.terminal import finish, print_rows, tell
+from hf_mlnmt.cli.processes import cores
+from hf_mlnmt.cli.terminal import finish, print_rows, progress_bars, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
@@ -58,6 +59,7 @@ def compare(
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
+    tokenize: Tokenize = None,
     bootstrap: Resamples = 1000,
     trials: Trials = 10_000,
     seed: Seed = 12345,
@@ -142,7 +144,9 @@ def compare(
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed}
     scoring = dict(resampling)
     if paths:
-        scoring |= scoring_options(protocol, metric, language, decoding.get("target_language"), Path(paths[0]))
+        scoring |= scoring_options(
+            protocol, metric, language, decoding.get("target_language"), Path(paths[0]), tokenize
+        )
     further = {one.name: one.path for one in language_text or ()}
     if "" in further:
         raise UserError(f"--language-text {further['']}: expected XX=FILE, a language and a file of its sentences.")
@@ -155,7 +159,9 @@ def compare(
     if html:
         check_file(html)
     given = [(one.name, one.label, one.path) for one in systems]
-    runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
+    with progress_bars() as progress:
+        scoring |= {"processes": cores(), "progress": progress}
+        runs = read_systems(given, files, output, scoring, {"device": device, **decoding})
     texts: dict[Path, Any] = {}
     if isinstance(runs, Path):
         comparison, runs = read_comparison(runs), []

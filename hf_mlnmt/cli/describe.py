@@ -18,6 +18,9 @@ def describe(
         typer.Argument(help="Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Of many test sets also the signatures, of many training corpora each.")
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub name.")] = None,
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
@@ -41,5 +44,5 @@ def describe(
         print(json.dumps(description, indent=2, ensure_ascii=False))
         return
     console = Console(highlight=False, markup=False)
-    for block in render(description):
+    for block in render(description, whole):
         console.print(block)

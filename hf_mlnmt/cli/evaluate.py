@@ -13,7 +13,8 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import TRANSLATION, decoding_options
-from hf_mlnmt.cli.terminal import silence, tell
+from hf_mlnmt.cli.processes import cores
+from hf_mlnmt.cli.terminal import progress_bars, silence, tell
 from hf_mlnmt.errors import UserError
 
 PANEL = "Score"
@@ -24,8 +25,8 @@ Language = Annotated[
     typer.Option(
         "--language",
         "-l",
-        help="Two-letter code of the language that is scored, for its tokenizers and the classic protocol. "
-        "Unless given: --to, or the reference's name, as in test.de.gz.",
+        help="Code of the language that is scored, for its tokenizers; the classic protocol needs one of two letters. "
+        "Unless given: --to, or the reference's name, as in test.de.gz or zho_Hans.devtest.",
     ),
 ]
 Protocols = Annotated[
@@ -33,12 +34,23 @@ Protocols = Annotated[
     typer.Option(
         "--protocol",
         "-p",
-        help="cased or classic; give it again for both. Unless given: both, or cased alone without a language.",
+        help="cased or classic; give it again for both. Unless given: both, or cased alone without a language of two "
+        "letters.",
     ),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", "-m", help="BLEU, chrF or TER; give it again for more. Unless given: all."),
+    typer.Option(
+        "--metric",
+        "-m",
+        help="BLEU, chrF or TER; give it again for more. Unless given: all; of more than 20,000 lines not TER.",
+    ),
+]
+Tokenize = Annotated[
+    str | None,
+    typer.Option(
+        help="A tokenizer of sacreBLEU's for BLEU, such as flores200; cased alone. Unless given: the language's."
+    ),
 ]
 Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence intervals; 0: no intervals.")]
 Resamples = Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap and the intervals.")]
@@ -85,6 +97,7 @@ def evaluate(
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
+    tokenize: Tokenize = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
     data: Annotated[
@@ -148,7 +161,7 @@ def evaluate(
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
     of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--save-translations": save_translations}
-    of_scores |= {"--name": name, "--language": language}
+    of_scores |= {"--name": name, "--language": language, "--tokenize": tokenize}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         _refuse("--matrix", others | {"options of the search": decoding})
@@ -183,7 +196,7 @@ def evaluate(
         raise UserError("--save-translations is for a model; --hypothesis is a file already.")
     if bootstrap == 1:
         raise UserError("--bootstrap 1: an interval needs more resamples, 1000 are usual; 0 leaves it out.")
-    what = scoring_options(protocol, metric, language, decoding.get("target_language"), reference[0])
+    what = scoring_options(protocol, metric, language, decoding.get("target_language"), reference[0], tokenize)
     given = str(model or hypothesis)
     if save_translations:
         check_file(save_translations)
@@ -194,7 +207,9 @@ def evaluate(
     system = load_system(given, sources, references, reference, device=device, **decoding)
     if save_translations:
         write_text(save_translations, "".join(line.replace("\n", " ") + "\n" for line in system.lines))
-    scores = score_protocols(system.lines, references, bootstrap=bootstrap, seed=seed, **what)
+    with progress_bars() as progress:
+        how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "processes": cores(), "progress": progress}
+        scores = score_protocols(system.lines, references, **how, **what)
     console = Console()
     console.print(*score_tables(scores), sep="\n")
     if not what["language"] and not protocol:
@@ -215,7 +230,6 @@ def _perplexity(
     model: str, files: list[Path], sources: list[Path], decoding: dict, device: str | None, output: Path | None
 ) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from hf_mlnmt.evaluation.perplexity import file_perplexities, table_of
     from hf_mlnmt.files import check_file, write_json
@@ -223,12 +237,7 @@ def _perplexity(
     if output is not None:
         check_file(output)
     silence()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-
-        def progress(name: str, total: int) -> Any:
-            return partial(bar.advance, bar.add_task(name, total=total))
-
+    with progress_bars() as progress:
         of_files = file_perplexities(model, files, sources, decoding, device, progress)
     Console().print(table_of(of_files))
     if output is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,17 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
     columns = [Number(name) if name in numbers else name for name in names]
     Console().print(Table(columns, [[cell(row.get(name)) for name in names] for row in rows], title))
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """Bars on stderr that are gone afterwards: (name, total) -> what moves the bar by a number."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield lambda name, total: partial(bar.advance, bar.add_task(name, total=total))
 
 
 class LinesProgress(AbstractContextManager):

@@ -24,6 +24,7 @@ from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.keys import key
+from hf_mlnmt.languages import language_in, same_language
 from hf_mlnmt.model_folder import first_line
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,12 @@ _ERRORS = {
     *("#BEZUG!", "#NV", "#WERT!", "#ZAHL!", "#ÜBERLAUF!"),
 }
 _BLANK = "blank line"
+
+
+class _Null(str):
+    """A cell of a csv file in which a program wrote that there is nothing."""
+
+
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 # What else stands above a column: sides and languages in other languages than English.
 _OWN_NAMES = (
@@ -175,6 +182,14 @@ def read_pairs(spec: CorpusSpec, root: str | Path = ".", report: FilterReport | 
 
 def _read_files(spec: CorpusSpec, root: Path, report: FilterReport) -> Iterator[Pair]:
     paths = spec.local_files(root)
+    said = [language_in(path) for path in paths]
+    languages = [spec.languages[side] for side in _SIDES] if spec.languages and spec.files else []
+    swapped = languages and None not in said and all(map(same_language, said, languages[::-1]))
+    if swapped and not all(map(same_language, said, languages)):
+        raise UserError(
+            f"{paths[0]} + {paths[1]}: their names say {' and '.join(map(str, said))}, and they are read as "
+            f"{' and '.join(languages)}. Let them change places, or say reverse: true."
+        )
     problems: list[str] = []
     note = note_in(problems) if spec.bad_lines == "drop" else None
     sides = [read_lines(path, note, remedy=REMEDY) for path in paths]
@@ -229,7 +244,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
         if not problem and len(cells) != width:
             problem = f"another number of columns ({len(cells)} columns, {width} expected)"
         pair = (cells[numbers[0]], cells[numbers[1]]) if not problem else ("", "")
-        if not problem and (nothing := [text for text in pair if text in _ERRORS or (is_csv and text in _NULL)]):
+        if not problem and (nothing := [text for text in pair if text in _ERRORS or isinstance(text, _Null)]):
             problem = f"no text (a field is {nothing[0]})"
         if problem:
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
@@ -299,6 +314,9 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
                 [cell.replace("\n", " ") for cell in next(csv.reader(take(), delimiter=separator, strict=True))],
                 None,
             )
+            if not _NULL.isdisjoint(cells):
+                quoted = "".join(line for line, _ in taken).split('"')[1::2]
+                cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
         except StopIteration:
             return
         except csv.Error as error:  # a quote that is not closed takes all lines up to the next one

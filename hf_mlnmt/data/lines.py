@@ -131,6 +131,7 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+        names = [name for name in names if not re.match(r"__MACOSX/|(.*/)?\.DS_Store$", name)]  # what macOS adds
         if len(names) != 1:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise UserError(f"{path}: this zip holds {len(names)} files ({shown}), and one is read. Unpack it.")

@@ -11,6 +11,7 @@ from typing import Any
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.keys import build, key
+from hf_mlnmt.languages import lower
 from hf_mlnmt.model_folder import TEXT_PROCESSING
 
 
@@ -39,7 +40,7 @@ class TextProcessing:
         if self.moses:
             # Escapes (&apos; for ') serve phrase-table files; for subwords they are noise.
             text = self._tokenizer.tokenize(text, return_str=True, escape=False)
-        return text.lower() if self.lowercase else text
+        return lower(text, self.language) if self.lowercase else text
 
     def undo(self, text: str) -> str:
         """Raw text, from what the tokenizer decoded."""

@@ -30,8 +30,6 @@ from hf_mlnmt.evaluation.runs import COMPARISON, Texts, counts_of, is_recorded, 
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
-    METRICS,
-    TITLES,
     Lines,
     MetricName,
     ProtocolName,
@@ -39,6 +37,7 @@ from hf_mlnmt.evaluation.scores import (
     check_counts,
     choose_protocols,
     reference_lists,
+    title_of,
     with_arrow,
 )
 from hf_mlnmt.evaluation.significance import (
@@ -121,6 +120,10 @@ class Comparison:
         """Whether a system has several runs."""
         return any(len(runs) > 1 for runs in self.runs.values())
 
+    def title(self, test_set: str, protocol: str) -> str:
+        """What stands above these scores."""
+        return title_of(protocol, [one.get("signature") for one in self.first["scores"][test_set][protocol].values()])
+
     def metrics(self, test_set: str, protocol: str) -> list[str]:
         """What was scored there."""
         return list(self.first["scores"][test_set][protocol])
@@ -195,10 +198,11 @@ def compare(
     *,
     language: str | None = None,
     protocols: Sequence[ProtocolName] | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     bootstrap: int = DEFAULT_BOOTSTRAP,
     trials: int = DEFAULT_TRIALS,
     seed: int = DEFAULT_SEED,
+    tokenize: str | None = None,
     test_set: str = "test",
 ) -> Comparison:
     """Score every system on one test set, and test it against the first.
@@ -216,7 +220,7 @@ def compare(
     _check_runs(runs, sets, bootstrap, trials)
     texts = {test_set: Texts(cast(Sequence[Lines], sets))}
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
-    how["protocols"] = [one.name for one in choose_protocols(protocols, language)]
+    how |= {"tokenize": tokenize, "protocols": [one.name for one in choose_protocols(protocols, language, tokenize)]}
     comparison = Comparison(next(iter(runs)), settings={"bootstrap": bootstrap, "trials": trials, "seed": seed})
     packed = {}
     for name, each in runs.items():
@@ -289,7 +293,7 @@ def _pair(
     made_of = Digest("sha256").raw(*(one or b"" for one in packed)).hex()
     if before and before.get("made_of") == made_of and None not in packed:
         return before
-    tell(f"testing {system} against {against}, seeds {', '.join(map(str, seeds))}")
+    tell(f"testing {system} against {against}" + f", seeds {', '.join(map(str, seeds))}" * comparison.several)
     tests: dict[str, Any] = {"seeds": seeds, "made_of": made_of}
     if None in packed:
         scored = [[comparison.runs[name][seed]["scores"] for seed in seeds] for name in (against, system)]
@@ -420,7 +424,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
             ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
             rows.append([system, *cells, ratio, str(counted.get("empty_outputs", ""))])
         columns = ["system", *(Number(name) for name in [*map(with_arrow, metrics), "length\nratio", "empty"])]
-        title = f"{test}, {TITLES[protocol]}" if several_tests else TITLES[protocol]  # type: ignore[index]
+        title = f"{test}, " * several_tests + comparison.title(test, protocol)
         tables.append(Table(columns, rows, title, _caption(comparison, test, protocol), lines=True))
     if comparison.tests and (legend := _legend(comparison)):
         tables[-1].caption += f"\n{legend}"

@@ -11,6 +11,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation.scores import Lines, check_counts
+from hf_mlnmt.languages import check_language, direction_of, language_in
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def load_system(
 ) -> SystemOutput:
     """The outputs of a model (a folder, or a name on the Hub) or of a hypothesis file, as many as there are references.
 
-    A model translates the file `source`; numbers of lines are compared before it starts.
+    A model translates the file `source`; numbers of lines, and the languages that names and the model's results say,
+    are compared before it starts.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -65,6 +67,12 @@ def load_system(
         if not Path(path).exists():
             raise UserError(f"{path}: no such file or model folder.")
         raise UserError(f"{path}: a model needs the source sentences (--source).")
+    first, *_ = reference_names = list(reference_names)
+    if is_text:
+        check_language(path, language_in(first), f"that of {first}", "Give outputs and references of one language.")
+    elif pair := direction_of(path):
+        for name, language, how in ((file, pair[0], "from"), (first, pair[1], "into")):
+            check_language(name, language, f"{path} translates {how}", "Give files of the model's direction.")
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
     return SystemOutput(str(path), lines) if is_text else translate(path, lines, device=device, **decoding)

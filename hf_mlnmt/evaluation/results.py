@@ -154,9 +154,8 @@ def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, st
 
     They are what the recipe in the file says of the test set's corpus, else those of the whole run.
     """
-    languages = _inner(results, "languages")
-    if _inner(results, "recipe", "tokenizer").get("languages"):
-        languages = _inner(results, "recipe", "data", "test", test_set, "languages") or languages
+    own = _inner(results, "recipe", "data", "test", test_set, "languages")
+    languages = own or _inner(results, "languages")
     return {side: languages.get(side) for side in ("source", "target")}
 
 

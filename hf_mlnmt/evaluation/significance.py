@@ -1,15 +1,7 @@
 """Is the difference of two systems chance? Counts of sentences, tests over seeds, and the marks † and ‡.
 
-Each system was trained once or from several seeds; its score is the mean of its runs' scores. BLEU, chrF and TER of a
-test set are functions of sums over sentences: of matched and possible n-grams and lengths, of edits. The numbers of
-each sentence are sacreBLEU's own "sufficient statistics"; kept beside a run's scores they let runs be tested when
-their translations are gone, or may not be published.
-
-| metric | numbers of a sentence |
-| --- | --- |
-| BLEU | output tokens, reference tokens, matched 1- to 4-grams, 1- to 4-grams of the output |
-| chrF | for each of 1 to 6 characters: n-grams of the output, of the reference, matched |
-| TER | edits, reference tokens (the mean over references) |
+Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences
+(counts.py), kept beside a run's scores, let runs be tested when their translations are gone, or may not be published.
 
 Approximate randomisation and the paired bootstrap ask what other sentences would have given. With one run each both
 draw what sacreBLEU draws, and the bootstrap's p-value is sacreBLEU's; that of randomisation counts ties, too
@@ -35,19 +27,18 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.evaluation.counts import NUMBERS, Counts, coins, products, resamples, scores_of_sums
 from hf_mlnmt.evaluation.scores import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_SEED,
     METRICS,
     Lines,
     MetricName,
-    Protocol,
     ProtocolName,
     References,
-    check_counts,
     check_samples,
+    count_sentences,
     metric_named,
-    reference_lists,
 )
 
 LEGEND = (
@@ -75,66 +66,6 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
         largest = max(largest, min(1.0, p * (len(known) - rank)))
         corrected[name] = largest
     return corrected
-
-
-Counts = dict[MetricName, np.ndarray]
-"""For each metric an array (sentences, numbers)."""
-
-
-def count_sentences(
-    outputs: Lines,
-    references: References,
-    *,
-    protocol: ProtocolName = "cased",
-    language: str | None = None,
-    metrics: Sequence[str] = METRICS,
-) -> Counts:
-    """The numbers of every sentence of raw outputs beside raw references. Arguments and errors as of score()."""
-    sets = reference_lists(references)
-    check_counts(outputs, sets)
-    how = Protocol(protocol, language)
-    prepared, prepared_references = how.prepare(outputs), [how.prepare(lines) for lines in sets]
-    counts: Counts = {}
-    for name in map(metric_named, metrics):
-        numbers = how.metric(name, prepared_references)._extract_corpus_statistics(prepared, None)
-        counts[name] = np.array(numbers, np.float64 if name == "TER" else np.int64)
-    return counts
-
-
-def scores_of_sums(metric: MetricName, sums: np.ndarray) -> np.ndarray:
-    """Scores (...,), 0 to 100 and more, from sums over sentences (..., numbers): sacreBLEU's, for many at a time.
-
-    Sums in which a metric must smooth (no match of some n, nothing to match) are given to sacreBLEU one by one.
-    """
-    rows = sums.reshape(-1, sums.shape[-1]).astype(np.float64)
-    plain = (rows > 0).all(1) if metric != "TER" else rows[:, 1] > 0
-    scores = np.empty(len(rows))
-    scores[plain] = _FORMULAS[metric](rows[plain])
-    if not plain.all():
-        one = Protocol("cased").metric(metric, [["-"]])
-        scores[~plain] = [one._compute_score_from_stats(row.tolist()).score for row in rows[~plain]]
-    return scores.reshape(sums.shape[:-1])
-
-
-def _bleu(rows: np.ndarray) -> np.ndarray:
-    lengths, references, matched, possible = rows[:, 0], rows[:, 1], rows[:, 2:6], rows[:, 6:10]
-    brevity = np.exp(np.minimum(0, 1 - references / lengths))
-    return 100 * brevity * np.exp(np.log(matched / possible).mean(1))  # type: ignore[no-any-return]
-
-
-def _chrf(rows: np.ndarray, beta: float = 2) -> np.ndarray:
-    outputs, references, matched = rows[:, 0::3], rows[:, 1::3], rows[:, 2::3]
-    precision, recall = (matched / outputs).mean(1), (matched / references).mean(1)
-    return 100 * (1 + beta**2) * precision * recall / (beta**2 * precision + recall)  # type: ignore[no-any-return]
-
-
-def _ter(rows: np.ndarray) -> np.ndarray:
-    return 100 * rows[:, 0] / rows[:, 1]  # type: ignore[no-any-return]
-
-
-_FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
-NUMBERS = {"BLEU": 10, "chrF": 18, "TER": 2}
-"""Of a sentence, as in the table above."""
 
 
 # The file: safetensors of small integers, packed with gzip: "<test set>/<protocol>/<metric>" -> (sentences, numbers).
@@ -234,6 +165,7 @@ def compare_seeds(
     """
     if len(baseline) != len(system) or not baseline:
         raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
+    check_samples(seed, trials, bootstrap)
     shapes = {run.shape for run in (*baseline, *system)}
     if len(shapes) > 1:
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
@@ -264,13 +196,12 @@ def shuffled_differences(metric: MetricName, baseline: Runs, system: Runs, trial
 
     A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
     """
-    check_samples(trials, len(baseline[0]), size=1)
     draw = np.random.default_rng(seed)
     shuffled = np.zeros((2, trials))
     for base, own in zip(baseline, system):
-        kept = draw.integers(2, size=(trials, len(base)), dtype=bool)
         # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's.
-        first = _products(kept, base.astype(np.float64) - own) + own.sum(0)
+        kept = coins(draw, trials, len(base))
+        first = np.concatenate([products(block, base.astype(np.float64) - own) for block in kept]) + own.sum(0)
         shuffled += scores_of_sums(metric, np.stack([first, base.sum(0) + own.sum(0) - first]))
     return np.abs(shuffled[0] - shuffled[1]) / len(system)
 
@@ -282,22 +213,17 @@ def bootstrap_test(metric: MetricName, baseline: Runs, system: Runs, samples: in
     larger than their mean difference by more than the real one. It is below 0.05 for one in eight to ten pairs of equal
     systems, so no mark is made of it.
     """
-    draw = np.random.default_rng(seed)
-    check_samples(samples, sentences := len(baseline[0]))
-    drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
-    times = np.stack([np.bincount(row, minlength=sentences).astype(np.uint16) for row in drawn])
-    differences = np.zeros(samples)
-    for base, own in zip(baseline, system):
-        differences += scores_of_sums(metric, _products(times, own))
-        differences -= scores_of_sums(metric, _products(times, base))
+    differences = np.concatenate(
+        [
+            sum(
+                scores_of_sums(metric, products(times, own)) - scores_of_sums(metric, products(times, base))
+                for base, own in zip(baseline, system)
+            )
+            for times in resamples(len(baseline[0]), samples, seed)
+        ]
+    )
     differences = np.abs(differences / len(system))
     return _p_value(differences - differences.mean() > _difference(metric, baseline, system) + TIE)
-
-
-def _products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """times (samples, sentences) @ counts (sentences, numbers), exact in float64; not all samples at once."""
-    parts = np.array_split(times, -(-times.size // 2**23))
-    return np.concatenate([part.astype(np.float64) @ counts.astype(np.float64) for part in parts])
 
 
 def _difference(metric: MetricName, baseline: Runs, system: Runs) -> float:

@@ -31,6 +31,7 @@ from hf_mlnmt.files import check_file, check_folder_name, only_one, write_json
 from hf_mlnmt.generation.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.lines import Shard
 from hf_mlnmt.generation.synthetic_methods import USUAL, Counts, Judge, Method, check_reasons, doubts_about_language
+from hf_mlnmt.languages import check_language, direction_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
@@ -172,6 +173,9 @@ def _check(
         raise UserError("copied: both sides are the text; leave --forward out.")
     if tag is not None and len(tag.split()) != 1:
         raise UserError(f"tag: one token without spaces is expected, such as <bt>, not {tag!r}.")
+    language = (direction_of(model) or (None, None))[0] if model is not None else None
+    for text in texts:
+        check_language(text, language, f"{model} translates from", "Give a model that reads the text.")
     check_folder_name(folder)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in inside if not name.startswith(".") and not _SHARD.fullmatch(name)}

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrained
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder
+from hf_mlnmt.languages import check_same_direction, direction_of, same_language
 from hf_mlnmt.model_folder import (
     CONFIG,
     GENERATION_CONFIG,
@@ -83,6 +84,9 @@ def fuse(
     languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
+    _check_languages(
+        *([g for g in _several(given) if isinstance(g, str | Path)] for given in (translation, language_model))
+    )
     for member in (*members[1:], *languages):
         check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
@@ -131,6 +135,16 @@ def fuse_folders(
             raise UserError(f"{kinds[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
         copy_text_files(fetch_small_files(kinds[True][0]), new)
     return Path(output)
+
+
+def _check_languages(translation: Sequence[str | Path], language: Sequence[str | Path]) -> None:
+    """UserError for folders whose results say other directions, or text in another language than is written."""
+    check_same_direction(translation, "Only models of one direction can be fused.")
+    pairs = filter(None, map(direction_of, translation))
+    for target in [pair[1] for pair in pairs][:1]:
+        for name in language:
+            if (own := direction_of(name)) and not same_language(own[1], target):
+                raise UserError(f"{name}: a language model of {own[1]}, and {translation[0]} writes {target}.")
 
 
 def check_same_vocabulary(first: Member, other: Member) -> None:

@@ -20,8 +20,10 @@ from typing import Any
 
 import yaml
 
-from hf_mlnmt.data.lines import SUFFIXES
+from hf_mlnmt.data.corpus import FORMATS
+from hf_mlnmt.data.lines import SUFFIXES, format_of
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.languages import base_language, language_in, same_language
 from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"
@@ -288,33 +290,36 @@ def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) 
     ]
 
 
-_NO_LANGUAGES = {"src", "tgt", "trg", "raw", "ref", "hyp", "out", "sys"}
-_OF_TEXT = {".txt", ".text", ".tok"}
-
-
-def language_in(path: str) -> str | None:
-    """The language's code in a file's name: en of train.en, train.en.gz, en.txt and corpus.en-de.en; None without."""
-    name = Path(path).name
-    while (suffix := Path(name).suffix.lower()) in (*SUFFIXES, *_OF_TEXT):
-        name = name[: -len(suffix)]
-    code = name.rpartition(".")[2]
-    language = re.split("[-_]", code)[0]
-    is_code = LANGUAGE.fullmatch(code) and len(language) < 4 and language.islower() and language not in _NO_LANGUAGES
-    return code if is_code else None
-
-
 def stem_of(path: str) -> str:
     """What a file is called without its language and endings: train of train.en.gz, else the whole name."""
     name, code = Path(path).name, language_in(path)
-    return name[: name.rindex(f".{code}")] if code and f".{code}" in name else Path(name).stem.removesuffix(".txt")
+    parts = [part for part in name.split(".") if f".{part.lower()}" not in (*SUFFIXES, ".txt", ".text", ".tok")]
+    if code not in parts or len(parts) == 1:
+        return Path(name).stem.removesuffix(".txt")
+    last = len(parts) - 1 - parts[::-1].index(code)
+    return ".".join(parts[:last] + parts[last + 1 :])
+
+
+def check_texts(option: str, files: tuple[str, str]) -> None:
+    """UserError for an option that stands for a file, and for a table in place of a file of text."""
+    for path in files:
+        if path.startswith("--"):
+            raise UserError(f"{option}: expected two files, and {path} is an option. Give the sources' and targets'.")
+        if format_of(Path(path)) in FORMATS:
+            raise UserError(
+                f"{option}: {path} is a table, and two files of text are expected, line by line. Make a file of each "
+                f"of its columns, or write a recipe with {{path: {path}}} in the files' place (docs/training.md)."
+            )
 
 
 def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -> tuple[str, str]:
     """Source and target: of the files' names, or as `named` (--from, --to).
 
-    Raises: UserError for a language that nothing says, that the name contradicts, and for one language on both sides.
+    Raises: UserError for a language that nothing says, that the name contradicts, for one language on both sides, and
+        for what is no file of text.
     """
-    codes = []
+    codes: list[str] = []
+    check_texts("--pair", files)
     for path, code, option in zip(files, named, ("--from", "--to"), strict=True):
         said = language_in(path)
         if code is None and said is None:
@@ -324,7 +329,7 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
             )
         if code is not None and not LANGUAGE.fullmatch(code):
             raise UserError(f"{option} {code}: expected a language's code, such as de or pt-BR.")
-        if code and said and _base(code) != _base(said):
+        if not same_language(code, said):
             raise UserError(
                 f"{option} {code}: the name of {path} says {said}. Give the source's file first and the target's "
                 f"second, leave {option} out, or rename the file."
@@ -337,16 +342,12 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
             "--from and --to what they are."
         )
     pair = re.search(r"\.([a-z]{2,3})-([a-z]{2,3})\.", f".{Path(files[0]).name}.")
-    if pair and not {_base(source), _base(target)} <= set(pair.groups()) and not any(named):
+    if pair and not {*map(base_language, (source, target))} <= {*map(base_language, pair.groups())} and not any(named):
         raise UserError(
             f"--pair: the name of {files[0]} says {pair[1]} and {pair[2]}, and the files are {source} and {target}. "
             "Say with --from and --to what they are."
         )
     return source, target
-
-
-def _base(code: str) -> str:
-    return re.split("[-_]", code)[0].lower()
 
 
 def to_yaml(content: dict[str, Any], lines: list[str]) -> str:

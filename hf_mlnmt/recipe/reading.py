@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import Lines, build
+from hf_mlnmt.keys import Lines, build, truth
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Directions, Languages, Recipe, TaskSection, dev_names, reads_text, translates
 from hf_mlnmt.zoo.records import project_recipe, renamed, setups
@@ -72,6 +73,8 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
     """The recipe that a YAML's content says, checked; `path` is its place, for messages and for its records."""
     recipe = build(Recipe, content, str(path), lines=lines)
     recipe.path = path
+    for settings in (recipe.model.settings, recipe.arguments):
+        settings.update({name: truth(value) for name, value in settings.items()})
     expand(recipe)
     if recipe.model.add_to is not None and recipe.tokenizer.path is None:
         recipe.tokenizer.path = recipe.model.add_to
@@ -98,12 +101,31 @@ def set_key(content: dict[str, Any], setting: str) -> None:
             raise UserError(f"--set {setting}: '{key}' is a value, not a section with keys of its own.")
         content = inner
     try:
-        content[last] = _parsed(text)
+        content[last] = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"--set {setting}: the value is not valid YAML ({error}).") from error
 
 
 # YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """True and false are these two words: no is Norwegian, and on and yes may be names."""
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, words) for tag, words in rules if tag != _BOOL]
+    for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?:[Tt]rue|TRUE|[Ff]alse|FALSE)$"), list("tTfF"))
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns what YAML says, as recipes are read. Raises: yaml.YAMLError, ValueError, RecursionError."""
+    content = yaml.load(text, Loader=_Loader)
+    json.dumps(content, default=str, skipkeys=True)  # ValueError for an alias that holds itself
+    return content
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
@@ -114,7 +136,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = _parsed(text)
+        content = parse_yaml(text)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file. Recipes are in the folder training/.") from error
     except IsADirectoryError as error:
@@ -131,12 +153,6 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         what = "nothing" if content is None else "something else"
         raise UserError(f"{path}: expected keys and values, found {what}.")
     return content, _lines(tree, path)
-
-
-def _parsed(text: str) -> Any:
-    content = yaml.safe_load(text)
-    json.dumps(content, default=str, skipkeys=True)  # ValueError for an alias that holds itself
-    return content
 
 
 def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> Lines:
@@ -227,7 +243,7 @@ def turn_round(content: dict[str, Any]) -> None:
 
     Raises: UserError where there are several directions.
     """
-    if content.get(REVERSE) is not True:
+    if truth(content.get(REVERSE)) is not True:
         return
     if content.get("directions") is not None:
         raise UserError(
@@ -254,7 +270,7 @@ def _turn_corpora(corpora: Any, objective: Any) -> None:
             if corpus.get("side") in _SIDES:
                 corpus["side"] = _SIDES[corpus["side"]]
             continue
-        corpus[REVERSE] = not corpus.get(REVERSE, False)
+        corpus[REVERSE] = not truth(corpus.get(REVERSE, False))
         _exchange(corpus.get("languages"))
 
 

@@ -155,7 +155,7 @@ def _eval_result(facts: Facts, score: Score) -> EvalResult:
         dataset_name=score.test_set,
         dataset_args={"test_set": score.test_set} if dataset else None,
         metric_type=metric,
-        metric_name=f"{score.metric} ({title(score.protocol)})",
+        metric_name=f"{score.metric} ({title(score.protocol, [score])})",
         metric_value=round(score.score, 2),
         metric_args=arguments,
     )

@@ -28,7 +28,7 @@ from hf_mlnmt.files import file_name
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.svg import Point, attention_map, forest, lines
-from hf_mlnmt.reports.tables import MISSING, show, template, title
+from hf_mlnmt.reports.tables import MISSING, show, template
 from hf_mlnmt.table import Number, Table, markdown_text
 from hf_mlnmt.zoo.records import BASE, records_root
 
@@ -48,7 +48,7 @@ def comparison_page(
         *sections,
     ]
     for test_set, protocol in comparison.places:
-        heading = f"## {test_set}, protocol {title(protocol)}"
+        heading = f"## {test_set}, protocol {comparison.title(test_set, protocol)}"
         blocks.append(f"{heading}\n\n{detail_table(comparison, test_set, protocol).markdown()}")
     blocks += [_legend(comparison), *([_changes(comparison)] if comparison.methods and _trained(comparison) else ())]
     blocks.append(_signatures(comparison.first))
@@ -318,10 +318,10 @@ def _data(analyses: Analyses) -> dict[str, Any]:
 def _section(comparison: Comparison, test: str, protocol: str) -> dict[str, Any]:
     """Of one test set and protocol: title, table of scores and tests, a plot for each metric, signatures."""
     metrics = comparison.metrics(test, protocol)
-    several = len(comparison.first["scores"]) > 1
+    several, title = len(comparison.first["scores"]) > 1, comparison.title(test, protocol)
     entries = comparison.first["scores"][test][protocol]
     return {
-        "title": f"{test}, {title(protocol)}" if several else title(protocol),
+        "title": f"{test}, {title}" if several else title,
         "table": _scores(comparison, test, protocol).html(),
         "plots": {with_arrow(metric): _forest(comparison, test, protocol, metric) for metric in metrics},
         "signatures": {name: entry.get("signature", "") for name, entry in entries.items()},

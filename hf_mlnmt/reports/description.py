@@ -6,7 +6,7 @@ and of weights names and shapes are compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from hf_mlnmt.model_folder import (
 )
 from hf_mlnmt.reports.facts import load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
-from hf_mlnmt.reports.tables import MISSING, scores_of, show, title
+from hf_mlnmt.reports.tables import MISSING, Score, scores_of, show, title
 from hf_mlnmt.table import Number, Table
 from hf_mlnmt.zoo.records import records_root, trained
 
+FEW = 4  # test sets and training corpora, of which everything is shown
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype", "tokenizers"}
 
 
@@ -141,8 +142,8 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in _HIDDEN and not key.startswith("_")}
 
 
-def render(description: Mapping[str, Any]) -> list[Table]:
-    """What to print, in order."""
+def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
+    """What to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
@@ -158,22 +159,43 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     for name in ("processing", "generation", "recipe"):
         if description.get(name):
             blocks.append(_pairs(name, description[name]))
-    blocks += _results(description["results"])
+    blocks += _results(description["results"], whole)
     return blocks
 
 
-def _results(results: list[Mapping[str, Any]]) -> Iterator[Table]:
+def _results(results: list[Mapping[str, Any]], whole: bool) -> Iterator[Table]:
     if not results:
         yield _pairs("results", {"": MISSING})
     for result in results:
-        yield _pairs("training", {key: value for key, value in result.items() if key != "scores"})
+        facts = {key: value for key, value in result.items() if key != "scores"}
+        data = facts.get("data")
+        if not whole and isinstance(data, Mapping) and len(corpora := data.get("train") or ()) > FEW:
+            facts["data"] = {**data, "train": f"{len(corpora)} corpora"}
+        yield _pairs("training", facts)
+    if not whole and max((len(result.get("scores", {})) for result in results), default=0) > FEW:
+        yield from _short_scores(list(scores_of(results)))
+        return
     columns = ["test set", "seed", "metric", Number("score"), "signature"]
     tables: dict[str, Table] = {}
-    for one in scores_of(results):
-        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol)}"))
+    scores = list(scores_of(results))
+    for one in scores:
+        table = tables.setdefault(one.protocol, Table(columns, [], f"scores, {title(one.protocol, scores)}"))
         cells = [one.test_set, show(one.seed), with_arrow(one.metric), f"{one.score:.2f}", one.signature or MISSING]
         table.rows.append(cells)
     yield from tables.values()
+
+
+def _short_scores(scores: Sequence[Score]) -> Iterator[Table]:
+    """Of each protocol a table with a row for each test set and seed, and a column for each metric."""
+    for protocol in dict.fromkeys(score.protocol for score in scores):
+        own = [score for score in scores if score.protocol == protocol]
+        metrics = list(dict.fromkeys(score.metric for score in own))
+        rows: dict[tuple[str, Any], dict[str, str]] = {}
+        for score in own:
+            rows.setdefault((score.test_set, score.seed), {})[score.metric] = f"{score.score:.2f}"
+        cells = [[test, show(seed), *(row.get(metric, "") for metric in metrics)] for (test, seed), row in rows.items()]
+        columns = ["test set", "seed", *(Number(with_arrow(metric)) for metric in metrics)]
+        yield Table(columns, cells, f"scores, {title(protocol, own)}", "with signatures: --all")
 
 
 def _parameters(description: Mapping[str, Any]) -> Table:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from hf_mlnmt.evaluation.scores import TITLES, with_arrow
+from hf_mlnmt.evaluation.scores import title_of, with_arrow
 from hf_mlnmt.evaluation.significance import TOO_FEW
 from hf_mlnmt.table import Number, Table, markdown_text
 
@@ -47,12 +47,13 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
     seeds = ["seed"] if len(results) > 1 else []
     columns = ["test set", *seeds, "metric", Number("score"), Number("95 % interval"), "signature"]
     tables: dict[str, Table] = {}
-    for score in scores_of(results):
+    scores = list(scores_of(results))
+    for score in scores:
         seed = [show(score.seed)] if seeds else []
         interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else MISSING
         signature = f"`{score.signature}`" if score.signature else MISSING
         cells = [score.test_set, *seed, with_arrow(score.metric), f"{score.score:.2f}", interval, signature]
-        tables.setdefault(score.protocol, Table(columns, [], title(score.protocol))).rows.append(cells)
+        tables.setdefault(score.protocol, Table(columns, [], title(score.protocol, scores))).rows.append(cells)
     return list(tables.values())
 
 
@@ -117,9 +118,9 @@ def template(name: str, autoescape: bool = False) -> jinja2.Template:
     ).get_template(name)
 
 
-def title(protocol: str) -> str:
-    """A protocol's name with what it does."""
-    return TITLES.get(protocol, protocol)  # type: ignore[call-overload, no-any-return]
+def title(protocol: str, scores: Iterable[Score]) -> str:
+    """A protocol's name with what it does, of scores of several."""
+    return title_of(protocol, [score.signature for score in scores if score.protocol == protocol])
 
 
 def _plain(value: Any) -> str:

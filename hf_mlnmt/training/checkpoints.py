@@ -28,6 +28,7 @@ from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, size_and_crc, write_json
+from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
     CONFIG,
@@ -201,7 +202,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     One tensor at a time is read from each: memory for one model, whatever their number.
 
     Raises: UserError when there is none, a folder has no safetensors weights, what configs say of the weights differs,
-    or names, shapes or dtypes do, or a weight is none.
+    or directions, names, shapes or dtypes do, or a weight is no finite number.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -209,6 +210,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         readers = [open_weights(Path(path), stack) for path in paths]
         _check_same_names(paths, readers)
         _check_same_configs(paths)
+        check_same_direction(paths, "Only checkpoints of one direction can be averaged.")
         return {name: _mean(name, paths, readers) for name in readers[0]}
 
 

@@ -34,6 +34,7 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.files import atomic_folder, read_json, size_and_crc, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
+from hf_mlnmt.languages import check_language
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.recipe import pair as chooser
 from hf_mlnmt.recipe.reading import recipe_of, set_key
@@ -124,7 +125,7 @@ def _prepared(
 ) -> tuple[dict[str, Any], list[str]]:
     """The recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
     kept = home / HELD / ASKED
-    _check_files(asked, data)
+    _check_files(asked, languages, data)
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
     asking = {
         "pair": list(asked.pair),
@@ -168,11 +169,16 @@ def _no_empty(home: Path) -> Iterator[None]:
         raise
 
 
-def _check_files(asked: TwoFiles, data: Path) -> None:
-    """UserError for one file on both sides, and for a development set that is the corpus."""
+def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> None:
+    """UserError for one file on both sides, a development set that is the corpus, and names of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
+        chooser.check_texts(option, files or ("", ""))
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
             raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
+        for path, language in zip(files or (), languages):
+            check_language(path, language, f"this side of {option} is", "Give sources first, as in --pair.")
+    if asked.text:
+        check_language(asked.text, languages[1], "--text is read as", "It is text of the target language.")
     if asked.dev and {*map(str, asked.dev)} & {*map(str, asked.pair)}:
         raise UserError(
             "--dev: is the training corpus. Give other sentences, or leave it out: some pairs are held out."

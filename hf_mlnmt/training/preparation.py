@@ -29,6 +29,7 @@ from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import atomic_folder, read_json, write_json
 from hf_mlnmt.keys import build
+from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev
@@ -521,6 +522,11 @@ class Preparation:
             return
         sources = read_sources(self.recipe.init_from)
         account = initialise(model, sources, self.root, tokenizers, str(self.recipe.path))
+        here = (self.recipe.languages.source, self.recipe.languages.target)
+        for name in dict.fromkeys(sources.values()):
+            there = direction_of(local_folder(name, self.root))
+            if there and there[0] != there[1] and not all(map(same_language, there, here)):  # else a language model
+                account.notes.append(f"{name} translates {' to '.join(there)}, this training {' to '.join(here)}")
         self.tell(account.table())
         if PartialState().is_main_process:
             write_json(self.output / ACCOUNT, account.to_dict())

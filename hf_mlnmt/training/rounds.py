@@ -25,6 +25,7 @@ from hf_mlnmt.data.synthetic import Manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import build
+from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.model_folder import check_name
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
 from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
@@ -183,6 +184,13 @@ def _check_model(
             raise UserError(f"{where}.translate.model: round {section.model} comes later; name an earlier one.")
         if section.model is not None:
             check_name(section.model)
+            there = direction_of(section.model)
+            wanted = stage.languages if section.forward else stage.languages[::-1]
+            if there and not all(map(same_language, there, wanted)):
+                raise UserError(
+                    f"{where}.translate.model: {section.model} translates {' to '.join(there)}, and this round needs a "
+                    f"model of {' to '.join(wanted)}."
+                )
         return
     same = other.round.reverse == stage.round.reverse
     if same is not section.forward:

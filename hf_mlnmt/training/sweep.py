@@ -29,7 +29,7 @@ import yaml
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import write_json
 from hf_mlnmt.model_folder import RESULTS
-from hf_mlnmt.recipe.reading import Recipe, read_recipe
+from hf_mlnmt.recipe.reading import Recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import checkpoints, folder
 from hf_mlnmt.zoo.records import find_recipe
 
@@ -157,7 +157,7 @@ def _range(match: re.Match[str], where: str) -> list[Any]:
 
 def _value(piece: str, where: str) -> Any:
     try:
-        value = yaml.safe_load(piece)
+        value = parse_yaml(piece)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: {piece!r} is not valid YAML ({error}).") from error
     if isinstance(value, str) and re.fullmatch(_NUMBER, value):

@@ -79,3 +79,8 @@ def test_a_broken_record(tmp_path):
     (tmp_path / "text_processing.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
         load_processing(tmp_path)
+
+
+def test_small_letters_follow_the_language():
+    assert TextProcessing("tr", lowercase=True).apply("IŞIK İL") == "ışık il"
+    assert TextProcessing("de", lowercase=True).apply("IM") == "im"

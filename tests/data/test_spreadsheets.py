@@ -297,3 +297,41 @@ def test_utf_16_without_a_mark_is_called_by_its_name(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes("Ein Hund läuft über das Gras.\n".encode(encoding))
     with pytest.raises(UserError, match=rf"this is UTF-16 text .*iconv -f {encoding.upper().replace('-', '')[:3]}-16"):
         next(read_lines(tmp_path / "a.txt", lambda *problem: None))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "quoting"),
+    [
+        ("a.csv", '"NULL",zero\nx,"NA"\n"nan","a ""quoted"" one"\n', None),
+        ("a.tsv", 'NULL\tzero\nx\tNA\nnan\ta "quoted" one\n', None),
+        ("a.tsv", '"NULL"\tzero\nx\t"NA"\n"nan"\t"a ""quoted"" one"\n', "csv"),
+    ],
+)
+def test_what_is_quoted_and_what_is_no_csv_is_text(tmp_path, name, text, quoting):
+    """NULL is German for zero, and NA an abbreviation."""
+    (tmp_path / name).write_text(text)
+    pairs = [("NULL", "zero"), ("x", "NA"), ("nan", 'a "quoted" one')]
+    assert (
+        list(read_pairs(CorpusSpec(path=name, quoting=quoting, columns={"source": 1, "target": 2}), tmp_path)) == pairs
+    )
+
+
+def test_rows_behind_a_line_break_in_quotes_are_counted_by_lines(tmp_path):
+    (tmp_path / "a.csv").write_text('a,"b\nb\nb"\nx,NULL\n')
+    with pytest.raises(UserError, match=r"a.csv, line 4: no text \(a field is NULL\)"):
+        list(read_pairs(CorpusSpec(path="a.csv", columns={"source": 1, "target": 2}), tmp_path))
+
+
+@pytest.mark.parametrize("content", ['[{"source": "a", "target": "b"}]', '{"source": "a", "target": "b"}\n'])
+def test_json_behind_a_byte_order_mark(tmp_path, content):
+    (tmp_path / "a.json").write_text(content, encoding="utf-8-sig")
+    assert list(read_pairs(CorpusSpec(path="a.json"), tmp_path)) == [("a", "b")]
+
+
+def test_a_zip_of_macos_holds_one_file(tmp_path):
+    for folder in ("", "data/"):
+        with zipfile.ZipFile(tmp_path / "a.tsv.zip", "w") as archive:
+            archive.writestr(f"{folder}a.tsv", "a\tb\n")
+            for name in (f"__MACOSX/{folder}._a.tsv", f"{folder}.DS_Store"):
+                archive.writestr(name, b"\x00\x05\x16\x07")
+        assert list(read_pairs(CorpusSpec(path="a.tsv.zip"), tmp_path)) == [("a", "b")]

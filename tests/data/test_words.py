@@ -8,7 +8,7 @@ from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untran
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.text import word_overlap
-from hf_mlnmt.data.words import spoken
+from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
 ENGLISH = "The weather is very nice today, so we walk in the park."
@@ -115,3 +115,18 @@ def test_a_filter_that_drops_much_is_said(tmp_path, caplog):
     caplog.clear()
     encode_corpus(spec, tmp_path, tokenizers, tmp_path / "data", PairFilter(max_length=20))
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("今天", 2),
+        ("今天天气 很好我们", 2),  # four characters between spaces, in the mean: somebody put spaces between words
+        ("今天天气 很好我们去", 9),
+        ("我a", 1),  # as many characters as runs of other letters
+        ("我们a", 3),
+    ],
+)
+def test_where_a_text_without_spaces_begins(text, count):
+    assert is_unspaced(text) is (count != len(text.split()))
+    assert len(words(text)) == count

@@ -18,7 +18,6 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.evaluation.scores import language_of
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -111,6 +110,18 @@ def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
     assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
 
 
+def test_names_of_other_languages_are_refused(files: Path, model: Path, pipeline) -> None:
+    (files / "out.en").write_bytes((files / "a.txt").read_bytes())
+    with pytest.raises(UserError, match=r"out.en: its name says en, but that of .*test.de de"):
+        run("evaluate", "-i", files / "out.en", "-r", files / "test.de")
+    with pytest.raises(UserError, match=r"out.en: its name says en"):
+        run("compare", files / "a.txt", files / "out.en", "-r", files / "test.de")
+    (model / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
+    with pytest.raises(UserError, match=r"source.en: its name says en, but .*run translates from de"):
+        run("evaluate", model, "-s", files / "source.en", "-r", files / "test.de")
+    assert not pipeline
+
+
 def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None:
     output = files / "r.json"
     output.write_text(
@@ -141,18 +152,6 @@ def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
     assert found.runs["new"][1]["parameters"] == 1234
     assert found.settings == {"bootstrap": 20, "trials": 20, "seed": 12345}
     assert "‡" in text
-
-
-def test_languages_in_file_names() -> None:
-    names = {
-        "a/test.de.gz": "de",
-        "test.en": "en",
-        "de": None,
-        "test.txt": None,
-        "x.de/ref": None,
-        "flickr.lc.fr": "fr",
-    }
-    assert {name: language_of(name) for name in names} == names
 
 
 def test_the_language_scored_is_the_one_translated_into(files: Path, model: Path, pipeline) -> None:
@@ -237,7 +236,8 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
             "o.json: expected a results",
         ),
         (("evaluate", model, "-s", files / "source.en", *reference, "-p", "clasic"), "did you mean 'classic'"),
-        (("evaluate", model, "-s", files / "source.en", *reference, "-l", "deu"), "two-letter code"),
+        (("evaluate", model, "-s", files / "source.en", *reference, "-l", "Deutsch"), "expected a code, such as de"),
+        (("evaluate", model, *reference, "-l", "deu", "-p", "classic"), "two-letter code"),
         (("evaluate", model, "-s", files / "source.en", *reference, "-m", "comet"), "BLEU, chrF, TER"),
         (("compare", files / "a.txt", *reference), "at least one other"),
         (("compare", files / "a.txt", files / "b.txt"), "give --reference"),

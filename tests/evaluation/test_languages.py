@@ -10,9 +10,10 @@ import pytest
 from helpers.judge import sacrebleu
 from typer.testing import CliRunner
 
+from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.evaluation import compare, score, score_protocols
-from hf_mlnmt.evaluation.scores import language_of, scored_language
+from hf_mlnmt.evaluation.scores import _say_once, scored_language
 from hf_mlnmt.evaluation.significance import count_sentences, scores_of_sums
 from hf_mlnmt.training.dev import metric
 
@@ -108,16 +109,60 @@ def test_a_comparison_counts_in_the_same_tokens(language) -> None:
             assert float(scores_of_sums(name, numbers.sum(0))) == pytest.approx(told, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("test.zh", "zh"), ("test.ja.gz", "ja"), ("flores.khm", "km"), ("a.th", "th"), ("a.de-en", None)]
-)
-def test_a_files_name_tells_the_language(name, code) -> None:
-    assert language_of(name) == code
-
-
 def test_the_language_of_a_multilingual_model_tells_it(tmp_path: Path) -> None:
     assert scored_language("zho_Hans", tmp_path / "reference.txt") == "zh"
-    assert scored_language("deu_Latn", tmp_path / "reference.txt") is None
+    assert scored_language("deu_Latn", tmp_path / "reference.txt") == "de"
+    assert (
+        scored_language(None, tmp_path / "zho_Hans.devtest") == scored_language("zh", tmp_path / "test.zh_CN") == "zh"
+    )
+    assert scored_language("ceb_Latn", tmp_path / "a.ceb") == "ceb"
+    with pytest.raises(UserError, match="its name says the language is 'de', but it is translated into 'ceb_Latn'"):
+        scored_language("ceb_Latn", tmp_path / "test.de")
+
+
+def evaluated(folder: Path, reference: str, lines: list[str], *options: str) -> tuple[dict, str]:
+    """Scores of the lines against themselves, and what was printed."""
+    for name in (reference, "out.txt"):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    named = ["-i", str(folder / "out.txt"), "-r", str(folder / reference), "-o", str(folder / "results.json")]
+    done = CliRunner().invoke(app, ["evaluate", *named, "--bootstrap", "0", *options])
+    assert done.exit_code == 0, done.output
+    (scores,) = json.loads((folder / "results.json").read_text(encoding="utf-8"))["scores"].values()
+    return scores, done.output
+
+
+@pytest.mark.parametrize("code", ["zh_CN", "zho_Hans", "tha_Thai", "ceb", "hsb", "yue"])
+@pytest.mark.parametrize("asked", [(), ("-p", "cased")])
+def test_languages_with_a_script_a_region_or_three_letters_are_scored_as_cased(tmp_path, code, asked, caplog) -> None:
+    found, _ = evaluated(tmp_path, "reference", TEXTS["zh" if code[0] in "zy" else "th"], "-l", code, *asked)
+    assert list(found) == ["cased"]
+    assert ("scored as cased alone; classic is for a code of two letters" in caplog.text) is not bool(asked)
+
+
+@pytest.mark.parametrize("name", ["zho_Hans.devtest", "test.zh_CN", "news.zh.txt"])
+def test_references_are_scored_by_the_language_that_their_name_says(tmp_path, name) -> None:
+    found, text = evaluated(tmp_path, name, TEXTS["zh"])
+    assert "tok:zh|" in found["cased"]["BLEU"]["signature"]
+    assert "as it is, sacreBLEU zh" in text
+
+
+def test_text_without_spaces_that_is_cut_at_spaces_is_said(caplog) -> None:
+    _say_once.cache_clear()
+    for _ in range(2):
+        score(TEXTS["th"], TEXTS["th"], bootstrap=0)
+    assert caplog.text.count("the references have no spaces, and no language is said") == 1
+    caplog.clear()
+    for how in ({"language": "th"}, {"tokenize": "char"}):
+        score(TEXTS["th"], TEXTS["th"], bootstrap=0, **how)
+    score(["Ein Satz."], ["Ein Satz."], bootstrap=0)
+    assert not caplog.text
+
+
+def test_tokenizers_of_sacrebleu_by_name(tmp_path) -> None:
+    found, text = evaluated(tmp_path, "test.de", ["Ein „Hund“.", "Er läuft."], "--tokenize", "intl")
+    assert list(found) == ["cased"]
+    assert "tok:intl|" in found["cased"]["BLEU"]["signature"]
+    assert "as it is, sacreBLEU intl" in text
 
 
 def test_the_command_scores_by_the_references_language(tmp_path: Path) -> None:

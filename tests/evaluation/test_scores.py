@@ -7,13 +7,14 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.judge import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.evaluation import moses, score, score_protocols
+from hf_mlnmt.evaluation import compare, counts, moses, score, score_protocols
 
 NAMES = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}
 
@@ -157,6 +158,9 @@ def test_the_seed_decides_and_the_environment_is_left_as_it_was(systems, referen
         (["a"], ["a"], {"metrics": ["chrE"]}, "did you mean 'chrF'"),
         (["a"], ["a"], {"protocol": "classic"}, "two-letter code"),
         (["a"], ["a"], {"protocol": "classic", "language": "deu_Latn"}, "two-letter code"),
+        (["a"], ["a"], {"tokenize": "flores20"}, "did you mean 'flores200'"),
+        (["a"], ["a"], {"tokenize": "intl", "protocol": "classic", "language": "de"}, "is of the protocol cased"),
+        (["a"], ["a"], {"bootstrap": 10**7}, "10,000,000 samples: expected 1,000,000 at most"),
     ],
 )
 def test_refused(hypotheses, references, options, message) -> None:
@@ -164,9 +168,54 @@ def test_refused(hypotheses, references, options, message) -> None:
         score(hypotheses, references, **options)
 
 
-def test_outputs_with_hardly_a_right_character_have_a_score_and_no_interval():
-    """Resamples of chrF with and without a right character are more than sacreBLEU's bootstrap can add up."""
-    scores = score(["q", "q"], ["z", "zq zq"], bootstrap=20)
-    assert scores["chrF"] > 0
-    assert scores.metrics["chrF"].ci is None
-    assert scores.metrics["BLEU"].ci is not None
+def test_outputs_with_hardly_a_right_character_have_an_interval():
+    """Resamples of chrF with and without a right character are more than sacreBLEU's own bootstrap can add up."""
+    scores = score(["q", "q"], ["z", "zq zq"], bootstrap=200)
+    low, high = scores.metrics["chrF"].ci
+    assert low < scores["chrF"] < high
+
+
+@pytest.mark.parametrize("metric", ["BLEU", "chrF", "TER"])
+def test_the_interval_is_that_of_resampled_test_sets(systems, references, metric) -> None:
+    """Text that is drawn line by line and scored, and nothing of how samples are added up."""
+    draw, rows = np.random.default_rng(7), []
+    for drawn in draw.choice(len(references), size=(50, len(references)), replace=True):
+        lines = [[texts[i] for i in drawn] for texts in (systems["a"], references)]
+        rows.append(score(*lines, metrics=[metric], bootstrap=0)[metric])
+    half = (sorted(rows)[-2] - sorted(rows)[1]) / 2
+    ci = score(systems["a"], references, metrics=[metric], bootstrap=50, seed=7).metrics[metric].ci
+    assert ci == pytest.approx((np.mean(rows) - half, np.mean(rows) + half), abs=1e-9)
+
+
+def test_blocks_of_text_and_samples_change_nothing(systems, references, monkeypatch) -> None:
+    sets = [references, [None if i % 3 else line for i, line in enumerate(references)]]
+    whole = score(systems["a"], sets, bootstrap=30)
+    tests = compare(systems, references, bootstrap=30, trials=100).tests
+    monkeypatch.setattr(counts, "CHUNK", 10)
+    monkeypatch.setattr(counts, "_BLOCK", 1)
+    assert score(systems["a"], sets, bootstrap=30) == whole
+    assert "nrefs:var" in whole.metrics["BLEU"].signature
+    assert compare(systems, references, bootstrap=30, trials=100).tests == tests
+
+
+def test_ter_in_processes(systems, references, monkeypatch) -> None:
+    monkeypatch.setattr(counts, "CHUNK", 60)
+    told = []
+    how = {"metrics": ["TER"], "progress": lambda name, total: told.append((name, total)) or told.append}
+    assert score(systems["a"], references, processes=2, **how) == score(systems["a"], references, metrics=["TER"])
+    assert told == [("cased TER", 104), 60, 44, ("cased BLEU", 104), 60, 44]
+
+
+def test_ter_of_very_many_sentences_is_scored_when_it_is_asked_for(caplog, monkeypatch) -> None:
+    monkeypatch.setattr("hf_mlnmt.evaluation.scores.MOST_FOR_TER", 3)
+    lines = ["Ein Hund läuft über das Gras."] * 4
+    assert list(score(lines[:3], lines[:3], bootstrap=0).metrics) == ["BLEU", "chrF", "TER"]
+    assert not caplog.text
+    for _ in range(2):
+        assert list(score_protocols(lines, lines, language="de", bootstrap=0)["classic"].metrics) == ["BLEU", "chrF"]
+    assert caplog.text.count("4 sentences: TER is left out") == 1
+    assert list(score(lines, lines, metrics=["ter"], bootstrap=0).metrics) == ["TER"]
+
+
+def test_turkish_letters_in_the_classic_protocol() -> None:
+    assert moses("IŞIK İL", "tr") == "ışık il"

@@ -13,7 +13,6 @@ from sacrebleu.significance import PairedTest
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import METRICS, Protocol, compare, comparison_tables
-from hf_mlnmt.evaluation.scores import sacrebleu_seed
 from hf_mlnmt.evaluation.significance import FEWEST_SENTENCES, TOO_FEW
 
 COMMON = ("test.de", "-i", "a.txt", "b.txt", "c.txt", "-m", "bleu", "chrf", "ter")
@@ -49,13 +48,14 @@ def test_bootstrap_equals_the_sacrebleu_command(files: Path, comparison) -> None
 
 
 @pytest.mark.parametrize("seed", [12345, 7])
-def test_p_values_are_those_of_sacrebleu_s_tests_to_the_last_digit(systems, references, seed) -> None:
+def test_p_values_are_those_of_sacrebleu_s_tests_to_the_last_digit(systems, references, seed, monkeypatch) -> None:
     comparison = compare(systems, references, bootstrap=300, trials=400, seed=seed)
-    metrics = {metric: Protocol("cased").metric(metric, [references]) for metric in METRICS}
+    metrics = {metric: Protocol("cased").metric(metric) for metric in METRICS}
+    monkeypatch.setenv("SACREBLEU_SEED", str(seed))
     samples = {"bs": ("paired_bootstrap", 300), "ar": ("sacrebleu_randomisation", 400)}
     for kind, (name, count) in samples.items():
-        with sacrebleu_seed(seed):
-            theirs = PairedTest(list(systems.items()), metrics, None, test_type=kind, n_samples=count, n_jobs=1)()[1]
+        how = {"test_type": kind, "n_samples": count, "n_jobs": 1}
+        theirs = PairedTest(list(systems.items()), metrics, [references], **how)()[1]
         columns = [column for key, column in theirs.items() if key != "System"]
         for metric, column in zip(METRICS, columns, strict=True):
             found = [numbers_of(comparison, system, metric)[name] for system in "bc"]

@@ -64,6 +64,17 @@ def test_a_folder_like_any_other(folders):
         assert [[one.score for one in row] for row in rows] == [pytest.approx(row, abs=1e-4) for row in scores]
 
 
+def test_models_of_other_directions_and_languages_are_refused(folders, tmp_path):
+    for name, (source, target) in {"tm": ("en", "de"), "tm2": ("de", "en"), "lm": ("en", "en")}.items():
+        folder = shutil.copytree(folders / name, tmp_path / name)
+        (folder / "results.json").write_text(json.dumps({"languages": {"source": source, "target": target}}))
+    with pytest.raises(UserError, match=r"tm2: translates de to en, but .*tm en to de. Only models of one direction"):
+        hf_mlnmt.fuse([tmp_path / "tm", tmp_path / "tm2"])
+    with pytest.raises(UserError, match=r"lm: a language model of en, and .*tm writes de"):
+        fuse_folders([tmp_path / "lm", tmp_path / "tm"], tmp_path / "fused", lambda text: None)
+    assert not (tmp_path / "fused").exists()
+
+
 def test_draws_by_text_are_of_the_scales_that_were_asked_for(folders):
     alone, fused = (TranslationPipeline.from_pretrained(folders / name) for name in ("tm", "fused"))
     draws = {"do_sample": True, "draws": "text", "seed": 1, "max_new_tokens": 10}

@@ -40,6 +40,23 @@ def test_what_it_writes_it_reads(tmp_path):
     assert read_recipe(tmp_path / "again.yaml").to_dict() == recipe.to_dict()
 
 
+def test_no_is_norwegian_and_off_is_false(tmp_path):
+    """Where text is expected the written word counts, and where true or false is, YAML 1.1's words do."""
+    text = GOOD.replace("{source: en, target: de}", "{source: en, target: no}\nreverse: yes", 1)
+    text = text.replace(
+        "budget", "  test: {on: {path: a.tsv, languages: {source: no, target: en}, reverse: no}}\nbudget"
+    )
+    text += "tokenizer: {joint: off}\nmodel: {settings: {share: on}}\narguments: {use_cpu: No}\n"
+    recipe = read(tmp_path, text)
+    assert (recipe.languages.source, recipe.languages.target) == ("no", "en")
+    assert recipe.data.test["on"]["languages"] == {"source": "en", "target": "no"}
+    assert recipe.data.test["on"]["reverse"] is True
+    assert recipe.tokenizer.joint is False
+    assert recipe.model.settings == {"share": True}
+    assert recipe.arguments == {"use_cpu": False}
+    assert read(tmp_path, GOOD, "languages.target=no", "reverse=off").languages.target == "no"
+
+
 def test_settings_replace_keys(tmp_path):
     recipe = read(
         tmp_path, GOOD, "batch.tokens=99", "optimizer.learning_rate=2e-3", "budget={epochs: 2}", "evaluation.best=loss"

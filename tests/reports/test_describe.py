@@ -46,6 +46,17 @@ def test_models_that_do_not_translate(architectures):
     assert parts["output projection"] == (V * config.d_model if architectures else 0)  # W_proj is not tied
 
 
+def test_many_directions_are_short_unless_all_is_asked_for():
+    description = describe(ROOT / "published" / "many")
+    short, whole = ([str(line) for block in render(description, how) for line in block.rows] for how in (False, True))
+    tests = description["results"][0]["scores"]
+    assert sum(any(f"'{test}'" in line for line in short) for test in tests) == len(tests)
+    assert "12 corpora" in "".join(short)
+    bleu = tests["test_2016_flickr.cs-de"]["cased"]["BLEU"]
+    assert any(f"{bleu['score']:.2f}" in line and bleu["signature"] not in line for line in short)
+    assert any(bleu["signature"] in line for line in whole)
+
+
 def test_untied_and_added_parts():
     from torch import nn
 

@@ -11,12 +11,12 @@ import pytest
 from helpers.model_folders import some_results
 from index_page import index_page
 from papers import printed_tables
-from published import setup_tables
 from regions import filled, region, stale_pages, write_pages
 from report import main
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.reports.comparison_page import page_of
+from published import setup_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -309,3 +309,14 @@ def test_text_of_the_wrong_language_warns_with_evidence(folder, texts, pipeline,
     monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: f"gut {len(line)}"))
     back_translate(folder, texts, tmp_path / "right", Method("greedy"), settings, watcher=watcher)
     assert len(warnings) == 2
+
+
+def test_text_that_the_model_does_not_read_is_refused(folder, tmp_path):
+    model = shutil.copytree(folder, tmp_path / "model")
+    (model / "results.json").write_text(json.dumps({"languages": {"source": "de", "target": "en"}}))
+    (tmp_path / "news.en").write_text("A man.\n")
+    with pytest.raises(
+        UserError, match=r"news.en: its name says en, but .*model translates from de. Give a model that"
+    ):
+        back_translate(model, [tmp_path / "news.en"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -214,6 +214,16 @@ def test_averages_of_folders_whose_configs_differ_are_refused(run, tmp_path, fie
     assert not (tmp_path / "mean").exists()
 
 
+def test_averages_of_opposite_directions_are_refused(run, tmp_path):
+    for name, (source, target) in {"there": ("en", "de"), "back": ("de", "en")}.items():
+        folder = shutil.copytree(run / "checkpoint-10", tmp_path / name)
+        (folder / "results.json").write_text(json.dumps({"languages": {"source": source, "target": target}}))
+    with pytest.raises(
+        UserError, match=r"back: translates de to en, but .*there en to de. Only checkpoints of one dir"
+    ):
+        average_checkpoints([tmp_path / "there", run / "checkpoint-10", tmp_path / "back"])
+
+
 def test_averages_of_folders_with_other_vocabularies_are_refused(tmp_path, tokenizer):
     other = train_tokenizer(["xa yo zi vu we"] * 5, vocab_size=len(tokenizer), byte_fallback=False)
     for name, each in (("a", tokenizer), ("b", tokenizer), ("c", other)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
 from helpers.training_helpers import tiny_config, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
@@ -265,3 +265,19 @@ def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
             settings=[f"init_from={folder / 'best'}", "tokenizer.vocab_size=60"],
             dry_run=True,
         )
+
+
+def test_weights_of_another_direction_are_said(tmp_path):
+    """They may be wanted."""
+    data = write_corpus(tmp_path / "data")
+    recipe = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 1})
+    run(recipe, data, tmp_path / "there")
+    average = tmp_path / "there" / "average"
+    for target in ("en", "de"):
+        languages = {"source": "de", "target": "en"} if target == "en" else {"source": "en", "target": "de"}
+        content = json.loads((average / "results.json").read_text())
+        (average / "results.json").write_text(json.dumps({**content, "languages": languages}))
+        changes = {"init_from": str(average), "tokenizer": {"path": str(average)}}
+        run(write_recipe(tmp_path / "again.yaml", budget={"steps": 1}, **changes), data, tmp_path / target)
+        notes = json.loads((tmp_path / target / "init_from.json").read_text())["notes"]
+        assert notes == ([f"{average} translates de to en, this training en to de"] if target == "en" else [])

@@ -130,6 +130,8 @@ def test_processes_share_the_tokens_of_a_step():
         ("train.pt-BR.gz", "pt-BR", "train"),
         ("corpus.en-de.de.txt.xz", "de", "corpus.en-de"),
         ("zh.txt", "zh", "zh"),
+        ("zho_Hans.devtest", "zho_Hans", "devtest"),
+        ("train.tsv", None, "train"),
         ("train.src", None, "train"),
         ("train.txt.gz", None, "train"),
         ("english", None, "english"),
@@ -149,6 +151,10 @@ def test_names_of_files_say_languages(name, code, stem):
         (("a.en", "b.de"), ("de", "en"), "--from de: the name of a.en says en. Give the source's file first"),
         (("a.txt", "b.txt"), ("german!", "en"), "--from german!: expected a language's code"),
         (("a.en-de.en", "a.en-de.fr"), (None, None), "says en and de, and the files are en and fr"),
+        (("a.bpe", "a.dat"), (None, None), "the name of a.bpe says no language"),
+        (("pairs.csv", "--dry-run"), (None, None), "--pair: pairs.csv is a table, and two files of text"),
+        (("pairs.tsv.gz", "b.de"), ("en", None), "pairs.tsv.gz is a table"),
+        (("a.en", "--dry-run"), (None, None), "expected two files, and --dry-run is an option"),
     ],
 )
 def test_languages_that_are_unknown_or_contradicted_are_refused(names, named, message):
@@ -327,6 +333,10 @@ def test_corpora_that_cannot_be_trained_on_are_refused_and_leave_nothing(tmp_pat
         ({"dev": ("train.en", "train.de")}, "--dev: is the training corpus"),
         ({"dev": ("val.en", "nowhere.de")}, "nowhere.de: no such file"),
         ({"text": "nowhere.de"}, "nowhere.de: no such file"),
+        ({"dev": ("val.de", "val.en")}, "val.de: its name says de, but this side of --dev is en. Give sources first"),
+        ({"test": [("test.de", "test.en")]}, "test.de: its name says de, but this side of --test is en"),
+        ({"text": "val.en"}, "val.en: its name says en, but --text is read as de. It is text of the target"),
+        ({"dev": ("dev.jsonl", "val.de")}, "--dev: dev.jsonl is a table"),
     ],
 )
 def test_files_that_do_not_go_together_are_refused(files, tmp_path, asked, message):

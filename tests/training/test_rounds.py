@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.model_folders import write_model
 from helpers.processes import two_processes
 from helpers.synthetic_corpora import write_synthetic
 from helpers.tiny_run import same_weights, write_recipe
@@ -140,6 +141,14 @@ def test_rounds_that_cannot_be(data, tmp_path, described, message):
     with pytest.raises(UserError, match=message):
         train(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_the_wrong_direction_is_refused(data, tmp_path):
+    model = write_model(tmp_path / "model")
+    (model / "results.json").write_text(json.dumps({"languages": {"source": "en", "target": "de"}}))
+    described = changed("first", translate={"model": str(model), "text": "train.de"})
+    with pytest.raises(UserError, match="model translates en to de, and this round needs a model of de to en"):
+        train(write(tmp_path / "recipe.yaml", rounds=described), data, tmp_path / "run")
 
 
 def test_a_missing_text_is_found_before_the_first_round(data, tmp_path):

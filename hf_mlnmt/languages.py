@@ -1,0 +1,118 @@
+"""Languages by their codes: whether two are the same, and which one a file's name or a model folder says.
+
+The codes of file names are those of ISO 639-1, their three-letter forms, and the further ones of FLORES-200 and WMT.
+The 7,900 of ISO 639-3 (what langcodes calls valid) are too many for names: tsv, txt, raw and bpe are languages there.
+A code that a user names as one (`--from`, `languages:`) may be any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
+from hf_mlnmt.model_folder import CONFIG, RESULTS
+
+# Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
+_TWO_AND_THREE = (
+    "aaaar ababk aeave afafr akaka amamh anarg arara asasm avava ayaym azaze babak bebel bgbul bibis bmbam bnben "
+    "bobod brbre bsbos cacat ceche chcha cocos crcre csces cuchu cvchv cycym dadan dedeu dvdiv dzdzo eeewe elell "
+    "eneng eoepo esspa etest eueus fafas ffful fifin fjfij fofao frfra fyfry gagle gdgla glglg gngrn guguj gvglv "
+    "hahau heheb hihin hohmo hrhrv hthat huhun hyhye hzher iaina idind ieile igibo iiiii ikipk ioido isisl itita "
+    "iuiku jajpn jvjav kakat kgkon kikik kjkua kkkaz klkal kmkhm knkan kokor krkau kskas kukur kvkom kwcor kykir "
+    "lalat lbltz lglug lilim lnlin lolao ltlit lulub lvlav mgmlg mhmah mimri mkmkd mlmal mnmon mrmar msmsa mtmlt "
+    "mymya nanau nbnob ndnde nenep ngndo nlnld nnnno nonor nrnbl nvnav nynya ococi ojoji omorm orori ososs papan "
+    "pipli plpol pspus ptpor quque rmroh rnrun roron rurus rwkin sasan scsrd sdsnd sesme sgsag sisin skslk slslv "
+    "smsmo snsna sosom sqsqi srsrp ssssw stsot susun svswe swswa tatam tetel tgtgk ththa titir tktuk tltgl tntsn "
+    "toton trtur tstso tttat twtwi tytah uguig ukukr ururd uzuzb veven vivie vovol wawln wowol xhxho yiyid yoyor "
+    "zazha zhzho zuzul "
+    "botib cscze cywel deger elgre eubaq faper frfre hyarm isice kageo mimao mkmac msmay mybur nldut rorum skslo "
+    "sqalb zhchi ararb zhcmn fapes lvlvs etekk swswh mszsm azazj uzuzn mnkhk nenpi orory sqals yiydd mgplt omgaz "
+    "pspbt kukmr ayayr ququy krknc fffuv nonob tlfil"
+)
+# What FLORES-200 and WMT have beside them.
+_THREE = (
+    "ace acm acq aeb ajp apc ars ary arz ast awa azb ban bem bho bjn brx bug ceb cjk ckb crh csb dik doi dsb dyu fil "
+    "fon frr fur gom gsw hak haw hne hsb ilo kab kac kam kbp kea kmb kok lij lmo ltg lua luo lus lzh mag mai min mni "
+    "mos nan nds nso nus pag pap prs sat scn shn szl taq tpi tum tzm umb vec war wuu yue"
+)
+_TWO_OF = {word[2:]: word[:2] for word in _TWO_AND_THREE.split()}
+_CODES = {*_TWO_OF, *_TWO_OF.values(), *_THREE.split(), "nb"}
+_TWO_OF["nb"] = "no"
+_CODE = re.compile(r"([a-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Za-z]{2}|\d{3}))*")
+Direction = tuple[str, str]
+
+
+def base_language(code: str) -> str:
+    """The language of a code, in two letters where there are two, without script and region: de of deu_Latn, de-AT."""
+    language = re.split("[-_]", code)[0].lower()
+    return _TWO_OF.get(language, language)
+
+
+def same_language(one: str | None, other: str | None) -> bool:
+    """Whether two codes are of one language, whatever script and region they say; of an unknown one (None) always."""
+    return one is None or other is None or base_language(one) == base_language(other)
+
+
+def language_in(path: str | Path) -> str | None:
+    """The code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en, zho_Hans of
+    zho_Hans.devtest; None without."""
+    parts = Path(path).name.split(".")
+    return next((part for part in reversed(parts) if len(parts) > 1 and _is_code(part)), None)
+
+
+def _is_code(part: str) -> bool:
+    """Two lower-case codes, as in en-de, are a pair and no language of a region; but for pt-br and the like."""
+    language, *others = re.split("[-_]", part)
+    pair = bool(others) and others[0] in _CODES and f"{language}-{others[0]}" not in _REGIONS
+    return language in _CODES and _CODE.fullmatch(part) is not None and not pair
+
+
+_REGIONS = {"pt-br", "zh-tw"}  # in small letters, where the region's is a language's code too
+
+
+def lower(text: str, language: str | None) -> str:
+    """A text in small letters, by the rules of its language: Turkish and Azerbaijani have i of İ and ı of I."""
+    if language and base_language(language) in ("tr", "az"):
+        text = text.replace("İ", "i").replace("I", "ı")
+    return text.lower()
+
+
+def direction_of(folder: str | Path) -> Direction | None:
+    """Source and target of the model in a folder, as its results say them, of a checkpoint its run's recipe, of Marian
+    its tokenizer; None where nothing does, and of a model of several directions."""
+    folder = Path(folder)
+    content = read_json(folder / RESULTS, {"languages?": (None, dict), "recipe?": (None, {"tokenizer?": (None, dict)})})
+    recipe = folder.absolute().parent.parent / "recipe.yaml"
+    if folder.name.startswith("checkpoint-") and recipe.is_file():
+        with suppress(yaml.YAMLError, AttributeError):
+            content["languages"] = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("languages")
+    tokens = ((content.get("recipe") or {}).get("tokenizer") or {}).get("languages")
+    if tokens or "source_languages" in read_json(folder / CONFIG):
+        return None
+    languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
+    found = [languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target")]
+    known = all(isinstance(code, str) and base_language(code) in _CODES for code in found)  # Marian's "mul" is none
+    return (found[0], found[1]) if known else None
+
+
+def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
+    """UserError for a model of another direction than the first of those whose direction is known."""
+    known = [(folder, pair) for folder in folders if (pair := direction_of(folder))]
+    for folder, pair in known[1:]:
+        if not all(map(same_language, pair, known[0][1])):
+            raise UserError(
+                f"{folder}: translates {' to '.join(pair)}, but {known[0][0]} {' to '.join(known[0][1])}. {remedy}"
+            )
+
+
+def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
+    """UserError for a file whose name says another language than `what` is in."""
+    said = language_in(path)
+    if not same_language(said, language):
+        raise UserError(f"{path}: its name says {said}, but {what} {language}. {remedy}")
