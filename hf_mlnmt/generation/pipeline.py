@@ -417,9 +417,8 @@ class TranslationRun:
             )
             logger.warning(message, len(self.of_several), self.of_several[0])
         if self.unfinished:
-            logger.warning(
-                "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
-            )
+            message = "translations that reached the length limit and are cut there: %d; raise max_new_tokens"
+            logger.warning(message, self.unfinished)
 
     def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
         """Hypotheses of each piece, best first, in one batch; it is halved where memory does not suffice.
@@ -568,7 +567,6 @@ class TranslationRun:
     def _decode(self, generated: Generated) -> Hypothesis:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
-        self.unfinished += not finished
         text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
         text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
         return self._hypothesis(text, generated.log_probability, len(ids), finished)
@@ -580,10 +578,11 @@ class TranslationRun:
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
-        if len(ranks) == 1:
-            return ranks[0]
-        if not ranks:
-            return [self.empty] * self.count
+        whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
+        self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
+        return whole
+
+    def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined = join([hypothesis.text for hypothesis in ranked], text.pieces)

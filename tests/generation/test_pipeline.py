@@ -205,8 +205,13 @@ def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog, monkey
 def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):
     with caplog.at_level(logging.WARNING):
         results = pipeline(SENTENCES[:20], max_new_tokens=2, num_return_sequences=1)
-    assert "reached the length limit" in caplog.text
+    cut = sum(not result[0].finished for result in results)
+    assert f"reached the length limit and are cut there: {cut};" in caplog.text
     assert max(result[0].length for result in results) == 2
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        pipeline(" ".join(SENTENCES[:3]), max_new_tokens=2, split="sentences")
+    assert "reached the length limit and are cut there: 1;" in caplog.text  # of three sentences
 
 
 def test_without_a_limit_in_the_model_the_positions_are_the_limit(pipeline, monkeypatch):
