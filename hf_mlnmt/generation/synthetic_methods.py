@@ -226,9 +226,7 @@ SHORT_PIECES = 2.5  # bytes: pieces have 3.5 and more in the languages that a to
 MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a hundred
 
 
-def doubts_about_language(
-    texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any
-) -> Iterator[str]:
+def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
     """Warnings that the text may be in another language than the model reads, with their evidence.
 
     Args:
