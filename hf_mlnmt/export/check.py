@@ -116,7 +116,7 @@ def until_end(ids: list[int], ends: list[int]) -> list[int]:
 
 
 def compare_searches(model: Any, sentences: Sentences, searches: list[Search], strict: bool) -> dict[str, Any]:
-    """Returns by search the share of texts that get the same tokens as from generate(), and of tokens at the same place.
+    """Returns, by search, the share of texts with the same tokens as from generate(), and of tokens at the same place.
 
     Random tokens have many translations of nearly one score, among which rounding chooses: they are checked if
     `strict`, and not counted.

@@ -19,7 +19,7 @@ from .linear import chained, matrix_of
 
 
 class HeadProjection(JointMatrices):
-    """A matrix (outputs, inputs) of its own for every head, in one parameter; a call returns (heads, outputs, inputs)."""
+    """A matrix (outputs, inputs) of its own for every head; a call returns them, (heads, outputs, inputs)."""
 
     def __init__(self, heads: int, inputs: int, outputs: int):
         super().__init__()
