@@ -2,7 +2,7 @@
 
 A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
 put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
-stripped text again.
+stripped text again, but for invisible characters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode, own_copy
-from hf_mlnmt.data.words import between_characters
+from hf_mlnmt.data.words import between_characters, without_invisible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
 
@@ -176,7 +176,7 @@ class TextEncoder:
         """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
-        pieces = [split_lines(text) for text in texts]
+        pieces = [split_lines(without_invisible(text)) for text in texts]
         if sentences:
             pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
         ids = self([piece.text for of_text in pieces for piece in of_text])

@@ -46,6 +46,13 @@ def test_a_line_that_shows_nothing_is_empty(pipeline, invisible):
     assert pipeline([invisible], num_beams=2, num_return_sequences=2)[0][0].text == ""
 
 
+def test_invisible_characters_are_not_translated(pipeline):
+    odd = [f"\ufeff{text[:2]}\u00ad{text[2:5]}\u200b{text[5:]}\u200e" for text in SENTENCES[:5]]
+    options = {"num_return_sequences": 1, "alignments": True, "target_prefix": "\u200b"}
+    assert pipeline(odd, **options) == pipeline(SENTENCES[:5], **options)
+    assert pipeline("One.\u200b Two.\ufeff", split="sentences") == pipeline("One. Two.", split="sentences")
+
+
 def test_a_model_that_samples_is_said_not_to(ours, caplog):
     translate = TranslationPipeline.from_pretrained(ours, device="cpu")
     expected = translate(TEXTS)
