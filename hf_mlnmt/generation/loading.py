@@ -102,6 +102,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
     """Raises: UserError for a generation config that says of the search what DecodingOptions refuses."""
     names = ("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine")
+    names += ("max_source_tokens",)
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
     longest = settings.get("max_length")
     try:

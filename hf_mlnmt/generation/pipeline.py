@@ -9,6 +9,7 @@ Draws with `draws="text"` follow from (seed, text, piece, position) alone, whate
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_o
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.constraints import Constraints
 from hf_mlnmt.search.rules import Abandon
+from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -344,7 +346,8 @@ class TranslationRun:
             search = partial(generate, parts)
         self.parts, self.engine, self.options, self.name = parts, search, options, name
         way = direction(parts.model, parts.source, *languages, name)
-        limit = source_limit(parts.model, parts.source, options.max_source_tokens)
+        trained = getattr(parts.model.generation_config, "max_source_tokens", None) if options.split_long else None
+        limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.count = self.arguments["num_return_sequences"]
@@ -401,6 +404,7 @@ class TranslationRun:
         """What `report` would say of the lines so far is not kept."""
         self.typed_codes.clear()
         self.of_several.clear()
+        self.encoder.in_parts.clear()
 
     def report(self) -> None:
         """Warn once about language codes in the text, lines of several sentences, and the length limit."""
@@ -416,9 +420,20 @@ class TranslationRun:
                 "leave all but one out; split='sentences' (--split sentences) translates each"
             )
             logger.warning(message, len(self.of_several), self.of_several[0])
+        if in_parts := self.encoder.in_parts:
+            message = (
+                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is line "
+                "%d; it is translated in parts, cut at commas, between words or characters"
+            )
+            logger.warning(message, self.encoder.limit, len(in_parts), in_parts[0])
         if self.unfinished:
-            message = "translations that reached the length limit and are cut there: %d; raise max_new_tokens"
-            logger.warning(message, self.unfinished)
+            most, positions = (
+                longest_translation(self.parts.model, self.arguments),
+                positions_of(self.parts.model.config),
+            )
+            remedy = "raise max_new_tokens" if most < (positions or math.inf) - 1 else "the model has no more positions"
+            message = "translations that reached the length limit and are cut there: %d; %s"
+            logger.warning(message, self.unfinished, remedy)
 
     def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
         """Hypotheses of each piece, best first, in one batch; it is halved where memory does not suffice.

@@ -149,6 +149,7 @@ class TextEncoder:
             self.tokenizer.src_lang = direction.source
         self.overhead = len(self([""])[0])
         self.limit = limit
+        self.in_parts: list[int] = []  # numbers of lines with a sentence that was cut
         if limit is not None and limit <= self.overhead:
             raise UserError(
                 f"max_source_tokens={limit} (asked for, or the tokenizer's model_max_length): special tokens and "
@@ -192,12 +193,8 @@ class TextEncoder:
         result: list[Piece] = []
         for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
-            if not all(part.whole for part in parts):
-                message = (
-                    "line %d: a sentence is longer than the %d tokens the model takes; it is translated in parts, cut "
-                    "at commas, between words or characters"
-                )
-                logger.warning(message, line, self.limit)
+            if not all(part.whole for part in parts) and line not in self.in_parts[-1:]:
+                self.in_parts.append(line)
             result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
         return result
 
