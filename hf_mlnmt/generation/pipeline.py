@@ -43,7 +43,7 @@ from hf_mlnmt.generation.batches import (
 )
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
-from hf_mlnmt.generation.loading import Parts, load
+from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
@@ -155,11 +155,18 @@ class TranslationPipeline:
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
-        """`rounded`: CTranslate2 shall round weights to int8; `parts` are in float32 then."""
+    def __init__(
+        self, model: Any, tokenizer: Any = None, name: str = "", engine: str = "torch", rounded: bool = False
+    ) -> None:
+        """From a model (with an adapter, quantised) and its tokenizer in memory, or from the `Parts` of a system.
+
+        `rounded`: CTranslate2 shall round weights to int8, which are in float32.
+
+        Raises: UserError where one of the two is missing, or they do not belong together.
+        """
         check_engine(engine)
         self.name, self.engine, self.rounded = name, engine, rounded
-        self.take(parts)
+        self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
         """Translate with these from now on."""
@@ -202,7 +209,7 @@ class TranslationPipeline:
         check_engine(engine)
         rounded = dtype == "int8" and engine == "ctranslate2"  # which rounds by itself, on a CPU
         device, dtype = (device or "cpu", "float32") if rounded else (device, dtype)
-        return cls(load(str(name), device, dtype, fast=fast, **options), str(name), engine, rounded)
+        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name), engine, rounded)
 
     @property
     def languages(self) -> list[str]:
@@ -422,8 +429,8 @@ class TranslationRun:
             logger.warning(message, len(self.of_several), self.of_several[0])
         if in_parts := self.encoder.in_parts:
             message = (
-                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is line "
-                "%d; it is translated in parts, cut at commas, between words or characters"
+                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is "
+                "line %d; it is translated in parts, cut at commas, between words or characters"
             )
             logger.warning(message, self.encoder.limit, len(in_parts), in_parts[0])
         if self.unfinished:

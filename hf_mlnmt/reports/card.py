@@ -333,8 +333,8 @@ def _decoding(facts: Facts) -> list[str]:
         blocks.append(f"`generation_config.json`, what `generate()` does unless told otherwise: {shown}.")
     if facts.generation.get("max_source_tokens"):
         blocks.append(
-            "`max_source_tokens` is the longest source of the training, in subwords: the package's pipeline and command "
-            "translate what is longer in parts."
+            "`max_source_tokens` is the longest source of the training, in subwords: the package's pipeline and "
+            "command translate what is longer in parts."
         )
     if formula := facts.generation.get("length_normalization"):
         blocks.append(
