@@ -45,7 +45,7 @@ def export(
         if isinstance(value, dict):
             sentences, tokens = value["same_sentences"], value["same_tokens"]
             console.print(
-                f"{name}: {sentences:.0%} of the sentences and {tokens:.1%} of the tokens as generate() gives"
+                f"{name}: {sentences:.0%} of the texts and {tokens:.1%} of their tokens as generate() translates them"
             )
         else:
             console.print(f"{name.replace('_', ' ')}: {value:.2g}")

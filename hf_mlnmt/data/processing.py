@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.keys import build, key
@@ -35,6 +36,7 @@ class TextProcessing:
 
     def apply(self, text: str) -> str:
         """What the tokenizer reads, from raw text."""
+        text = text if self.identity else without_invisible(text)
         if self.normalize:
             text = self._normalizer.normalize(text)
         if self.moses:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.errors import UserError
 
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
@@ -81,10 +82,14 @@ def train_tokenizer(
     train = _train_bpe if kind == "bpe" else _train_unigram
     asked = _Asked(vocab_size, reserved, byte_fallback, alphabet_limit, keep, progress)
     once = not callable(texts) and iter(texts) is texts
-    again = texts if callable(texts) else texts.__iter__
+    read = texts if callable(texts) else texts.__iter__
+
+    def again() -> Iterator[str]:
+        return map(without_invisible, read())
+
     most = max(_ORDINARY, vocab_size // 8) if byte_fallback and alphabet_limit is None and not once else None
     if alphabet_limit is not None and kind == "unigram":
-        again, most = list(again()).__iter__ if once else again, 0
+        read, most = list(read()).__iter__ if once else read, 0
     counts: Counter[str] = Counter()
     try:
         model = train(_some(_counted(again(), counts, most)), asked)

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from hf_mlnmt.data.processing import TextProcessing, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer  # noqa: F401, others take it from here
-from hf_mlnmt.data.words import words
+from hf_mlnmt.data.words import without_invisible, words
 from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.files import atomic_path
 from hf_mlnmt.made_from import Digest
@@ -150,18 +150,18 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
-    """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated.
+    """Texts to int32 ids, with whatever the tokenizer adds (</s>), never truncated; invisible characters are left out.
 
     With a tokenizer of ours, a "</s>" or "<2de>" that stands in the text is text, not the token.
     Another model's tokenizer is called as it is, with `text_target` for targets. Nothing is set on the tokenizer, and
     what it was called with before counts nothing.
     """
-    tokenizer = own_copy(tokenizer)
+    tokenizer, texts = own_copy(tokenizer), [without_invisible(text) for text in texts]
     if type(tokenizer) is PreTrainedTokenizerFast:
         backend = tokenizer.backend_tokenizer
         backend.encode_special_tokens = True
-        return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(list(texts))]
-    options = {"text_target": list(texts)} if target else {"text": list(texts)}
+        return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
+    options = {"text_target": texts} if target else {"text": texts}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 
 

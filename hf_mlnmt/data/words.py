@@ -20,6 +20,12 @@ _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua
 # Vowels that stand before their consonant (Thai, Lao), and signs that put the next one below: Khmer, Burmese, Tai Tham,
 # Balinese, Javanese.
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
+# A soft hyphen, marks of direction, the word joiner and invisible signs, a byte-order mark, marks of annotations; and a
+# zero-width space, but between letters of scripts without spaces, where it stands behind words.
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+    f"|(?<![{_LETTERS}])\u200b|\u200b(?![{_LETTERS}])"
+)
 _UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
 _OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
 _LONGEST = 4  # characters of a word, in the mean: longer runs between spaces are clauses
@@ -37,6 +43,12 @@ def is_unspaced(text: str) -> bool:
 def is_visible(text: str) -> bool:
     """Whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
     return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in text)
+
+
+def without_invisible(text: str) -> str:
+    """Returns the text as models read it: without characters that show nothing, but for those that a language writes
+    with, as the joiners U+200C and U+200D."""
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def words(text: str) -> list[str]:

@@ -54,5 +54,5 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[
         return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
     searches = [Search(name, beams, search(beams)) for name, beams in (("greedy", 1), ("beam 4", 4))]
-    agreement = compare_searches(model, sentences.sources, searches, strict=dtype == "float32")
+    agreement = compare_searches(model, sentences, searches, strict=dtype == "float32")
     return {"largest_difference_of_log_probabilities": difference, **agreement}

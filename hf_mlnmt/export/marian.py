@@ -103,5 +103,5 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     searches = [Search(n, k, generate(marian, sentences.sources, k)) for n, k in (("greedy", 1), ("beam 4", 4))]
     return {
         "largest_difference_of_log_probabilities": check_scores(scores, model, sentences, strict=True),
-        **compare_searches(model, sentences.sources, searches, strict=True),
+        **compare_searches(model, sentences, searches, strict=True),
     }

@@ -13,6 +13,7 @@ are not in every release that this package takes.
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -225,6 +226,7 @@ def _trace(
     module: Any, inputs: tuple[Any, ...], axes: Any, names: list[str], outputs: list[str], path: Path
 ) -> set[str]:
     """Save the module as a graph; returns the names of the inputs that it reads, the others are left out."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that no model here needs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -263,5 +265,5 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
     difference = check_scores(of_tokens(logits, sentences.targets), model, sentences, strict=True)
     rows = graphs.greedy(input_ids, mask, start, ends_of(model), LENGTH).tolist()
     greedy = Search("greedy", 1, [until_end(row, ends_of(model)) for row in rows])
-    agreement = compare_searches(model, sentences.sources, [greedy], strict=True)
+    agreement = compare_searches(model, sentences, [greedy], strict=True)
     return {"largest_difference_of_log_probabilities": difference, **agreement}

@@ -335,9 +335,8 @@ class _Job:
                 pairs.append((line, changed) if self.forward else (changed, line))
         counts, done = self.judge.counts, first - self.lines.start + len(lines)
         if first == 0 and self.pipeline is not None:
-            spoilt = [reason for reason in ("long", "repeated") for _ in range(counts.found.get(reason, 0))]
-            written = [output for output, _ in outputs]
-            self.warnings = list(doubts_about_language(lines, written, spoilt, self.pipeline.parts.source))
+            written, reader = [output for output, _ in outputs], self.pipeline.parts.source
+            self.warnings = list(doubts_about_language(lines, written, self.judge.spoilt, reader))
             for warning in self.warnings:
                 self.watcher.warn(warning)
         parts = {side: "".join(f"{text}\n" for text in texts).encode() for side, texts in zip(FILES, zip(*pairs))}

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import has_modules
 from hf_mlnmt.generation.options import SMALLEST_TEMPERATURE, DecodingOptions
-from hf_mlnmt.keys import Range
+from hf_mlnmt.keys import Range, build
 from hf_mlnmt.model_folder import (
     ADAPTER,
     CONFIG,
@@ -108,9 +109,38 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     return in_int8(parts) if rounded else parts
 
 
+def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
+    """Returns a model and its tokenizer as a system; one of ours (TranslationTokenizer) is that of both sides.
+
+    The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
+    """
+    if tokenizer is None or isinstance(model, str | Path):
+        raise UserError(
+            "TranslationPipeline: give a tokenizer beside the model, or load both: "
+            "TranslationPipeline.from_pretrained(FOLDER)."
+        )
+    target, said = (getattr(tokenizer, name, None) for name in ("target_tokenizer", "text_processing"))
+    source = own_copy(tokenizer, PreTrainedTokenizerFast) if target or said else tokenizer
+    check_vocabulary("the model", model.config, source, target or source)
+    check_tokens("the model", model.config, model.generation_config)
+    sides = [
+        build(TextProcessing, said[side], "text_processing", (side,)) if side in (said or ()) else None
+        for side in ("source", "target")
+    ]
+    return Parts(_without_adapter(model.eval()), source, target or source, *sides)
+
+
+def _without_adapter(model: Any) -> Any:
+    """Returns the base model, which has adapters in its layers; what puts prompts before the input stays around it."""
+    if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
+        return model
+    return model.get_base_model()
+
+
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
     """Raises: UserError for a generation config that says of the search what DecodingOptions refuses."""
     names = ("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine")
+    names += ("max_source_tokens",)
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
     longest = settings.get("max_length")
     try:
@@ -162,8 +192,7 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
         adapted: Any = PeftModel.from_pretrained(parts.model, str(folder))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{folder}: its adapter does not fit {base} ({first_line(error)}).") from error
-    # Adapters in the layers are in the base model itself; prompts are put before its input by what is around it.
-    model = adapted if adapted.active_peft_config.is_prompt_learning else adapted.get_base_model()
+    model = _without_adapter(adapted)
     if not any(folder.glob("*token*")):
         return parts._replace(model=model)
     loaded, processing = _tokenizers(folder, options)

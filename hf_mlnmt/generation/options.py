@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.languages import Direction
@@ -210,7 +211,10 @@ class DecodingOptions:
         "What scores of tokens that are in the translation already are divided by, or times which if negative (CTRL); "
         "above 1: fewer repetitions, 1: none of this."
     )
-    max_source_tokens: int | None = option("Split longer lines into sentences. Default: what the model takes.", min=1)
+    max_source_tokens: int | None = option(
+        "Split longer lines into sentences. Default: the longest that the model was trained on, else what it takes.",
+        min=1,
+    )
     split: Literal["long", "sentences"] = option(
         "What is cut into sentences, each translated alone: long (lines that the model does not take) or sentences "
         "(every line).",
@@ -376,14 +380,21 @@ class DecodingOptions:
         return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
-        """Transformers stops at 20 tokens unless told otherwise: never rely on that default."""
-        config = model.generation_config
-        if self.max_new_tokens is not None:
-            return {"max_new_tokens": self.max_new_tokens}
-        if config.max_new_tokens is not None or config.max_length is not None:
+        """The longest translation: as asked, else as the generation config says within the model's positions.
+
+        Transformers stops at 20 tokens unless told otherwise: never rely on that default.
+
+        Raises: UserError where more is asked for than there are positions.
+        """
+        config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
+        if asked is not None:
+            if positions is not None and asked > positions:
+                raise UserError(f"max_new_tokens: {asked} is more than the model's {positions} positions; lower it.")
+            return {"max_new_tokens": asked}
+        usual = config.max_new_tokens or (None if config.max_length is None else config.max_length - 1)
+        if usual is not None and (positions is None or usual <= positions):
             return {}
-        positions = getattr(model.config, "max_position_embeddings", None) or 513
-        return {"max_new_tokens": positions - 1}
+        return {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ Draws with `draws="text"` follow from (seed, text, piece, position) alone, whate
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,13 +43,14 @@ from hf_mlnmt.generation.batches import (
 )
 from hf_mlnmt.generation.ctranslate2_search import CTranslate2Search, installed
 from hf_mlnmt.generation.languages import code_tokens, direction, has_modules, language_codes, pair_of
-from hf_mlnmt.generation.loading import Parts, load
+from hf_mlnmt.generation.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.options import DecodingOptions, forced_first, longest_translation
 from hf_mlnmt.generation.segments import Piece, TextEncoder, join, sentences_of, source_limit, split_lines
 from hf_mlnmt.generation.wording import PrefixProcessor, Terms, have, spelling_of
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.constraints import Constraints
 from hf_mlnmt.search.rules import Abandon
+from hf_mlnmt.zoo.systems import positions_of
 
 logger = logging.getLogger(__name__)
 ENGINES = ("torch", "ctranslate2")
@@ -153,11 +155,18 @@ class TranslationPipeline:
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(self, parts: Parts, name: str = "", engine: str = "torch", rounded: bool = False):
-        """`rounded`: CTranslate2 shall round weights to int8; `parts` are in float32 then."""
+    def __init__(
+        self, model: Any, tokenizer: Any = None, name: str = "", engine: str = "torch", rounded: bool = False
+    ) -> None:
+        """From a model (with an adapter, quantised) and its tokenizer in memory, or from the `Parts` of a system.
+
+        `rounded`: CTranslate2 shall round weights to int8, which are in float32.
+
+        Raises: UserError where one of the two is missing, or they do not belong together.
+        """
         check_engine(engine)
         self.name, self.engine, self.rounded = name, engine, rounded
-        self.take(parts)
+        self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
 
     def take(self, parts: Parts) -> None:
         """Translate with these from now on."""
@@ -200,7 +209,7 @@ class TranslationPipeline:
         check_engine(engine)
         rounded = dtype == "int8" and engine == "ctranslate2"  # which rounds by itself, on a CPU
         device, dtype = (device or "cpu", "float32") if rounded else (device, dtype)
-        return cls(load(str(name), device, dtype, fast=fast, **options), str(name), engine, rounded)
+        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name), engine, rounded)
 
     @property
     def languages(self) -> list[str]:
@@ -344,7 +353,8 @@ class TranslationRun:
             search = partial(generate, parts)
         self.parts, self.engine, self.options, self.name = parts, search, options, name
         way = direction(parts.model, parts.source, *languages, name)
-        limit = source_limit(parts.model, parts.source, options.max_source_tokens)
+        trained = getattr(parts.model.generation_config, "max_source_tokens", None) if options.split_long else None
+        limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
         self.encoder = TextEncoder(parts.source, parts.source_processing, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.count = self.arguments["num_return_sequences"]
@@ -401,6 +411,7 @@ class TranslationRun:
         """What `report` would say of the lines so far is not kept."""
         self.typed_codes.clear()
         self.of_several.clear()
+        self.encoder.in_parts.clear()
 
     def report(self) -> None:
         """Warn once about language codes in the text, lines of several sentences, and the length limit."""
@@ -416,10 +427,20 @@ class TranslationRun:
                 "leave all but one out; split='sentences' (--split sentences) translates each"
             )
             logger.warning(message, len(self.of_several), self.of_several[0])
-        if self.unfinished:
-            logger.warning(
-                "%d translations reached the length limit and are cut there; raise max_new_tokens", self.unfinished
+        if in_parts := self.encoder.in_parts:
+            message = (
+                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is "
+                "line %d; it is translated in parts, cut at commas, between words or characters"
             )
+            logger.warning(message, self.encoder.limit, len(in_parts), in_parts[0])
+        if self.unfinished:
+            most, positions = (
+                longest_translation(self.parts.model, self.arguments),
+                positions_of(self.parts.model.config),
+            )
+            remedy = "raise max_new_tokens" if most < (positions or math.inf) - 1 else "the model has no more positions"
+            message = "translations that reached the length limit and are cut there: %d; %s"
+            logger.warning(message, self.unfinished, remedy)
 
     def search(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None) -> list[list[Hypothesis]]:
         """Hypotheses of each piece, best first, in one batch; it is halved where memory does not suffice.
@@ -568,7 +589,6 @@ class TranslationRun:
     def _decode(self, generated: Generated) -> Hypothesis:
         ids = generated.ids[self.skipped :]
         finished = bool(ids) and ids[-1] in self.ends
-        self.unfinished += not finished
         text = self.parts.target.decode([i for i in ids if i not in self.ends], skip_special_tokens=True)
         text = (self.parts.target_processing.undo(text) if self.parts.target_processing else text).strip()
         return self._hypothesis(text, generated.log_probability, len(ids), finished)
@@ -580,10 +600,11 @@ class TranslationRun:
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """n-best of a text from its pieces': the first ones together, the second ones together, and so on."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
-        if len(ranks) == 1:
-            return ranks[0]
-        if not ranks:
-            return [self.empty] * self.count
+        whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
+        self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
+        return whole
+
+    def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined = join([hypothesis.text for hypothesis in ranked], text.pieces)

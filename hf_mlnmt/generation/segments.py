@@ -2,7 +2,7 @@
 
 A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
 put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
-stripped text again.
+stripped text again, but for invisible characters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hf_mlnmt.data.tokenizer import encode, own_copy
-from hf_mlnmt.data.words import between_characters
+from hf_mlnmt.data.words import between_characters, without_invisible
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.languages import Direction
 
@@ -149,6 +149,7 @@ class TextEncoder:
             self.tokenizer.src_lang = direction.source
         self.overhead = len(self([""])[0])
         self.limit = limit
+        self.in_parts: list[int] = []  # numbers of lines with a sentence that was cut
         if limit is not None and limit <= self.overhead:
             raise UserError(
                 f"max_source_tokens={limit} (asked for, or the tokenizer's model_max_length): special tokens and "
@@ -176,7 +177,7 @@ class TextEncoder:
         """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
-        pieces = [split_lines(text) for text in texts]
+        pieces = [split_lines(without_invisible(text)) for text in texts]
         if sentences:
             pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
         ids = self([piece.text for of_text in pieces for piece in of_text])
@@ -192,12 +193,8 @@ class TextEncoder:
         result: list[Piece] = []
         for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
-            if not all(part.whole for part in parts):
-                message = (
-                    "line %d: a sentence is longer than the %d tokens the model takes; it is translated in parts, cut "
-                    "at commas, between words or characters"
-                )
-                logger.warning(message, line, self.limit)
+            if not all(part.whole for part in parts) and line not in self.in_parts[-1:]:
+                self.in_parts.append(line)
             result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
         return result
 

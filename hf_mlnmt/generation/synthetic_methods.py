@@ -158,7 +158,7 @@ class Counts:
 
 
 class Judge:
-    """Counts what is wrong with outputs and says which pairs are dropped.
+    """Counts what is wrong with outputs and says which pairs are dropped; `spoilt` outputs are long or repeated.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
@@ -168,12 +168,14 @@ class Judge:
     def __init__(self, drop: Collection[str], max_ratio: float, counts: Counts) -> None:
         self.drop, self.max_ratio, self.counts = drop, max_ratio, counts
         self.seen: set[bytes] = set()
+        self.spoilt = 0
 
     def keeps(self, text: str, output: str, finished: bool, changed: str) -> bool:
         """Whether the pair of a text and its output, which is `changed` by noise before it is written, stays."""
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished)
+        self.spoilt += "long" in reasons or "repeated" in reasons
         dropped = next((reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)), None)
         if dropped is None and "duplicate" in self.drop and not self.is_new(text, changed):
             dropped = "duplicate"
@@ -224,14 +226,12 @@ SHORT_PIECES = 2.5  # bytes: pieces have 3.5 and more in the languages that a to
 MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a hundred
 
 
-def doubts_about_language(
-    texts: Sequence[str], outputs: Sequence[str], spoilt: Sequence[str], tokenizer: Any
-) -> Iterator[str]:
+def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
     """Warnings that the text may be in another language than the model reads, with their evidence.
 
     Args:
         texts, outputs: what was given to the model, and what it made of each.
-        spoilt: the reasons that were found in the outputs.
+        spoilt: how many of the outputs are long or repeated.
         tokenizer: of the text.
     """
     pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
@@ -248,8 +248,8 @@ def doubts_about_language(
     signs = []
     if (size := bytes_per_piece(tokenizer, read)) < SHORT_PIECES:
         signs.append(f"the model's tokenizer cuts its first {len(pairs)} lines into pieces of {size:.1f} bytes")
-    if len(spoilt) / len(texts) > MANY:
-        signs.append(f"{len(spoilt)} of its first {len(texts)} outputs are {' or '.join(sorted(set(spoilt)))}")
+    if spoilt / len(texts) > MANY:
+        signs.append(f"{spoilt} of its first {len(texts)} outputs are long or repeated")
     if signs:
         yield f"is the text in the language that the model reads? {' and '.join(signs)}."
 

@@ -21,7 +21,14 @@ from hf_mlnmt.reports.paths import SECRET, find_paths, machine_roots
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-_SEARCH = ("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens")
+_SEARCH = (
+    "num_beams",
+    "length_penalty",
+    "length_normalization",
+    "early_stopping",
+    "max_new_tokens",
+    "max_source_tokens",
+)
 _SCALES = ("alpha", "beta", "recombine")
 _LIMITS = ("no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 KEPT = (*TOKEN_IDS, *_FORCED, *_SEARCH, *_SCALES, *_LIMITS)

@@ -179,6 +179,15 @@ class LSTM(nn.LSTM):
         width = outputs // 2 if bidirectional else outputs
         super().__init__(inputs, width, batch_first=True, bidirectional=bidirectional)
 
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        """The parameters as they are now; PyTorch keeps a list of those that the module was made with."""
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    @_flat_weights.setter
+    def _flat_weights(self, weights: Any) -> None:
+        pass
+
     def begin_weights(self, config: Any) -> None:
         """Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
         for name, parameter in self.named_parameters():
@@ -192,9 +201,9 @@ class LSTM(nn.LSTM):
                 init.copy_(parameter, bias)
 
     def forward(  # type: ignore[override]
-        self, states: Tensor, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
+        self, states: Tensor | None, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Equations 1 to 3 for all positions.
+        """Equations 1 to 3 for all positions; with None for `states` W, U and b + b', for a loop of the caller's own.
 
         Args:
             start: h and c before the first position, (batch, outputs) each; None: zeros.
@@ -202,6 +211,8 @@ class LSTM(nn.LSTM):
         Returns: h of every position, and h and c behind the last real one, (batch, outputs), both directions side by
             side.
         """
+        if states is None:
+            return self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0 + self.bias_hh_l0
         with in_own_precision(states):
             states = states.to(self.weight_ih_l0.dtype)
             begin: Any = None if start is None else tuple(x.to(states.dtype).unsqueeze(0) for x in start)
@@ -255,18 +266,16 @@ class LSTM(nn.LSTM):
         ahead, back = outputs[rows, last, : self.hidden_size], outputs[rows, first, self.hidden_size :]
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
-    def inner_matrix(self, fed: int) -> Tensor:
-        """[W' ; U] (4 outputs, fed + outputs): equation 1's products with the last `fed` inputs and with h_{t-1}."""
-        return torch.cat([self.weight_ih_l0[:, self.input_size - fed :], self.weight_hh_l0], dim=1)
+    def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
+        """[W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with h_{t-1}; and
+        b + b'."""
+        matrix, recurrent, biases = self(None)
+        return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
 
     def outer_gates(self, inputs: Tensor) -> Tensor:
         """The rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
-        weight = self.weight_ih_l0[:, : inputs.shape[-1]]
-        return nn.functional.linear(inputs, weight, self.biases())
-
-    def biases(self) -> Tensor:
-        """b + b'."""
-        return self.bias_ih_l0 + self.bias_hh_l0
+        matrix, _, biases = self(None)
+        return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

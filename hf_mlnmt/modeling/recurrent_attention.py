@@ -19,12 +19,15 @@ from .linear import chained, matrix_of
 
 
 class HeadProjection(JointMatrices):
-    """A matrix (outputs, inputs) of its own for every head, in one parameter (heads, outputs, inputs)."""
+    """A matrix (outputs, inputs) of its own for every head; a call returns them, (heads, outputs, inputs)."""
 
     def __init__(self, heads: int, inputs: int, outputs: int):
         super().__init__()
         self.fans = inputs + outputs
         self.weight = nn.Parameter(torch.empty(heads, outputs, inputs))
+
+    def forward(self) -> Tensor:
+        return self.weight
 
 
 class RecurrentAttention(CrossAttention):
@@ -119,7 +122,7 @@ class PreviousContextAttention(RecurrentAttention):
         if self.full:
             joined = self.context_q_proj(self.context_proj(context.transpose(1, 2).flatten(2)))
             return split_heads(joined, self.heads)
-        return torch.einsum("bhti,hoi->bhto", context, self.context_q_proj.weight)
+        return torch.einsum("bhti,hoi->bhto", context, self.context_q_proj())
 
     def scan(
         self,
@@ -137,7 +140,7 @@ class PreviousContextAttention(RecurrentAttention):
         if transition is not None:
             transition = transition.t().to(exact)
         else:
-            key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj.weight * self.scaling)  # K'
+            key = torch.einsum("bhjo,hoi->bhji", key, self.context_q_proj() * self.scaling)  # K'
             # The kernel is for the other form.
             if start is None and key.shape[2] <= 2 * key.shape[3] and not key.is_cuda:
                 mixed = torch.matmul(key, value.transpose(2, 3))  # (V K'^T)^T
@@ -176,7 +179,7 @@ class PreviousWeightAttention(RecurrentAttention):
 
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
         """u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
-        direction = self.weight_q_proj.weight.transpose(1, 2).to(key.dtype)
+        direction = self.weight_q_proj().transpose(1, 2).to(key.dtype)
         coefficient = self.energies(direction, key, None).squeeze(2)
         return coefficient if inverse_fertility is None else coefficient * inverse_fertility[:, None, :, 0]
 
@@ -235,7 +238,7 @@ class KeyValueContextAttention(RecurrentAttention):
             matrix = outer.to(exact) @ inner.to(exact)
             bias = bias if shift is None else self.kv_proj(shift.unsqueeze(0)).squeeze(0)
         else:
-            matrix = self.context_kv_proj.weight.to(exact)
+            matrix = self.context_kv_proj().to(exact)
         pairs = weight.to(exact).view(2, groups, width // groups, width).transpose(0, 1).flatten(1, 2)
         if bias is not None:
             bias = bias.view(2, groups, -1).transpose(0, 1).flatten(1)

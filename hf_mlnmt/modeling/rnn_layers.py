@@ -174,8 +174,8 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
         """Of every layer, the product with what is known at a position alone, and the bias that is left to add."""
         first, *upper = self.lstms
-        lowest = LoopProduct(first.inner_matrix(self.fed), None, number)
-        return [lowest, *(LoopProduct(lstm.inner_matrix(lstm.input_size), lstm.biases(), number) for lstm in upper)]
+        lowest = LoopProduct(first.inner_product(self.fed)[0], None, number)
+        return [lowest, *(LoopProduct(*lstm.inner_product(lstm.input_size), number) for lstm in upper)]
 
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple

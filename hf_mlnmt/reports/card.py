@@ -331,6 +331,11 @@ def _decoding(facts: Facts) -> list[str]:
         settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
         shown = ", ".join(f"`{key}={value!r}`" for key, value in settings.items())
         blocks.append(f"`generation_config.json`, what `generate()` does unless told otherwise: {shown}.")
+    if facts.generation.get("max_source_tokens"):
+        blocks.append(
+            "`max_source_tokens` is the longest source of the training, in subwords: the package's pipeline and "
+            "command translate what is longer in parts."
+        )
     if formula := facts.generation.get("length_normalization"):
         blocks.append(
             f"The scores' length normalisation is `{formula}`, which only the package's pipeline and command do; "

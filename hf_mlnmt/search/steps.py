@@ -542,8 +542,9 @@ def find_step(model: Any) -> type[DecoderStep] | None:
 
 
 def write_out(step: type[DecoderStep] | None, model: Any, large: int = TRANSPOSED) -> DecoderStep | None:
-    """The step, if using the modules' weights is calling them: no dropout, autocast, adapter or int8; else None."""
-    if step is None or model.training or torch.is_autocast_enabled("cpu"):
+    """The step, if using the modules' weights is calling them: no dropout, autocast, adapter or int8, and no hook of
+    Accelerate's that fetches weights when a module is called; else None."""
+    if step is None or model.training or torch.is_autocast_enabled("cpu") or hasattr(model, "_hf_hook"):
         return None
     decoders = step.decoders(model.model)
     layers = [layer for decoder in decoders for layer in decoder.layers]

@@ -78,7 +78,10 @@ class JointMatrices(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """Equation 3: the residual connection, dropout and layer norm around one computation."""
+    """Equation 3: the residual connection, dropout and layer norm around one computation.
+
+    It is called with a function, never with a module: Accelerate's hooks move arguments that can be moved.
+    """
 
     def __init__(self, config: StackConfig):
         super().__init__()
@@ -123,7 +126,7 @@ class EncoderLayer(GradientCheckpointingLayer):
     def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
         """(batch, source, d_model) -> the same."""
         hidden_states = self.attend_self(hidden_states, mask, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
     def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
         """The whole sublayer, residual and norm included."""
@@ -170,7 +173,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         hidden_states = self.attend_self(hidden_states, mask, cache, named, **kwargs)
         if memory is not None:
             hidden_states = self.attend_source(hidden_states, memory, source_mask, cache, named, **kwargs)
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
     def attend_self(
         self,

@@ -8,7 +8,8 @@ from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untran
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.text import word_overlap
-from hf_mlnmt.data.words import is_unspaced, spoken, words
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.words import is_unspaced, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
 ENGLISH = "The weather is very nice today, so we walk in the park."
@@ -89,6 +90,27 @@ def test_marks_belong_to_their_letters():
     assert has_run("हिन्दी में, हिन्दी में")
     assert word_overlap(["हिन्दी भाषा"], ["हल्दी भूषण"]).share == 0
     assert word_overlap([other], [other]).words[0] in other.split()
+
+
+@pytest.mark.parametrize("processing", [{}, {"source": TextProcessing("en", moses=True)}], ids=["plain", "Moses"])
+def test_invisible_characters_are_read_nowhere(processing):
+    """A soft hyphen, a zero-width space, a byte-order mark, marks of direction, a word joiner; no tokenizer has them."""
+    odd, plain = "\ufeffA ci\u00adty \u202awi\u200bth\u202c h\u2060ou\u200ese\u2066s\u2069", "A city with houses"
+    tokenizer = train_tokenizer([odd] * 3, "bpe", vocab_size=300, byte_fallback=False)
+    assert not {"\u00ad", "\u200b", "\ufeff"} & set("".join(tokenizer.get_vocab()))
+    sides = Tokenizers(tokenizer, tokenizer, processing)
+    for encode in (sides.encode_source, sides.encode_target):
+        assert encode([odd])[0].tolist() == encode([plain])[0].tolist()
+
+
+# Persian and Hindi with their joiners, Khmer and Thai with the zero-width space behind words, an emoji of three.
+NEEDED = ["می\u200cخواهم", "क्\u200dष क्\u200cष", "ខ្ញុំ\u200bទៅ", "ฉัน\u200bไป", "👩\u200d👩\u200d👧"]
+
+
+@pytest.mark.parametrize("text", NEEDED)
+def test_what_a_language_needs_stays(text):
+    assert without_invisible(text) == text
+    assert without_invisible(f"\u200b{text}\u00ad") == text
 
 
 def test_words_of_two_languages_in_one_script():

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.export.check import Sentences, check_scores, log_probabilities
+from hf_mlnmt.export.check import Search, Sentences, check_scores, compare_searches, generate, log_probabilities
 
 ROOT = Path(__file__).resolve().parents[2]
 app = typer.Typer()
@@ -45,7 +45,7 @@ def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path):
     pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
     for _ in range(2):
         output = run(folder, "--format", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "out")
-    assert "greedy: " in output
+    assert "of the texts and" in output
     assert "largest difference of log probabilities" in output
     assert output.strip().endswith(str(tmp_path / "out"))
 
@@ -74,12 +74,26 @@ def test_scores_that_differ_are_refused():
     tokenizers = joint_tokenizer()
     model = toy_model(tokenizers)
     sentences = Sentences.of(model, tokenizers)
-    found = log_probabilities(model, *sentences)
+    found = log_probabilities(model, sentences.sources, sentences.targets)
     assert check_scores(found, model, sentences, strict=True) == 0
     found[1][0] += 0.01
     assert check_scores(found, model, sentences, strict=False) == pytest.approx(0.01, abs=1e-5)
     with pytest.raises(UserError, match=r"log probabilities differ by 0\.01"):
         check_scores(found, model, sentences, strict=True)
+
+
+def test_agreement_is_that_of_texts():
+    """A random source's likeliest translations are nearly equal: which one rounding picks says nothing."""
+    tokenizers = joint_tokenizer()
+    model = toy_model(tokenizers)
+    sentences = Sentences.of(model, tokenizers)
+    outputs = generate(model, sentences.sources, 1)
+    others = [ids if row < sentences.texts else ids[::-1] for row, ids in enumerate(outputs)]
+    found = compare_searches(model, sentences, [Search("greedy", 1, others)], strict=False)
+    assert others != outputs
+    assert found == {"greedy": {"same_sentences": 1.0, "same_tokens": 1.0}}
+    with pytest.raises(UserError, match="greedy search of the exported model gives"):
+        compare_searches(model, sentences, [Search("greedy", 1, others)], strict=True)
 
 
 def test_a_model_of_another_kind_is_sent_elsewhere(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import torch
@@ -54,10 +55,12 @@ def test_outputs_are_generates(system, tmp_path):
             export_onnx.check(exported.folder, model, tokenizers)
 
 
-def test_a_recurrent_decoder_without_input_feeding(tmp_path):
+def test_a_recurrent_decoder_without_input_feeding(tmp_path, caplog, monkeypatch):
     """It too begins with the encoder's states, which are read both ways whatever the padding is."""
     model = toy_model(joint_tokenizer(), "rnn", decoder_layers=2, input_feeding=False)
+    monkeypatch.setattr(logging.getLogger("torch"), "handlers", [caplog.handler])  # PyTorch hands nothing on
     export_onnx.write(model, tmp_path)
+    assert "torchvision" not in caplog.text
     check_sizes(model, tmp_path)
 
 

@@ -7,11 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers.toy_translators import SENTENCES
+from helpers.toy_translators import SENTENCES, our_model
 from peft import LoraConfig, PrefixTuningConfig, get_peft_model
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.generation import TranslationPipeline
 
 TEXTS = SENTENCES[:5]
@@ -44,6 +46,13 @@ def test_a_line_that_shows_nothing_is_empty(pipeline, invisible):
     *lines, around = pipeline([invisible, "A man.", f"A man.\n{invisible}\nA man."])
     assert (lines, around.split()) == (["", translation], [translation, translation])
     assert pipeline([invisible], num_beams=2, num_return_sequences=2)[0][0].text == ""
+
+
+def test_invisible_characters_are_not_translated(pipeline):
+    odd = [f"\ufeff{text[:2]}\u00ad{text[2:5]}\u200b{text[5:]}\u200e" for text in SENTENCES[:5]]
+    options = {"num_return_sequences": 1, "alignments": True, "target_prefix": "\u200b"}
+    assert pipeline(odd, **options) == pipeline(SENTENCES[:5], **options)
+    assert pipeline("One.\u200b Two.\ufeff", split="sentences") == pipeline("One. Two.", split="sentences")
 
 
 def test_a_model_that_samples_is_said_not_to(ours, caplog):
@@ -87,6 +96,27 @@ def test_a_folder_with_an_adapter_alone(ours, kind, tmp_path):
     (tmp_path / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match=r"adapter_model\.safetensors: no such file"):
         TranslationPipeline.from_pretrained(tmp_path, device="cpu")
+
+
+def test_a_model_and_a_tokenizer_in_memory(ours, pipeline, tmp_path):
+    """As Transformers' pipelines: in this order or by name; adapters and tokenizers of two sides too."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(ours), AutoTokenizer.from_pretrained(ours)
+    expected = pipeline(TEXTS, num_beams=2)
+    for translate in (TranslationPipeline(model, tokenizer), TranslationPipeline(model=model, tokenizer=tokenizer)):
+        assert translate(TEXTS, num_beams=2) == expected
+    both = Tokenizers(tokenizer, tokenizer, {"source": TextProcessing("en", lowercase=True)})
+    both.save(tmp_path)
+    translate = TranslationPipeline(model, AutoTokenizer.from_pretrained(tmp_path))
+    assert translate([text.upper() for text in TEXTS]) == pipeline([text.lower() for text in TEXTS])
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["qkv_proj"], init_lora_weights=False))
+    changed = TranslationPipeline(adapted.train(), tokenizer)
+    assert changed(TEXTS) == changed(TEXTS)  # without dropout
+    with pytest.raises(
+        UserError, match=r"TranslationPipeline: give a tokenizer beside the model, or .*from_pretrained"
+    ):
+        TranslationPipeline(str(ours))
+    with pytest.raises(UserError, match="the model: the source tokenizer"):
+        TranslationPipeline(our_model(5), tokenizer)
 
 
 def test_a_device_map(ours, tmp_path):

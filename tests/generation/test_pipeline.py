@@ -182,8 +182,41 @@ def test_an_overlong_sentence_is_divided_and_reported(pipeline, caplog):
     words = [sentence(seed, words=20)[:-1] for seed in range(10)]
     with caplog.at_level(logging.WARNING):
         result = pipeline(["A man.", " ".join(words)])
-    assert "line 2: a sentence is longer than the 64 tokens" in caplog.text
+    assert "longer than the 64 tokens the model reads at once: 1, the first is line 2;" in caplog.text
     assert len(result[1].split()) == 7
+
+
+def test_nothing_longer_than_in_training_is_read_at_once(pipeline, caplog, monkeypatch):
+    """Though there are positions for it; a call may say otherwise, and all lines are told of once."""
+    monkeypatch.setattr(pipeline.model.generation_config, "max_source_tokens", 20, raising=False)
+    read, generate = [], pipeline.model.generate
+    monkeypatch.setattr(
+        pipeline.model, "generate", lambda **given: (read.append(given["input_ids"].shape[1]), generate(**given))[1]
+    )
+    text = " ".join(sentence(seed, words=15)[:-1] for seed in range(3))
+    with caplog.at_level(logging.WARNING):
+        pipeline([text, "A man.", text + " and", "la " * 45])
+    assert max(read) <= 20
+    assert caplog.text.count("longer than the 20 tokens the model reads at once: 3, the first is line 1;") == 1
+    read.clear()
+    pipeline(text, max_source_tokens=60)
+    assert max(read) > 20
+    read.clear()
+    pipeline(text, split_long=False)
+    assert max(read) > 20, "what is not divided would be cut off"
+
+
+def test_a_search_ends_where_the_positions_end(pipeline, caplog, monkeypatch):
+    """Of 64; the generation config of a model may promise more, a call may not."""
+    monkeypatch.setattr(pipeline.model.generation_config, "max_new_tokens", 256)
+    with caplog.at_level(logging.WARNING):
+        (best,) = pipeline("A man.", min_new_tokens=63, num_return_sequences=1)
+    assert best.length == 63
+    assert "cut there: 1; the model has no more positions" in caplog.text
+    for beams in (1, 3):
+        assert pipeline(["A man.", "A dog and a cat."], max_new_tokens=64, min_new_tokens=64, num_beams=beams)
+    with pytest.raises(UserError, match="max_new_tokens: 65 is more than the model's 64 positions"):
+        pipeline("A man.", max_new_tokens=65)
 
 
 def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog, monkeypatch):
@@ -205,8 +238,13 @@ def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog, monkey
 def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):
     with caplog.at_level(logging.WARNING):
         results = pipeline(SENTENCES[:20], max_new_tokens=2, num_return_sequences=1)
-    assert "reached the length limit" in caplog.text
+    cut = sum(not result[0].finished for result in results)
+    assert f"reached the length limit and are cut there: {cut};" in caplog.text
     assert max(result[0].length for result in results) == 2
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        pipeline(" ".join(SENTENCES[:3]), max_new_tokens=2, split="sentences")
+    assert "reached the length limit and are cut there: 1;" in caplog.text  # of three sentences
 
 
 def test_without_a_limit_in_the_model_the_positions_are_the_limit(pipeline, monkeypatch):

@@ -6,12 +6,14 @@ import gc
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch._dynamo
 from helpers.contract import members_once
 from helpers.searching import assert_equal_loops, decode, sources, toy
+from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
@@ -280,6 +282,23 @@ def test_autocast_is_another_stage(ahead):
     for on in (False, True, False):
         with torch.autocast("cpu", enabled=on):
             decode(model, **sources((3, 2)), max_new_tokens=4)
+    assert ahead[0] is ahead[2]
+    assert ahead[0] is not ahead[1]
+
+
+def test_another_token_of_padding_is_another_stage(monkeypatch, ahead):
+    model = ending()
+    for token in (0, 7):
+        options = {"eos_token_id": ENDS, "max_new_tokens": 50, "pad_token_id": token}
+        for several in ({}, {"num_beams": 3}):
+            assert_fixed(model, monkeypatch, ahead, sources(LENGTHS), **options, **several)
+
+
+def test_an_adapter_that_is_switched_off_is_another_stage(ahead):
+    model = get_peft_model(toy(), LoraConfig(r=2, target_modules=["out_proj"], init_lora_weights=False))
+    for context in (nullcontext(), model.disable_adapter(), nullcontext()):
+        with context:
+            decode(model.get_base_model(), **sources((3, 2)), max_new_tokens=4)
     assert ahead[0] is ahead[2]
     assert ahead[0] is not ahead[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from helpers.contract import assert_same
@@ -103,6 +105,10 @@ def test_scales_of_a_call_of_a_generation_config_and_of_a_config():
     for options in ({}, {"alpha": 0.9, "beta": 0.2}):
         found = decode(model, **inputs, **BEAMS, **options)
         assert torch.equal(found.sequences_scores, expected.sequences_scores) == (not options)
+    given = copy.deepcopy(model.generation_config)  # which is asked before the model's own
+    model.generation_config.alpha, model.generation_config.beta = 0.9, 0.2
+    same = decode(model, **inputs, **BEAMS, generation_config=given)
+    assert torch.equal(same.sequences_scores, expected.sequences_scores)
     del model.generation_config.alpha, model.generation_config.beta
     same = decode(model, **inputs, **BEAMS)
     assert torch.equal(same.sequences_scores, found.sequences_scores)

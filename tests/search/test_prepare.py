@@ -69,7 +69,7 @@ def model():
 
 
 SHAPES = {
-    "pre": {"norm_position": "pre", "normalize_embedding": True},
+    "pre": {"norm_position": "pre", "normalize_embedding": True, "layer_norm_eps": 0.3},
     "opus": {"attention_bias": True, "output_bias": True, "activation_function": "swish", "d_model": 20},
     "large": {"d_model": 300, "vocabulary": 900, "encoder_layers": 1, "decoder_layers": 1},
     "learned": {"position_embedding": "learned", "scale_embedding": False},

@@ -60,7 +60,7 @@ def both(logits, monkeypatch, run):
 
 
 SHAPES = {
-    "pre": {"norm_position": "pre"},
+    "pre": {"norm_position": "pre", "layer_norm_eps": 0.3},
     "bias": {"attention_bias": True, "d_model": 20, "decoder_attention_heads": 4},
     "gelu": {"activation_function": "gelu", "d_model": 36, "decoder_ffn_dim": 70},
     "wide": {"d_model": 144, "decoder_ffn_dim": 272, "decoder_layers": 3},

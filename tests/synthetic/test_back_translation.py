@@ -302,10 +302,11 @@ def test_text_of_the_wrong_language_warns_with_evidence(folder, texts, pipeline,
     assert read_manifest(tmp_path / "same").content["warnings"] == warnings
     other = tmp_path / "other"
     other.write_text("".join("".join(line.split()).upper() + "\n" for line in SENTENCES))
-    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: "so so so so" if "A" in line[3:] else "well"))
+    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: "so " * 8 if "A" in line[3:] else "well"))
     back_translate(folder, [other], tmp_path / "different", Method("greedy"), settings, watcher=watcher)
     assert "lines into pieces of 1." in warnings[1]
-    assert "outputs are repeated" in warnings[1]
+    number = sum("A" in line[3:] for line in other.read_text().splitlines())
+    assert f" {number} of its first {len(SENTENCES)} outputs are long or repeated" in warnings[1]  # and not twice that
     monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: f"gut {len(line)}"))
     back_translate(folder, texts, tmp_path / "right", Method("greedy"), settings, watcher=watcher)
     assert len(warnings) == 2

@@ -27,7 +27,7 @@ from hf_mlnmt.training.run import Scoring
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_what_a_run_leaves(whole):
+def test_what_a_run_leaves(whole, data):
     folder, recipe, text = whole
     assert "pairs kept" in text
     results = json.loads((folder / "results.json").read_text())
@@ -46,6 +46,8 @@ def test_what_a_run_leaves(whole):
         assert AutoTokenizer.from_pretrained(folder / name)("ba do")["input_ids"][-1] == 1
         generation = json.loads((folder / name / "generation_config.json").read_text())
         assert (generation["num_beams"], generation["max_new_tokens"]) == (2, 20)
+        read = AutoTokenizer.from_pretrained(folder / name)((data / "train.en").read_text().splitlines())["input_ids"]
+        assert generation["max_source_tokens"] == max(map(len, read))
         assert not {"max_length", "top_k", "temperature"} & generation.keys()
         assert len((folder / "translations" / f"made_up.{name}.de").read_text().split("\n")) == 11
         assert json.loads((folder / name / "results.json").read_text())["system"] == "recipe"

@@ -24,7 +24,7 @@ TARGETS = {"all": "all-linear", "attention": ATTENTION, "output": r"lm_head|lm_h
 # All layers hold an adapter in every system; some of them alone in one of each file whose layers are called otherwise.
 CASES = [(system, "all") for system in SYSTEMS]
 CASES += [(s, "attention") for s in SYSTEMS if s.system in ("transformer", "m-10", "full-dc", "key-value-full")]
-CASES += [(s, "output") for s in SYSTEMS if s.system in ("transformer", "ms-1-aif", "rnn", "bridge-transformer")]
+CASES += [(s, "output") for s in SYSTEMS if s.system in ("transformer", "ms-1-aif", "bridge-rnn", "bridge-transformer")]
 
 
 def adapted(system: Member, targets, **options):
@@ -87,3 +87,23 @@ def test_int8_is_close_to_float32(system, batch):
         logits, expected = rounded(**batch.inputs).logits, exact(**batch.inputs).logits
     assert 0 < (logits - expected).abs().mean() < 0.1 * expected.std()
     assert len(rounded.generate(**batch.encoder_inputs, num_beams=3, max_new_tokens=4)) == 4
+
+
+# One system of each file whose layers hand on something of their own; of the baseline the encoder stays in memory too.
+KINDS = ("transformer", "m-10", "ms-1-aif", "full-dc", "key-value-full", "bridge-rnn", "bridge-transformer")
+KINDS += ("previous-context-head", "previous-weight", "key-value-head")
+ON_DISK = [(system, {"": "disk"}) for system in SYSTEMS if system.system in KINDS]
+ON_DISK += [(ON_DISK[0][0], {"model.encoder": "cpu", "model.decoder": "disk", "lm_head": "disk"})]
+
+
+@pytest.mark.parametrize(("system", "places"), ON_DISK, ids=str)
+def test_weights_on_the_disk(system, places, batch, tmp_path):
+    """Accelerate fetches a module's weights when it is called, and moves what it is called with, modules too."""
+    model = system.model(**UNTIED)
+    calls = [lambda m: m(**batch.training).loss, lambda m: m.generate(**batch.encoder_inputs, **DECODING)]
+    loss, decoded = (call(model) for call in calls)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "offloaded")
+    assert sum(weight.is_meta for weight in loaded.parameters()) > 5
+    assert_same(calls[0](loaded), loss)
+    assert_same_decoding(calls[1](loaded), decoded)
