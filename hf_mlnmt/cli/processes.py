@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hf_mlnmt.errors import UserError
+
 # In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
 PARENT = "HF_MLNMT_PARENT_PIPE"
 # Exit code of a process that lost the others. It prints nothing: the one that ended first has printed the reason.
@@ -34,6 +36,12 @@ Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes(count: int, option: str) -> None:
+    """UserError for far more processes than this machine has cores: a slip of the hand would fill its memory."""
+    if count > max(16, 2 * cores()):
+        raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
 
 
 def lower_priority() -> None:

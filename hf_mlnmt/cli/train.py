@@ -121,6 +121,7 @@ def train(
     """
     from hf_mlnmt.cli.processes import (
         LOST,
+        check_processes,
         end_at_once,
         end_with_parent,
         lost_the_others,
@@ -145,6 +146,7 @@ def train(
         )
     started_by_us = end_with_parent()
     if processes > 1:
+        check_processes(processes, "--processes")
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
 
     from accelerate import PartialState

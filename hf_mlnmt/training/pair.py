@@ -208,6 +208,8 @@ def _chosen(
             f"{spec}: {corpus.pairs + (0 if asked.dev else len(dev)):,} distinct pairs{without}, and at least {FEWEST} "
             "are needed; some 5,000 give a model that translates text very like its own. Give more pairs"
             + (", or another development set." if asked.dev else ".")
+            + f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
+            + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
         )
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     names = [str(where / f"{{}}.{code}") for code in languages]
