@@ -27,8 +27,8 @@ PARENT = "HF_MLNMT_PARENT_PIPE"
 LOST = 75
 PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
 AFTER_SIGTERM = 20.0  # seconds until SIGKILL
-# Windows has no SIGHUP.
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# Windows has neither SIGHUP nor SIGUSR1.
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 
@@ -174,7 +174,7 @@ def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, 
 
 @contextlib.contextmanager
 def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """SIGTERM and SIGHUP that reach this process end all of these. They get Ctrl-C from the terminal themselves."""
+    """SIGTERM, SIGHUP and SIGUSR1 that reach this process end all of these. They get Ctrl-C from the terminal themselves."""
     before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
     try:
         yield

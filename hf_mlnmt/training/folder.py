@@ -257,7 +257,7 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
-    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
+    manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 

@@ -38,6 +38,7 @@ from hf_mlnmt.made_from import differences
 from hf_mlnmt.recipe import pair as chooser
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.training import folder
+from hf_mlnmt.training.processes import main_first, meet
 from hf_mlnmt.training.run import run_recipe
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
@@ -97,7 +98,7 @@ def train_pair(
     with ExitStack() as stack:
         there = (output / HELD / ASKED).is_file()
         home = stack.enter_context(folder.temporary()) if dry_run and not there else output
-        with nullcontext() if dry_run else processes.main_process_first():
+        with nullcontext() if dry_run else main_first():
             content, lines = _prepared(asked, languages, data, home, processes.num_processes)
         content["data"]["test"] = _tests(asked, data)
         if asked.system is not None:
@@ -115,6 +116,7 @@ def train_pair(
         changed = [f"changed by --set: {setting}" for setting in settings]
         if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
             write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
+        meet()
         one = recipe if recipe.rounds is None else path
         return run_recipe(one, data, output, dry_run=dry_run, console=console, watcher=watcher)
 
