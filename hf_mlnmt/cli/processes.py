@@ -174,7 +174,7 @@ def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, 
 
 @contextlib.contextmanager
 def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """SIGTERM, SIGHUP and SIGUSR1 that reach this process end all of these. They get Ctrl-C from the terminal themselves."""
+    """SIGTERM, SIGHUP and SIGUSR1 that reach this process end all of these. They get Ctrl-C from the terminal."""
     before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
     try:
         yield

@@ -95,6 +95,14 @@ def test_every_size_has_a_whole_recipe_and_a_reason_for_each_choice(pairs, gpu):
     assert all(line.rpartition(": ")[2].strip() for line in said[2:])
 
 
+def test_what_was_measured_says_on_what():
+    """Not to be read as of the user's data."""
+    for size in chooser.SIZES:
+        for why in (*size.gpu.why.values(), *size.cpu.why.values()):
+            assert "measured:" not in why
+            assert " on val" not in why
+
+
 def test_more_pairs_have_larger_vocabularies_and_a_gpu_larger_models():
     sizes = [choose(Measured(size.pairs, 20 * size.pairs), Machine(True, 1))[0] for size in chooser.SIZES]
     vocabularies = [content["tokenizer"]["vocab_size"] for content in sizes]

@@ -94,7 +94,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
-        ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),
+        ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
 )  # fmt: skip
