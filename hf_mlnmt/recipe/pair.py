@@ -88,7 +88,7 @@ _CAPTIONS = Setting(
         "model": f"measured on Multi30k's 29,000 en-de captions: more dropout or post-norm were no better ({MULTI30K})",
         "vocabulary": f"measured on these captions: 10,000 before 4,000 and 16,000 ({MULTI30K})",
         "optimizer": f"measured on these captions: weight decay 0.2 gave 1.5 BLEU ({MULTI30K})",
-        "steps": f"measured on these captions: 24 epochs, five cycles of four, averaged; 50 were no better ({MULTI30K})",
+        "steps": f"measured on these captions: 24 epochs, five cycles of four averaged; 50 were no better ({MULTI30K})",
     },
 )
 MULTI30K_5000 = "results/multi30k-ende-5000-pairs"

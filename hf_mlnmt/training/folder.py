@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -157,6 +158,27 @@ def explained(output: Path) -> Iterator[None]:
                 "another --output."
             ) from error
         raise
+
+
+@contextmanager
+def each_said_once() -> Iterator[None]:
+    """Let every warning of the package be said once, however often the corpus that it is about is read."""
+    said = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        new = text not in said
+        said.add(text)
+        return new
+
+    logs = [logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("hf_mlnmt.")]
+    for log in logs:
+        log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for log in logs:
+            log.removeFilter(is_new)
 
 
 @contextmanager

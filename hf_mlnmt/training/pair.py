@@ -70,6 +70,7 @@ class TwoFiles:
         return stem if stem.endswith(pair) else f"{stem}.{pair}"
 
 
+@folder.each_said_once()
 def train_pair(
     asked: TwoFiles,
     data: str | Path = ".",

@@ -73,6 +73,7 @@ from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import find_recipe
 
 
+@folder.each_said_once()
 def run_recipe(
     recipe: Recipe | str | Path,
     data: str | Path = ".",

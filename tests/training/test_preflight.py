@@ -267,3 +267,14 @@ def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):
     recipe = dataclasses.replace(read_recipe(write_recipe(tmp_path / "recipe.yaml")), label_smoothing=2.0)
     with pytest.raises(UserError, match="label_smoothing must be at least 0 and below 1"):
         run(recipe, data, tmp_path / "run", dry_run=True)
+
+
+def test_a_warning_about_a_corpus_is_said_once_however_often_it_is_read(tmp_path, caplog):
+    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
+    rows = zip((data / "train.en").read_text().splitlines(), (data / "train.de").read_text().splitlines())
+    (data / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows))
+    write_recipe(recipe, data={"train": {"path": "pairs.tsv"}})
+    run(recipe, data, tmp_path / "run", dry_run=True)
+    assert [
+        record.getMessage().split(": ", 1)[1] for record in caplog.records if "pairs.tsv" in record.getMessage()
+    ] == ["is a header; columns 'source' and 'target' are read"]
