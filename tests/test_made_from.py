@@ -14,8 +14,8 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import fingerprint_of
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import TextSpec
-from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.generation.ctranslate2_model import content_hash
+from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
 from hf_mlnmt.training.folder import digest_of_model, digest_of_tests
 from hf_mlnmt.training.preparation import RawPairs

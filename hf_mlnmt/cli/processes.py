@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hf_mlnmt.errors import UserError
+
 # In the environment of each process: the reading end of a pipe whose other end the command alone holds open.
 PARENT = "HF_MLNMT_PARENT_PIPE"
 # Exit code of a process that lost the others. It prints nothing: the one that ended first has printed the reason.
 LOST = 75
 PATIENCE = 10.0  # seconds that the others have to end by themselves after one process failed
 AFTER_SIGTERM = 20.0  # seconds until SIGKILL
-# Windows has no SIGHUP.
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# Windows has neither SIGHUP nor SIGUSR1.
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 
@@ -34,6 +36,12 @@ Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes(count: int, option: str) -> None:
+    """UserError for far more processes than this machine has cores: a slip of the hand would fill its memory."""
+    if count > max(16, 2 * cores()):
+        raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
 
 
 def lower_priority() -> None:
@@ -166,7 +174,7 @@ def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, 
 
 @contextlib.contextmanager
 def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """SIGTERM and SIGHUP that reach this process end all of these. They get Ctrl-C from the terminal themselves."""
+    """SIGTERM, SIGHUP and SIGUSR1 that reach this process end all of these. They get Ctrl-C from the terminal."""
     before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
     try:
         yield

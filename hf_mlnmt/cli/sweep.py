@@ -68,10 +68,12 @@ def sweep(
     """
     from rich.console import Console
 
+    from hf_mlnmt.cli.processes import check_processes, cores, lower_priority, starting_alone
     from hf_mlnmt.table import Number, Table
     from hf_mlnmt.training.preflight import check_everything, check_models
     from hf_mlnmt.training.sweep import plan, read_values, state_of
 
+    check_processes(jobs * processes, "--jobs times --processes")
     over, settings = over or [], set_ or []
     systems = [name.strip() for name in system.split(",")] if system else []
     numbers = read_values(seeds, "--seeds") if seeds else None
@@ -97,7 +99,6 @@ def sweep(
 
     from rich.progress import Progress as Bar
 
-    from hf_mlnmt.cli.processes import cores, lower_priority, starting_alone
     from hf_mlnmt.reports.sweep import read_sweep, sweep_table, write_sweep
     from hf_mlnmt.training.folder import alone
     from hf_mlnmt.training.sweep import Queue

@@ -92,7 +92,7 @@ def train(
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
-    Stopped at any moment (Ctrl-C, SIGTERM, kill) and started again with the same command, it goes on from the
+    Stopped at any moment (Ctrl-C, SIGTERM, SIGUSR1, kill) and started again with the same command, it goes on from the
     last checkpoint and ends with the same weights. Several processes: `--processes 2`, or `accelerate launch` or
     `torchrun` with `-m hf_mlnmt train ...`. The run's folder then holds average/ and best/ (models to translate with
     or to publish), results.json, metrics.jsonl, curves.png and checkpoints/.
@@ -121,6 +121,7 @@ def train(
     """
     from hf_mlnmt.cli.processes import (
         LOST,
+        check_processes,
         end_at_once,
         end_with_parent,
         lost_the_others,
@@ -145,6 +146,7 @@ def train(
         )
     started_by_us = end_with_parent()
     if processes > 1:
+        check_processes(processes, "--processes")
         raise typer.Exit(run_in_processes(processes, without_processes(sys.argv[1:])))
 
     from accelerate import PartialState

@@ -23,7 +23,7 @@ from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, format_of, note_in, open
 from hf_mlnmt.data.synthetic import FILES as SYNTHETIC_FILES
 from hf_mlnmt.data.synthetic import find_synthetic
 from hf_mlnmt.errors import UserError, suggest
-from hf_mlnmt.keys import key
+from hf_mlnmt.keys import Range, key
 from hf_mlnmt.languages import language_in, same_language
 from hf_mlnmt.model_folder import first_line
 
@@ -53,6 +53,9 @@ _OWN_NAMES = (
 )
 
 
+WEIGHT = Range(0, 1000, above=True)
+
+
 @dataclass
 class CorpusSpec:
     """Where a corpus is; one of `files`, `path`, `dataset` and `synthetic`. Paths are relative to the data folder."""
@@ -78,7 +81,7 @@ class CorpusSpec:
         'or a "translation" that holds these.',
     )
     languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
-    weight: float = key(1.0, "How often an epoch shows each pair.")
+    weight: float = key(1.0, "How often an epoch shows each pair.", WEIGHT)
     quoting: Quoting | None = key(
         None,
         'csv: a field of .tsv or .csv may stand in double quotes, with tabs, commas and line breaks in it, and "" for '
@@ -117,8 +120,15 @@ class CorpusSpec:
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
         if self.bad_lines not in ("error", "drop"):
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
-        if not self.weight > 0:
-            raise UserError(f"corpus: weight must be above 0, not {self.weight}. Leave the corpus out instead.")
+        if problem := WEIGHT.problem(self.weight):
+            raise UserError(f"corpus: weight{problem} Leave the corpus out to show none of it.")
+        if self.languages and (codes := [self.languages[side] for side in _SIDES])[0] != codes[1]:
+            for name, sides in (("files", self.files), ("columns", self.columns)):
+                if sides and sides["source"] == sides["target"]:
+                    raise UserError(
+                        f"corpus: {name}: both sides are {sides['source']}, and the languages are "
+                        f"{' and '.join(codes)}. Name one for each side."
+                    )
 
     def __str__(self) -> str:
         if self.files:

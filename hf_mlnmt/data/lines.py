@@ -19,7 +19,7 @@ MAX_CHARACTERS = 20_000
 # C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves
 # of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
-REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop."
+REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
 
 # By their first bytes: how text is packed, and what is no text at all.
 _PACKED = {

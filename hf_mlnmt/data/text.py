@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, Quoting, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import REMEDY, format_of, note_in, read_lines
 from hf_mlnmt.data.processing import load_processing
@@ -50,7 +50,7 @@ class TextSpec:
         None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
     )
     limit: int | None = key(None, "Only the first so many sentences, at least 1.")
-    weight: float = key(1.0, "How often an epoch shows each sentence.")
+    weight: float = key(1.0, "How often an epoch shows each sentence.", WEIGHT)
     bad_lines: Literal["error", "drop"] = key(
         "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the sentence and count it."
     )
@@ -63,8 +63,8 @@ class TextSpec:
             raise UserError(f"text: {self} {has}")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"text: limit must be at least 1, not {self.limit}.")
-        if not self.weight > 0:
-            raise UserError(f"text: weight must be above 0, not {self.weight}. Leave the text out instead.")
+        if problem := WEIGHT.problem(self.weight):
+            raise UserError(f"text: weight{problem} Leave the text out to show none of it.")
 
     @property
     def is_table(self) -> bool:

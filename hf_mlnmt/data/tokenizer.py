@@ -296,6 +296,8 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except Exception as error:  # the Rust side raises bare Exception for a broken file, a missing one is a TypeError
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
+        if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
+            why = "it is made by code in this folder, which is run by translate --trust-remote-code alone"
         if not any(path for name in ("tokenizer.json", "*.spm", "*.model", "vocab*") for path in folder.glob(name)):
             why = "tokenizer.json is missing, and so is any other file with a vocabulary"
         raise UserError(

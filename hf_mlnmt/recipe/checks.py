@@ -130,10 +130,16 @@ def whole_numbers(shares: Sequence[float]) -> list[int]:
     common = math.lcm(*(share.denominator for share in exact))
     counts = [int(share * common) for share in exact]
     counts = [count // math.gcd(*counts) for count in counts]
-    if sum(counts) > LONGEST_CYCLE:
+    if len(counts) > LONGEST_CYCLE:
         raise UserError(
-            f"the shares {', '.join(f'{share:g}' for share in shares)} hold exactly only over {sum(counts):,} batches: "
-            f"round them, so that it takes at most {LONGEST_CYCLE:,} (1 and 0.33 take 133, 3 and 1 take 4)."
+            f"{len(counts):,} tasks have a share, and at most {LONGEST_CYCLE:,} can be trained together: all "
+            "directions of 32 languages. Train fewer (pairs of directions: to-en, with-en, or a list)."
+        )
+    if sum(counts) > LONGEST_CYCLE:
+        shown = ", ".join(f"{share:g}" for share in shares[:5]) + ", ..." * (len(shares) > 5)
+        raise UserError(
+            f"the shares {shown} hold exactly only over {sum(counts):,} batches: round them, so that it takes at most "
+            f"{LONGEST_CYCLE:,} (1 and 0.33 take 133, 3 and 1 take 4)."
         )
     return counts
 

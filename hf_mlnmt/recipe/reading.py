@@ -196,7 +196,7 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, chain)
     build(Recipe, below, str(base), lines=base_lines)  # its errors name its own lines
-    return lay_over(below, content), lines
+    return lay_over(below, content, str(path), lines=lines), lines
 
 
 def _extended(named: Any, path: Path, where: str) -> Path:
@@ -216,8 +216,20 @@ def _extended(named: Any, path: Path, where: str) -> Path:
     )
 
 
-def lay_over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`below` with the keys of `content` in their place, as one recipe extends another."""
+def lay_over(
+    below: dict[str, Any],
+    content: dict[str, Any],
+    file: str,
+    of: tuple[str, ...] = (),
+    at: tuple[str, ...] = (),
+    lines: Lines | None = None,
+) -> dict[str, Any]:
+    """`below` with the keys of `content` in their place, as one recipe extends another.
+
+    file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
+
+    Raises: UserError for an empty section, which would change nothing.
+    """
     merged = dict(below)
     for key, value in content.items():
         inner, here = merged.get(key), (*at, key)
@@ -226,7 +238,13 @@ def lay_over(below: dict[str, Any], content: dict[str, Any], at: tuple[str, ...]
         if here in CLEARED and value is None:
             merged.pop(key, None)
         elif isinstance(inner, dict) and isinstance(value, dict) and not whole:
-            merged[key] = lay_over(inner, value, here)
+            if inner and not value:
+                line = f", line {lines[here]}" if lines and here in lines else ""
+                raise UserError(
+                    f"{file}{line}: {'.'.join((*of, *here))}: {{}} changes nothing of what it is laid over. Name the "
+                    "keys that are different, or leave it out."
+                )
+            merged[key] = lay_over(inner, value, file, of, here, lines)
         else:
             merged[key] = value
     return merged

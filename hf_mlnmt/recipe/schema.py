@@ -70,6 +70,10 @@ def _some(corpora: Any) -> str | None:
     return ": give a corpus, or a list of them." if corpora == [] else None
 
 
+def _no_empty(keys: Mapping[str, Any] | None) -> str | None:
+    return ": {} changes nothing: name keys that are different, or leave it out." if keys == {} else None
+
+
 def _some_model(names: str | Sequence[str]) -> str | None:
     return None if names else ": give at least one model."
 
@@ -174,13 +178,15 @@ class Data:
     """The corpora. Paths are relative to --data."""
 
     train: dict[str, Any] | list[dict[str, Any]] | None = key(
-        None, "The training corpus, or a list of them; or use tasks.", of=CORPUS
+        None, "The training corpus, or a list of them; or use tasks.", of=CORPUS, check=_some
     )
     dev: dict[str, Any] | None = key(None, "The development set, a corpus.", of=CORPUS)
     test: dict[str, dict[str, Any]] = key({}, "The test sets: name -> corpus.", of=CORPUS, check=_names_of_files)
     filters: dict[str, Any] = key({}, "What is dropped from the training corpora.", of=FILTER)
     max_length: int = key(256, "Training pairs with more subwords on a side are dropped, and counted.", SUBWORDS)
-    temperature: float | None = key(None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", THOUSAND)
+    temperature: float | None = key(
+        None, "Corpora are drawn with a probability ~ size ** (1 / temperature).", Range(0.1, 1000)
+    )
     bpe_dropout: float = key(
         0.0, "Words are cut anew in every epoch, each merge left out with this probability.", SHARE
     )
@@ -288,8 +294,10 @@ class Round:
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
-    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", Range(0, above=True))
-    recipe: dict[str, Any] = key({}, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",))
+    ratio: float | None = key(None, "Synthetic pairs to each pair of the recipe's own corpora.", MILLION)
+    recipe: dict[str, Any] | None = key(
+        None, "Keys of the recipe that are different in this round.", of=(f"{__name__}:Recipe",), check=_no_empty
+    )
 
 
 @dataclass
@@ -363,9 +371,11 @@ class LearningRate:
     patience: int = key(2, "newbob: after so many evaluations without a better dev loss.", COUNT)
     threshold: float = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).", SHARE)
     restarts: int = key(
-        0, "cosine and linear: so many short cycles at the end; the weights at their ends are averaged."
+        0,
+        "cosine and linear: so many short cycles at the end; the weights at their ends are averaged.",
+        Range(0, 1000),
     )
-    restart_steps: int = key(0, "Steps of each of these cycles.")
+    restart_steps: int = key(0, "Steps of each of these cycles.", Range(0, 10**9))
     restart_factor: float = key(0.4, "The factor that each of these cycles begins with.", FACTOR)
 
 
@@ -614,7 +624,7 @@ _DEV_SENTENCES = Range(0, says="must be at least 0, which measures none")
 class NBestSettings(ObjectiveSettings):
     """Of lists of the best translations (`FusionNBest`)."""
 
-    n: int = key(12, "Hypotheses, and beams.", _AT_LEAST_1)
+    n: int = key(12, "Hypotheses, and beams.", Range(1, 1000))
     found_by: Literal["q", "translation"] = key(
         "q", "What finds them: q, the fused model; or its translation models alone."
     )
@@ -634,7 +644,7 @@ class NBestSettings(ObjectiveSettings):
 class TrellisSettings(ObjectiveSettings):
     """Of a beam search with recombination (`FusionTrellis`)."""
 
-    beams: int = key(12, "Beams of the search.", _AT_LEAST_1)
+    beams: int = key(12, "Beams of the search.", Range(1, 1000))
     k: int = key(1, "Beams that share so many last tokens are joined.", Range(0))
     max_length: int | None = key(
         None, "The most tokens; unless told 10 more than twice the batch's longest reference.", _AT_LEAST_1

@@ -94,7 +94,9 @@ class FiniteGuard:
         )
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGUSR1 is what Slurm is asked to send before a job's time is over; Windows has none.
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+SIGNALS = (*ENDING, signal.SIGINT)
 AGREE_EVERY = 10  # steps between the exchanges by which several processes agree to stop at the same step
 
 
@@ -108,24 +110,26 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Outside the training loop SIGTERM ends the run as Ctrl-C does; whatever is being written is written aside."""
+    """Outside the training loop SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
 
     def interrupt(signum: int, frame: Any) -> None:
-        raise Interrupted(signum, "SIGTERM: stopped; what was finished is kept. The same command goes on from there.")
+        name = signal.Signals(signum).name
+        raise Interrupted(signum, f"{name}: stopped; what was finished is kept. The same command goes on from there.")
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = {signum: signal.signal(signum, interrupt) for signum in ENDING}
     except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM or Ctrl-C: finish the step, save a checkpoint, stop. The same signal again ends the process at once."""
+    """SIGTERM, SIGUSR1 or Ctrl-C: finish the step, save a checkpoint, stop. The same again ends the process at once."""
 
     def __init__(self) -> None:
         self.signum: int | None = None

@@ -101,6 +101,11 @@ def what_is_wrong(checkpoint: Path) -> str | None:
     return None
 
 
+def manifest_of(checkpoint: Path) -> str:
+    """The list of a checkpoint's files with their checksums, as text."""
+    return (checkpoint / MANIFEST).read_text(encoding="utf-8")
+
+
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
     """The folders named, or the last whole checkpoints of the one run named.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -160,6 +161,27 @@ def explained(output: Path) -> Iterator[None]:
 
 
 @contextmanager
+def each_said_once() -> Iterator[None]:
+    """Let every warning of the package be said once, however often the corpus that it is about is read."""
+    said = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        new = text not in said
+        said.add(text)
+        return new
+
+    logs = [logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("hf_mlnmt.")]
+    for log in logs:
+        log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for log in logs:
+            log.removeFilter(is_new)
+
+
+@contextmanager
 def temporary() -> Iterator[Path]:
     """A temporary folder, removed at the end. Raises: UserError where none can be made."""
     try:
@@ -257,7 +279,7 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
-    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
+    manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 

@@ -292,8 +292,10 @@ class FusionSequence(Objective):
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """log Z - s summed over sentences, divided by `num_items_in_batch` target tokens; parts log_q and log_z."""
-        log_z, reference = self.sums(unwrap(model), batch)
-        items = divisor(batch["labels"], num_items_in_batch)
+        labels = batch["labels"]
+        real = (labels != IGNORED).any(1)  # the others fill the batch up to a shape
+        log_z, reference = self.sums(unwrap(model), {name: tensor[real] for name, tensor in batch.items()})
+        items = divisor(labels, num_items_in_batch)
         parts = {"log_q": reference.sum() / items, "log_z": log_z.sum() / items}
         return parts["log_z"] - parts["log_q"], parts
 
@@ -412,8 +414,8 @@ class FusionTrellis(FusionSequence):
 
 
 def limit(max_length: int | None, labels: Tensor) -> int:
-    """The longest hypothesis, in tokens."""
-    return 2 * labels.shape[1] + 10 if max_length is None else max_length
+    """The longest hypothesis, in tokens: 10 more than twice the longest reference, whatever fills the batch up."""
+    return 2 * int((labels != IGNORED).sum(1).max()) + 10 if max_length is None else max_length
 
 
 def ends_of(model: Any) -> list[int]:

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.model_folder import CONFIG, check_model_folder, open_weights, read_part
+from hf_mlnmt.model_folder import CONFIG, check_model_folder, first_line, open_weights, read_part
 from hf_mlnmt.training.checkpoints import NO_ARCHITECTURE
 from hf_mlnmt.training.tasks import is_head
 
@@ -92,8 +92,8 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]))
     except Exception as error:  # no such name, no network, no permission: each an exception of its own
         raise UserError(
-            f"{part}: {name} is neither a folder nor to be had from the Hub ({type(error).__name__}: "
-            f"{str(error).strip().splitlines()[0]}). Give the folder of a model, such as runs/NAME/average."
+            f"{part}: {name} is neither a folder nor to be had from the Hub ({first_line(error)}). Give the folder of "
+            "a model, such as runs/NAME/average."
         ) from error
 
 

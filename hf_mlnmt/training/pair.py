@@ -39,6 +39,7 @@ from hf_mlnmt.made_from import differences
 from hf_mlnmt.recipe import pair as chooser
 from hf_mlnmt.recipe.reading import recipe_of, set_key
 from hf_mlnmt.training import folder
+from hf_mlnmt.training.processes import main_first, meet
 from hf_mlnmt.training.run import run_recipe
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
@@ -70,6 +71,7 @@ class TwoFiles:
         return stem if stem.endswith(pair) else f"{stem}.{pair}"
 
 
+@folder.each_said_once()
 def train_pair(
     asked: TwoFiles,
     data: str | Path = ".",
@@ -98,7 +100,7 @@ def train_pair(
     with ExitStack() as stack:
         there = (output / HELD / ASKED).is_file()
         home = stack.enter_context(folder.temporary()) if dry_run and not there else output
-        with nullcontext() if dry_run else processes.main_process_first():
+        with nullcontext() if dry_run else main_first():
             content, lines = _prepared(asked, languages, data, home, processes.num_processes)
         content["data"]["test"] = _tests(asked, data)
         if asked.system is not None:
@@ -116,6 +118,7 @@ def train_pair(
         changed = [f"changed by --set: {setting}" for setting in settings]
         if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
             write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
+        meet()
         one = recipe if recipe.rounds is None else path
         return run_recipe(one, data, output, dry_run=dry_run, console=console, watcher=watcher)
 
@@ -214,6 +217,8 @@ def _chosen(
             f"{spec}: {corpus.pairs + (0 if asked.dev else len(dev)):,} distinct pairs{without}, and at least {FEWEST} "
             "are needed; some 5,000 give a model that translates text very like its own. Give more pairs"
             + (", or another development set." if asked.dev else ".")
+            + f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
+            + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
         )
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     names = [str(where / f"{{}}.{code}") for code in languages]

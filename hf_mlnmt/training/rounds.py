@@ -146,7 +146,7 @@ def _stage(
     if not FILE_NAME.fullmatch(name) or name.endswith(".synthetic"):
         raise UserError(f"{where}: the name is a folder's: letters, digits and _ . + - are expected.")
     described = build(Round, keys, str(path), at)
-    own = copy.deepcopy(lay_over(content, described.recipe))
+    own = copy.deepcopy(lay_over(content, described.recipe or {}, str(path), at))
     own["model"] = own.get("model") or {"record": path.stem}
     if own.get(REVERSE, False) is not described.reverse:
         own[REVERSE] = True

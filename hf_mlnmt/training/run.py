@@ -12,7 +12,6 @@ import math
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from typing import Any
 import torch
 import transformers
 from accelerate import Accelerator, PartialState
-from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
@@ -68,12 +66,14 @@ from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
 from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
+from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 from hf_mlnmt.zoo.records import find_recipe
 
 
+@folder.each_said_once()
 def run_recipe(
     recipe: Recipe | str | Path,
     data: str | Path = ".",
@@ -210,9 +210,9 @@ def train_one(run: Run) -> Results | None:
     if run.is_main:
         folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(start.changes))
     train(run, preparation, data, training, checkpoint)
-    trained = end_of_training(run, training)
     if not run.is_main:
         return None
+    trained = end_of_training(run, training)
     models = average(run, training, trained)
     return score(run, preparation, data, training, trained, models)
 
@@ -252,6 +252,7 @@ class Start:
 def check(run: Run, preparation: Preparation) -> Start:
     """Compare with the last start; if there is something to do, check everything that can be known beforehand."""
     finished, changes = False, {}
+    meet()
     if run.is_main:
         changes = folder.compare(run.output, run.recipe)
         if changes:
@@ -261,9 +262,7 @@ def check(run: Run, preparation: Preparation) -> Start:
             run.warn_of(check_before(preparation, run.processes.num_processes))
             folder.clean(run.output)
             folder.keep_recipe(run.output, run.recipe, run.command)
-    if run.processes.num_processes > 1:
-        (finished,) = broadcast_object_list([finished])
-    return Start(finished, changes)
+    return Start(of_main(finished), changes)
 
 
 # Data
@@ -280,7 +279,7 @@ class Data:
 
 def make_data(run: Run, preparation: Preparation) -> Data:
     """Tokenizers and data are made by one process while the others wait, then read by all."""
-    with run.processes.main_process_first():
+    with main_first():
         tokenizers = preparation.tokenizers()
         data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
     if run.is_main:
@@ -346,16 +345,29 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
 
 
 def last_checkpoint(run: Run, training: Training) -> Path | None:
-    """Where training goes on; the same on every process.
+    """Where training goes on; the same on every process, as the main one finds it.
 
-    Raises: UserError for a checkpoint that this training could not have made, or could not end with.
+    Raises: UserError for a checkpoint that this training could not have made, or could not end with, and on all
+    processes where one of them has not got it.
     """
+    found = None
     if run.is_main:
         checkpoints.remove_leftovers(run.saved)
-    checkpoint = checkpoints.last_good(run.saved, run.warn)
-    run.processes.wait_for_everyone()
-    if checkpoint is not None:
-        _check_checkpoint(checkpoint, run, training)
+        found = checkpoints.last_good(run.saved, run.warn)
+    name, manifest = of_main((found.name, checkpoints.manifest_of(found)) if found else ("", ""))
+    if not name:
+        return None
+    checkpoint = run.saved / name
+
+    def problem() -> str | None:
+        if run.is_main or not (wrong := checkpoints.what_is_wrong(checkpoint)):
+            same = checkpoints.manifest_of(checkpoint) == manifest
+            return None if same else f"its {name} is another one, of other weights"
+        there = ", ".join(path.name for path in checkpoints.checkpoints(run.saved)) or "no checkpoint"
+        return f"{wrong} (it has {there})"
+
+    check_all(checkpoint, problem)
+    _check_checkpoint(checkpoint, run, training)
     return checkpoint
 
 
@@ -670,9 +682,12 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
         recipe, synthetic = stage.recipe, stage.synthetic(run.output)
         if stage.translation is not None:
             if not dry_run:
+                meet()
                 if run.is_main:
                     rounds.translate(run.data, run.output, stage, watcher)
-                _wait_for(run, synthetic / MANIFEST)
+                meet()
+                manifest = synthetic / MANIFEST
+                check_all(manifest, lambda file=manifest: None if file.is_file() else "no such file")
             if (synthetic / MANIFEST).is_file():
                 recipe = stage.with_synthetic(synthetic)
             else:
@@ -680,10 +695,3 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
         one = dataclasses.replace(run, recipe=recipe, output=run.output / stage.name)
         results[stage.name] = train_in_folder(one, dry_run)
     return {name: each for name, each in results.items() if each is not None} or None
-
-
-def _wait_for(run: Run, file: Path) -> None:
-    """Until the main process has written it, however long that takes: a barrier alone gives up after some minutes."""
-    while not file.is_file():
-        time.sleep(1)
-    run.processes.wait_for_everyone()

@@ -281,7 +281,7 @@ def _message(path: Path) -> str:
 Start = Callable[[Job, Path], subprocess.Popen]
 """Starts the training of a job, what it says going into the file; it ends by SIGTERM with its state saved."""
 LOOK_AFTER = 0.1  # seconds
-SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 @dataclass

@@ -30,6 +30,7 @@ from hf_mlnmt.model_folder import first_line
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.callbacks import FiniteGuard, SaveEndsOfCycles
 from hf_mlnmt.training.objectives import Batch, Losses
+from hf_mlnmt.training.processes import of_all
 from hf_mlnmt.training.schedules import Schedule
 from hf_mlnmt.training.tasks import (
     Batches,
@@ -440,14 +441,26 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self._save_optimizer_and_scheduler(str(staging))
                 self._save_scaler(str(staging))
                 self._save_rng_state(str(staging))
+                self._gather_rng_states(staging)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self._save_state(staging)
                 checkpoints.finish(staging, checkpoint)
                 self._rotate(run)
             self.accelerator.wait_for_everyone()
+            shutil.rmtree(staging, ignore_errors=True)  # of a machine that does not see the first one's folder
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
+
+    def _gather_rng_states(self, staging: Path) -> None:
+        """Put those of processes that do not see the main one's folder beside its own: a checkpoint is whole there."""
+        if self.args.world_size == 1:
+            return
+        own = (staging / f"rng_state_{self.args.process_index}.pth").read_bytes()
+        for rank, state in enumerate(of_all(own)):
+            file = staging / f"rng_state_{rank}.pth"
+            if self.args.should_save and not file.exists():
+                file.write_bytes(state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As Trainer's. Raises: UserError for a state that is not of this model's optimizer."""

@@ -216,6 +216,16 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
         ({"files": {"source": "a"}}, "files needs 'source' and 'target'"),
         ({"files": {"source": "a", "target": 3}}, "train: files.target: expected text, not 3"),
         ({"path": "a", "weight": 0}, "weight must be above 0"),
+        ({"path": "a", "weight": float("nan")}, "weight must be a finite number"),
+        ({"path": "a", "weight": 1e12}, "weight must be at most 1,000, not 1000000000000.0"),
+        (
+            {"path": "a", "columns": {"source": 1, "target": 1}, "languages": {"source": "en", "target": "de"}},
+            "columns: both sides are 1, and the languages are en and de",
+        ),
+        (
+            {"files": {"source": "a", "target": "a"}, "languages": {"source": "en", "target": "de"}},
+            "files: both sides are a, and the languages are en and de",
+        ),
         ({"path": "a", "bad_lines": "skip"}, "'skip' is not one of error, drop"),
         ({"path": "a", "langauges": {}}, r"langauges: unknown key \(did you mean 'languages'\?\)"),
     ],

@@ -7,8 +7,8 @@ import pytest
 from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untranslated, source_lengths
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
 from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.words import is_unspaced, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic_methods import Counts, Judge
 
@@ -94,7 +94,7 @@ def test_marks_belong_to_their_letters():
 
 @pytest.mark.parametrize("processing", [{}, {"source": TextProcessing("en", moses=True)}], ids=["plain", "Moses"])
 def test_invisible_characters_are_read_nowhere(processing):
-    """A soft hyphen, a zero-width space, a byte-order mark, marks of direction, a word joiner; no tokenizer has them."""
+    """Soft hyphen, zero-width space, byte-order mark, marks of direction, word joiner: no tokenizer has them."""
     odd, plain = "\ufeffA ci\u00adty \u202awi\u200bth\u202c h\u2060ou\u200ese\u2066s\u2069", "A city with houses"
     tokenizer = train_tokenizer([odd] * 3, "bpe", vocab_size=300, byte_fallback=False)
     assert not {"\u00ad", "\u200b", "\ufeff"} & set("".join(tokenizer.get_vocab()))

@@ -20,13 +20,14 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def two_processes(*arguments: str) -> None:
-    """Run a script in two forks of a process that has imported the package; the test fails when they do."""
+def two_processes(*arguments: str, code: int = 0) -> list[str]:
+    """Run a script in two forks of a process that has imported the package; both must end with `code`. Their stderr."""
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     environments = [{**os.environ, **ENVIRONMENT, **common, **rank} for rank in ranks]
     done = package_server().side_by_side(arguments, environments, ROOT)
-    assert not any(one.returncode for one in done), "".join(one.stderr[-3000:] for one in done)
+    assert {one.returncode for one in done} == {code}, "".join(one.stderr[-3000:] for one in done)
+    return [one.stderr for one in done]
 
 
 def launch(*arguments: str) -> None:

@@ -115,6 +115,8 @@ def test_another_kind_of_model_takes_the_place_of_the_bases(tmp_path):
         ({"base": "seed: 1\n", "child": "extends: base.yaml\n"}, "base.yaml: missing key 'languages'"),
         ({"base": BASE, "child": "extends: base.yaml\n\nbatch: {tokns: 3}\n"},
          r"child.yaml, line 3: batch.tokns: unknown key \(did you mean 'tokens'\?\)"),
+        ({"base": BASE, "child": "extends: base.yaml\nseed: 3\nbudget: {}\n"},
+         "child.yaml, line 3: budget: {} changes nothing of what it is laid over"),
         ({"base": BASE, "child": "extends: base.yaml\nbatch: 3\n"}, "child.yaml, line 2: batch: expected a section"),
         ({"base": BASE, "child": "extends: base.yaml\nbudget: {epochs: 2}\n"}, "child.yaml: budget: give either"),
     ],

@@ -131,7 +131,7 @@ def test_wrong_files(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("schedule: {restarts: -1, restart_steps: 4}", "schedule: restarts is -1"),
+        ("schedule: {restarts: -1, restart_steps: 4}", "schedule.restarts must be at least 0, not -1"),
         ("schedule: {name: newbob, restarts: 2, restart_steps: 4}", "this is newbob with 4"),
         ("schedule: {restarts: 2}", "cosine with 0"),
         (

@@ -16,7 +16,14 @@ from reference.fusion import every_sequence, k_token_partition, log_partition
 
 from hf_mlnmt.search.trellis import END, Trellis
 from hf_mlnmt.training.dev import DevSet
-from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis, log_sums, with_references
+from hf_mlnmt.training.fusion_objectives import (
+    FusionNBest,
+    FusionSymbol,
+    FusionTrellis,
+    limit,
+    log_sums,
+    with_references,
+)
 from hf_mlnmt.training.objectives import IGNORED
 
 VOCABULARY, LONGEST, ALPHA, BETA = 6, 3, 0.8, 0.5
@@ -95,6 +102,11 @@ def test_with_beams_for_all_it_is_the_exact_loss(name, split, monkeypatch):
     if split:
         monkeypatch.setattr("hf_mlnmt.training.fusion_objectives.ELEMENTS", 7 * VOCABULARY * LONGEST)
     assert_like_enumeration(OBJECTIVES[name], model_of(), batch_of())
+
+
+def test_the_longest_hypothesis_follows_from_the_references_whatever_fills_the_batch():
+    assert limit(None, LABELS) == limit(None, torch.nn.functional.pad(LABELS, (0, 4), value=IGNORED)) == 16
+    assert limit(5, LABELS) == 5
 
 
 def test_a_trellis_of_a_model_that_sees_k_tokens_is_exact():

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.callbacks import ShowProgress
+from hf_mlnmt.training.callbacks import SIGNALS, ShowProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,7 +95,7 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
     assert same_weights(folder, output)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", list(SIGNALS))
 def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
     folder, recipe, _ = whole
     output = tmp_path / "run"
@@ -106,7 +106,7 @@ def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
             signal.raise_signal(signum)
         show(self, args, state, control, **kwargs)
 
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     with monkeypatch.context() as patch:
         patch.setattr(ShowProgress, "on_step_end", and_signal)
         app = typer.Typer()
@@ -114,9 +114,13 @@ def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
         result = CliRunner().invoke(app, [str(recipe), "--data", str(data), "--output", str(output)])
     assert result.exit_code == 128 + signum
     assert f"{signal.Signals(signum).name}: stopped at step 6; the state is saved" in result.output
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert handlers == [signal.getsignal(number) for number in SIGNALS]
     assert "going on from" in run(recipe, data, output)
     assert same_weights(folder, output)
+
+
+def test_the_signal_of_a_scheduler_is_one_of_them():
+    assert getattr(signal, "SIGUSR1", signal.SIGTERM) in SIGNALS
 
 
 def test_two_runs_in_one_folder_are_refused(data, tmp_path):

@@ -95,6 +95,14 @@ def test_every_size_has_a_whole_recipe_and_a_reason_for_each_choice(pairs, gpu):
     assert all(line.rpartition(": ")[2].strip() for line in said[2:])
 
 
+def test_what_was_measured_says_on_what():
+    """Not to be read as of the user's data."""
+    for size in chooser.SIZES:
+        for why in (*size.gpu.why.values(), *size.cpu.why.values()):
+            assert "measured:" not in why
+            assert " on val" not in why
+
+
 def test_more_pairs_have_larger_vocabularies_and_a_gpu_larger_models():
     sizes = [choose(Measured(size.pairs, 20 * size.pairs), Machine(True, 1))[0] for size in chooser.SIZES]
     vocabularies = [content["tokenizer"]["vocab_size"] for content in sizes]
@@ -305,6 +313,9 @@ def broken(folder: Path, name: str) -> Path:
         source.write_text("")
     elif name == "small":
         write_corpus(folder, {"train": 50})
+    elif name == "short words":
+        source.write_text("a b c d e f g h i j\n" * 300)
+        source.with_suffix(".de").write_text("a\n" * 300)
     elif name == "latin-1":
         source.write_bytes("größe\n".encode("latin-1") * 300)
     return folder
@@ -317,6 +328,7 @@ def broken(folder: Path, name: str) -> Path:
         ("unequal", r"train.en has 300 lines and .*train.de has 299"),
         ("empty", r"train.en: the file is empty"),
         ("small", r"distinct pairs, and at least 200 are needed"),
+        ("short words", r"0 distinct pairs, and at least 200(.|\n)*dropped: length ratio above 4"),
         ("latin-1", r"train.en, line 1: invalid UTF-8"),
     ],
 )
@@ -348,7 +360,9 @@ def test_files_that_do_not_go_together_are_refused(files, tmp_path, asked, messa
 def test_a_development_set_that_is_all_of_the_corpus_is_refused(files, tmp_path):
     for code in ("en", "de"):
         shutil.copy(files / f"train.{code}", tmp_path / f"copy.{code}")
-    with pytest.raises(UserError, match="0 distinct pairs that hold no sentence of the development set"):
+    with pytest.raises(
+        UserError, match=r"0 distinct pairs that hold no sentence of the development set.*\n.*pairs of the"
+    ):
         run(files, tmp_path / "run", dev=(str(tmp_path / "copy.en"), str(tmp_path / "copy.de")))
 
 

@@ -46,6 +46,11 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("decoding.beams=1000", "decoding.beams must be at most 100"),
         ("decoding.length_penalty=.nan", "decoding.length_penalty must be a finite number"),
         ("decoding.max_new_tokens=0", "decoding.max_new_tokens must be above 0"),
+        ("data.temperature=0.001", "data.temperature must be at least 0.1, not 0.001"),
+        ("data.train=[]", "data.train: give a corpus, or a list of them"),
+        ("data.train.weight=1000000000000", "weight must be at most 1,000, not 1000000000000.0"),
+        ("schedule.restarts=1000000000", "schedule.restarts must be at most 1,000"),
+        ("objective={name: fusion-n-best, n: 1000000000}", "objective: n must be at most 1,000, not 1000000000"),
         ("schedule.warmup=-3", "schedule.warmup must be at least 0, not -3"),
         ("data.filters.max_ratio=.nan", "data.filters.max_ratio must be a finite number"),
         ("arguments.warmup_ratio=.inf", "arguments.warmup_ratio must be a finite number"),
@@ -89,7 +94,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("languages.target=it tokenizer.languages=[de, en]", "target language is 'it', .* codes of de, en alone"),
-        ("init_from=nowhere", "init_from: nowhere is neither a folder nor to be had from the Hub"),
+        ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
     ],
 )  # fmt: skip
@@ -262,3 +267,14 @@ def test_a_recipe_that_was_made_and_not_read_is_checked_too(tmp_path, data):
     recipe = dataclasses.replace(read_recipe(write_recipe(tmp_path / "recipe.yaml")), label_smoothing=2.0)
     with pytest.raises(UserError, match="label_smoothing must be at least 0 and below 1"):
         run(recipe, data, tmp_path / "run", dry_run=True)
+
+
+def test_a_warning_about_a_corpus_is_said_once_however_often_it_is_read(tmp_path, caplog):
+    data, recipe = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml"
+    rows = zip((data / "train.en").read_text().splitlines(), (data / "train.de").read_text().splitlines())
+    (data / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows))
+    write_recipe(recipe, data={"train": {"path": "pairs.tsv"}})
+    run(recipe, data, tmp_path / "run", dry_run=True)
+    assert [
+        record.getMessage().split(": ", 1)[1] for record in caplog.records if "pairs.tsv" in record.getMessage()
+    ] == ["is a header; columns 'source' and 'target' are read"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
 
 import pytest
 import torch
 import yaml
-from helpers.processes import launch
+from helpers.processes import launch, two_processes
 from helpers.tiny_run import write_corpus, write_recipe
 from safetensors.torch import load_file
 
@@ -46,3 +48,62 @@ def test_two_processes_equal_two_accumulated_batches(tmp_path):
     for name, tensor in weights[0].items():
         torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-5, msg=name)
     assert {path.name for path in (tmp_path / "two" / last).glob("rng*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+
+
+APART = """
+import os, sys
+from hf_mlnmt.cli import main
+
+sys.argv[sys.argv.index("--output") + 1] += os.environ["RANK"]
+main()
+"""
+
+
+def test_machines_without_a_common_folder_train_and_go_on_from_one_checkpoint_or_not_at_all(tmp_path):
+    """Two processes, each with an output folder of its own."""
+    data, recipe, script = write_corpus(tmp_path / "data"), tmp_path / "recipe.yaml", tmp_path / "apart.py"
+    write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3})
+    script.write_text(APART)
+    arguments = [str(script), "train", str(recipe), "--data", str(data), "--output", str(tmp_path / "run"), "--set"]
+    two_processes(*arguments, "budget.steps=4")
+    first, second = tmp_path / "run0", tmp_path / "run1"
+    assert json.loads((first / "results.json").read_text())["budget"]["steps"] == 4
+    assert {path.name for path in (first / "checkpoints" / "checkpoint-4").glob("rng*")} == {
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+    }
+    assert not list((second / "checkpoints").glob("*")), "nothing half-written is left"
+
+    for said in two_processes(*arguments, "budget.steps=8", code=1):
+        assert f"process 1 on {socket.gethostname()}: complete.json is missing" in said
+        assert "(it has no checkpoint)" in said
+        assert "copy it from the first machine" in said
+        assert "Traceback" not in said
+    shutil.copytree(first / "checkpoints", second / "checkpoints", dirs_exist_ok=True)
+    two_processes(*arguments, "budget.steps=8")
+    assert json.loads((first / "results.json").read_text())["budget"]["steps"] == 8
+
+
+LONG = """
+import time
+from datetime import timedelta
+
+import torch
+from accelerate import PartialState
+
+from hf_mlnmt.training.processes import main_first, of_all, of_main
+
+state = PartialState(cpu=True)
+torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1), torch.distributed.group.WORLD)
+with main_first():
+    if state.is_main_process:
+        time.sleep(2)
+assert of_main(state.process_index) == 0
+assert of_all(state.process_index) == [0, 1]
+state.destroy_process_group()
+"""
+
+
+def test_a_preparation_may_take_longer_than_the_group_waits(tmp_path):
+    (tmp_path / "long.py").write_text(LONG)
+    two_processes(str(tmp_path / "long.py"))

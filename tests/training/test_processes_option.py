@@ -18,12 +18,14 @@ import torch
 from helpers.processes import two_processes
 from helpers.tiny_run import write_corpus, write_recipe
 
+from hf_mlnmt import UserError
 from hf_mlnmt.cli.processes import (
     LOST,
     PARENT,
     _explain,
     _first_failed,
     _wait,
+    check_processes,
     end_with_parent,
     lost_the_others,
     without_processes,
@@ -41,6 +43,12 @@ from hf_mlnmt.cli.processes import (
 )
 def test_the_children_do_not_start_children(arguments: list[str], kept: list[str]):
     assert without_processes(arguments) == kept
+
+
+def test_far_more_processes_than_cores_are_a_slip_of_the_hand():
+    check_processes(2, "--processes")
+    with pytest.raises(UserError, match=r"-p: 100000 processes, and this machine has \d+ cores"):
+        check_processes(100_000, "-p")
 
 
 def test_two_processes_train_one_model_and_go_on(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
+from hf_mlnmt.recipe.checks import whole_numbers
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, seed_of
 
@@ -107,3 +108,16 @@ def test_tasks_on_the_same_data_have_other_batches():
     assert first.batches(0)[0].tolist() != second.batches(0)[0].tolist()
     assert seed_of(5, 0) == 5
     assert len({seed_of(5, number) for number in range(50)}) == 50
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([1.0] * 1056, "1,056 tasks have a share, and at most 1,000 can be trained together: all directions of 32"),
+        ([1.0] * 200 + [0.003], r"the shares 1, 1, 1, 1, 1, \.\.\. hold exactly only over 200,003 batches"),
+    ],
+)
+def test_too_many_tasks_are_one_short_message(shares, message):
+    with pytest.raises(UserError, match=message) as refused:
+        whole_numbers(shares)
+    assert len(str(refused.value)) < 300

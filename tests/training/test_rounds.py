@@ -133,6 +133,8 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
         (changed("first", translate={"model": "back", "text": "a", "method": "beem"}), "did you mean 'beam'"),
         (changed("first", translate={"model": "back", "text": "a", "tag": "<x>"}), r"no token <x>.*tags: \['<x>'\]"),
         (changed("back", recipe={"bugdet": {}}), "unknown key .*did you mean 'budget'"),
+        (changed("back", recipe={}), "rounds.back.recipe: {} changes nothing"),
+        (changed("first", ratio=1e12), "rounds.first.ratio must be at most 1,000,000"),
         (changed("back", epochs=1), "rounds.back.epochs: unknown key"),
         ({}, "rounds: expected names of rounds"),
     ],

@@ -5,14 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.toy_tasks import toy_tasks
-from helpers.training_helpers import Pairs, arguments, tiny_model
+from helpers.fused import fused, language_model, translator
+from helpers.toy_tasks import Text, Tokens, toy_tasks
+from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 
 from hf_mlnmt import UserError
+from hf_mlnmt.recipe.schema import DistortionSettings
 from hf_mlnmt.training import Batches, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
-from hf_mlnmt.training.objectives import IGNORED, SHOWN
-from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, split
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
+from hf_mlnmt.training.objectives import (
+    IGNORED,
+    SHOWN,
+    DecoderLanguageModel,
+    Distortion,
+    EncoderCloze,
+    EncoderLanguageModel,
+    PseudoEncoder,
+    TextObjective,
+)
+from hf_mlnmt.training.preparation import CLASSES
+from hf_mlnmt.training.tasks import Rotation, TaskBatchSampler, collate_in, split, task_sampler
 
 
 def captions(count: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
@@ -103,28 +116,59 @@ def test_senseless_numbers_of_shapes_are_refused():
     assert TokenBatchSampler([3, 9], [3, 2], 18, shapes=1).shape([0]) == (2, 9, 3)
 
 
-@pytest.mark.parametrize("task", toy_tasks(), ids=lambda task: task.name)
-def test_the_loss_is_that_of_the_batch_as_it_was(task):
+def every_objective():
+    """Each objective that a recipe can name, with a model for it; without dropout, in float64."""
+    translator_of = {"vocabulary": VOCABULARY, "dropout": 0.0}
+    ending = language_model(VOCABULARY)
+    ending.transformer.ln_f.bias.data = 3 * ending.lm_head.weight.data[1]  # the search finds translations that end
+    product = fused(translator(**translator_of), lms=[ending], alpha=0.8, beta=0.5)
+    aided = translator("ms-123", **translator_of)  # it adds losses of its own
+    distortion = Distortion(DistortionSettings(), 4, np.arange(5), VOCABULARY)
+    torch.manual_seed(0)
+    rows = {
+        "translation": (Translation(0, 0.1), aided),
+        "encoder-lm": (EncoderLanguageModel(0, 3, head=torch.nn.Linear(16, VOCABULARY)), tiny_model(dropout=0.0)),
+        "encoder-cloze": (EncoderCloze(0, 3, 0.1, distortion, tie=True), tiny_model(dropout=0.0)),
+        "decoder-lm": (DecoderLanguageModel(0, 3), tiny_model(dropout=0.0)),
+        "pseudo-encoder": (PseudoEncoder(0, 3, 0.1, distortion), aided),
+        "fusion-symbol": (FusionSymbol(0), product),
+        "fusion-n-best": (FusionNBest(0, n=3), product),
+        "fusion-trellis": (FusionTrellis(0, beams=3), product),
+    }
+    assert rows.keys() == CLASSES.keys()
+    yield from ((name, *pair) for name, pair in rows.items())
+    yield from ((task.name, task.objective, tiny_model(dropout=0.0)) for task in toy_tasks()[1:])
+
+
+@pytest.mark.parametrize(("name", "objective", "model"), [pytest.param(*row, id=row[0]) for row in every_objective()])
+def test_the_loss_is_that_of_the_batch_as_it_was(name, objective, model):
     """In float64, so that a filled row that counted could not hide in the rounding."""
-    sampler = TokenBatchSampler(task.data.source_lengths, task.data.target_lengths, 60, shapes=1)
-    model = tiny_model(dropout=0.0).double()
-    if task.objective.head is not None:
-        task.objective.head.double()
-    for indices in (batch[1:] for batch in sampler.batches(0) if len(batch) > 1):
-        examples = [{**task.data[index], SHOWN: np.array([0, index])} for index in indices.tolist()]
-        plain = task.objective.collate(examples)
-        filled = collate_in(sampler.boxes, task.objective.collate, examples)
+    data = Text() if isinstance(objective, TextObjective | Tokens) else Pairs()
+    sampler = TokenBatchSampler(data.source_lengths, data.target_lengths, 60, shapes=1)
+    modules = [module.double().train() for module in (model, objective.head) if module is not None]
+    weights = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
+    for indices in (batch[1:] for batch in sampler.batches(0)[:3]):
+        examples = [{**data[index], SHOWN: np.array([0, index])} for index in indices.tolist()]
+        plain = objective.collate(examples)
+        filled = collate_in(sampler.boxes, objective.collate, examples)
         rows, source, target = sampler.shape(indices)
         assert filled["input_ids"].shape == (rows, source)
         assert filled["labels"].shape == (rows, target)
         assert (filled["labels"] != IGNORED).sum() == (plain["labels"] != IGNORED).sum()
         assert rows > len(indices)
-        weights = [*model.parameters(), *(task.objective.head.parameters() if task.objective.head else ())]
         ours, expected = [
-            (loss := task.objective.loss(model, batch)[0], torch.autograd.grad(loss, weights, materialize_grads=True))
+            (loss := objective.loss(model, batch)[0], torch.autograd.grad(loss, weights, materialize_grads=True))
             for batch in (filled, plain)
         ]
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_shapes_are_of_all_tasks_together(tmp_path):
+    tasks = [Task(Pairs(600, seed), Translation(0), name=f"task{seed}") for seed in range(3)]
+    sampler = task_sampler(tasks, Batches(60, shapes=6), arguments(tmp_path))
+    met = sampler.shapes(3 * len(sampler))
+    assert {task for task, _ in met} == {0, 1, 2}
+    assert len(met) <= 6
 
 
 def trained(folder, resume=None, **settings):
