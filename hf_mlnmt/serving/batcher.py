@@ -39,7 +39,7 @@ from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationRun
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
-from hf_mlnmt.serving.limits import check_range
+from hf_mlnmt.serving.limits import check_settings
 from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is c
 _WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
 _SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
 _LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
-LONGEST_WAIT = 60.0  # seconds, of max_wait
 
 
 class Overloaded(Exception):
@@ -296,7 +295,7 @@ class Batcher:
                 self._runs.move_to_end(key)
                 return run
         for name in ("target_prefix", "terms"):
-            for text in _texts_in(options.get(name)):
+            for text in texts_in(options.get(name)):
                 check_characters(text, name)
         run = TranslationRun(leg.pipeline, _options_of_leg(leg, options, last))
         with self._changed:
@@ -531,13 +530,6 @@ class Batcher:
             statistics.on_batch(len(pieces), tokens, seconds)
 
 
-def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
-    """Raises: UserError for a number out of its range."""
-    check_range("batch_tokens", batch_tokens, 1)
-    check_range("max_wait", max_wait, 0, LONGEST_WAIT, "seconds")
-    check_range("max_queue", max_queue, 1)
-
-
 def log_failure(error: BaseException) -> None:
     """A line of the log about an exception that nobody expected: its type and its lines, for its message may quote."""
     where = "".join(traceback.format_tb(error.__traceback__))
@@ -559,13 +551,13 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
     return DecodingOptions.of(asked)
 
 
-def _texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     """All texts in a value as JSON has them, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for one in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
-            yield from _texts_in(one)
+            yield from texts_in(one)
 
 
 def _settle(future: Future[Any], settle: Callable[[], Any]) -> None:

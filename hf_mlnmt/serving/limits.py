@@ -27,6 +27,13 @@ def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit
         raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
 
 
+def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
+    """Of a Batcher. Raises: UserError for a number out of its range."""
+    check_range("batch_tokens", batch_tokens, 1)
+    check_range("max_wait", max_wait, 0, 60, "seconds")
+    check_range("max_queue", max_queue, 1)
+
+
 @dataclass(frozen=True)
 class Limits:
     """Of a server. What is larger is refused with a message that names the limit."""

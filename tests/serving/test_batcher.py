@@ -209,14 +209,16 @@ def test_one_request_has_no_more_of_a_batch_than_half_a_second(models, monkeypat
         seconds = [0.0, *(sum(len(tokens_of(models, text)) for text in batch) / 400 for batch in machine.batches)]
         assert max(seconds) <= 0.5
         alone = max(map(len, machine.batches))
-        together = []
-        machine.comes[len(machine.batches) + 1] = lambda: (
-            together.extend(
-                threading.Thread(target=batcher.translate_now, args=([text], "en", "de")) for text in SENTENCES[:60]
-            )
-            or [thread.start() for thread in together]
-            and until(lambda: batcher.statistics.waiting == 60)
-        )
+        together = [
+            threading.Thread(target=batcher.translate_now, args=([text], "en", "de")) for text in SENTENCES[:60]
+        ]
+
+        def come():
+            for thread in together:
+                thread.start()
+            until(lambda: batcher.statistics.waiting == 60)
+
+        machine.comes[len(machine.batches) + 1] = come
         batcher.translate_now([SHORT], "en", "de")
         for thread in together:
             thread.join()
