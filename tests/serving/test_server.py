@@ -334,11 +334,9 @@ def test_the_limits_are_options_with_their_defaults():
     assert "[default: 127.0.0.1]" in text
     for option, value in (
         *(("--max-texts", "0"), ("--timeout", "99999999999"), ("--batch-tokens", "0"), ("--max-queue", "1e3")),
-        *(("--max-wait", "inf"), ("--max-wait", "-1"), ("--port", "65536"), ("--threads", "0")),
+        *(("--max-wait", "inf"), ("--max-wait", "-1"), ("--max-wait", "nan"), ("--port", "65536"), ("--threads", "0")),
     ):
         assert CliRunner().invoke(cli.app, ["serve", "model", option, value]).exit_code == 2, option
-    refused = CliRunner().invoke(cli.app, ["serve", "model", "--max-wait", "nan", "--port", "0"])
-    assert "max_wait: nan is not a number from 0 to 60 seconds" in str(refused.exception)
 
 
 def test_files_of_keys(tmp_path):
