@@ -92,7 +92,7 @@ def _build(gradio: Any, api: Api, examples: Sequence[str] | None) -> gradio.Bloc
     shown: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     with gradio.Blocks(title="Translation", analytics_enabled=False) as blocks:
         gradio.HTML(_head(served.models), apply_default_css=False, elem_classes="mlnmt")
-        with gradio.Row(visible=several):
+        with gradio.Row(visible=several, elem_id="languages"):
             detected = [("Detect language", AUTO)] if len(pairs) > 1 else []
             from_ = gradio.Dropdown([*_named(pairs), *detected], value=source, label="From", min_width=100)
             swap = gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
