@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.serving.limits import Limits
+from hf_mlnmt.serving.limits import LARGEST, Limits
 
 PANEL = "Translate"
 
@@ -23,7 +23,9 @@ def _with_limits(verb: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [each.replace(annotation=hints[name]) for name, each in own.items() if name != "limits"]
     for field in fields(Limits):
         about = field.metadata
-        shown = typer.Option(*about["names"], help=about["help"], min=about["min"], rich_help_panel=about["panel"])
+        shown = typer.Option(
+            *about["names"], help=about["help"], min=about["min"], max=about["max"], rich_help_panel=about["panel"]
+        )
         parameters.append(
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[int, shown]
@@ -55,14 +57,25 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="API keys, one a line: a request must name one. There is no page then.")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name that requests may give for the server, also *.example.org; may be repeated. Default: those of "
+            "this machine; any where --host lets others in.",
+        ),
+    ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Without the page at /.")] = False,
     cors: Annotated[bool, typer.Option("--cors", help="Let pages of any origin ask, in a browser.")] = False,
     log_addresses: Annotated[
         bool, typer.Option("--log-addresses", help="Log the addresses of clients, which are hashed otherwise.")
     ] = False,
-    batch_tokens: Annotated[int, options.machine(min=1, help="Source tokens in a batch, padding included.")] = 4096,
+    batch_tokens: Annotated[
+        int, options.machine(min=1, max=LARGEST, help="Source tokens in a batch, padding included.")
+    ] = 4096,
     max_wait: Annotated[
-        float, options.machine(min=0, help="Milliseconds that an idle core waits at most for a fuller batch.")
+        float,
+        options.machine(min=0, max=60_000, help="Milliseconds that an idle core waits at most for a fuller batch."),
     ] = 5.0,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -98,6 +111,7 @@ def serve(
         host=host,
         port=port,
         keys=keys,
+        hosts=allow_host or [],
         limits=limits,
         device=device,
         dtype=dtype,

@@ -11,15 +11,17 @@ import hashlib
 import hmac
 import json
 import secrets
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 from urllib.parse import parse_qs, quote
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -33,10 +35,11 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
-from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, client_of, error_response
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, texts_in
+from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, client_of, error_response
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
 Format = Literal["text", "html", "srt"]
@@ -53,8 +56,12 @@ OPTIONS = [
     *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
     *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
 ]
-_MOST_TERMS = 100
+AUTO = "auto"
+MOST_TERMS = 100
 _TOGETHER = 500  # texts of a document that are translated by one call
+
+
+_STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
 
 
 class TranslateRequest(BaseModel):
@@ -65,6 +72,7 @@ class TranslateRequest(BaseModel):
     target: str = Field(description="Language code.")
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0, description="So many other translations.")
+    strict: bool = Field(False, description=_STRICT)
     api_key: str = ""
 
 
@@ -237,7 +245,7 @@ def options_model(limits: Limits) -> type[BaseModel]:
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     types = get_type_hints(DecodingOptions)
     # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
-    types |= {"target_prefix": str, "terms": Annotated[dict[str, str | list[str]], Field(max_length=_MOST_TERMS)]}
+    types |= {"target_prefix": str, "terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     options: dict[str, Any] = {}
     for name in OPTIONS:
         about = Field(ge=_KNOWN[name].metadata.get("min"), le=ceilings.get(name))
@@ -251,38 +259,53 @@ def options_model(limits: Limits) -> type[BaseModel]:
         source=(str | None, Field(None, description="Language code, or auto; none: where only one is possible.")),
         target=(str | None, Field(None, description="Language code; none: where only one is possible.")),
         model=(str | None, Field(None, description="The name of the model that shall translate.")),
+        strict=(bool, Field(False, description=_STRICT)),
         **options,
     )
 
 
 class Api:
-    """What the requests ask for, over a Batcher."""
+    """What the requests ask for, over a Batcher, within limits."""
 
-    def __init__(self, batcher: Batcher, limits: Limits, keys: Collection[str]) -> None:
-        self.batcher, self.limits, self.keys = batcher, limits, Keys(keys)
-        self.rate, self.downloads = RequestsAMinute(limits.requests), Downloads(limits)
-        self.ending = False
+    def __init__(
+        self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
+    ) -> None:
+        self.batcher, self.limits, self.keys = batcher, limits or Limits(), Keys(keys)
+        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
+        self.log = log or RequestLog()
+        self.options_model = options_model(self.limits)
+        self.ending = asyncio.Event()
 
-    # What every request for a translation goes through
+    # What every request for a translation goes through, of the API and of the page
 
     def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises: HTTPException, 403 without a key, 429 for too many requests, 503 at the end."""
-        if self.ending:
+        """Raises: Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
+        self.check_ending()
+        self.authorize(request, given)
+
+    def check_ending(self) -> None:
+        """Raises: Overloaded at the end."""
+        if self.ending.is_set():
             raise Overloaded("the server is about to end")
-        bearer = request.headers.get("authorization", "")
-        key = given.get("api_key") or given.get("apiKey") or (bearer[7:] if bearer[:7].lower() == "bearer " else "")
+
+    def authorize(self, request: Request, given: dict[str, Any]) -> None:
+        """Raises: HTTPException, 403 without a key, 429 for too many requests."""
+        key = given.get("api_key") or given.get("apiKey") or _bearer(request)
         known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
-        client = Keys.hashed(key) if known else client_of(request.scope).encode()
-        if wait := self.rate.wait(client):
-            seconds = str(int(wait) + 1)
-            message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
-            raise HTTPException(429, message, {"Retry-After": seconds})
+        self.count(Keys.hashed(key) if known else client_of(request.scope).encode())
         if self.keys and not known:
             message = "Invalid API key" if key else "Please contact the server operator to get an API key"
             raise HTTPException(403, message)
 
+    def count(self, client: bytes) -> None:
+        """Count a request of a client. Raises: HTTPException, 429 for too many."""
+        if wait := self.rate.wait(client):
+            seconds = str(int(wait) + 1)
+            message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
+            raise HTTPException(429, message, {"Retry-After": seconds})
+
     def check(self, texts: Sequence[str], record: Record) -> None:
-        """Raises: LimitPassed, HTTPException for half a character."""
+        """Raises: LimitPassed."""
         sizes = [len(text) for text in texts]
         record.said |= {"texts": len(texts), "characters": sum(sizes)}
         for name, size, what in (
@@ -293,13 +316,27 @@ class Api:
             if size > getattr(self.limits, name):
                 raise LimitPassed(name, size, getattr(self.limits, name), what)
 
+    @asynccontextmanager
+    async def within(self, limit: str) -> AsyncIterator[None]:
+        """What is done inside has the seconds of a limit. Raises: TimedOut, naming it."""
+        seconds = getattr(self.limits, limit)
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
+
+    def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
+        """The language of each text, of those that are served. Raises: UserError; where `strict`, if it is not sure."""
+        return detection.languages(texts, list(self.batcher.models.languages()), strict)
+
     async def languages_of(
-        self, texts: Sequence[str], source: str | None
+        self, texts: Sequence[str], source: str | None, strict: bool = False
     ) -> tuple[list[str | None], list[detection.Detected] | None]:
         """The language of each text, and what was detected for `auto`."""
-        if source != "auto":
+        if source != AUTO:
             return [source] * len(texts), None
-        detected = await asyncio.to_thread(detection.languages, texts, list(self.batcher.models.languages()))
+        detected = await asyncio.to_thread(self.detect, texts, strict)
         return [one.language for one in detected], detected
 
     async def translate(
@@ -308,11 +345,9 @@ class Api:
         texts: Sequence[str],
         sources: Sequence[str | None],
         target: str | None,
-        seconds: float,
         **options: Any,
     ) -> Result:
         """Translate each text from its language; one that is in the target's already stays as it is."""
-        end = time.monotonic() + seconds
         groups: dict[str | None, list[int]] = {}
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
@@ -326,13 +361,7 @@ class Api:
                 continue
             for start in range(0, len(numbers), _TOGETHER):
                 some = numbers[start : start + _TOGETHER]
-                done = await self.batcher.translate(
-                    [texts[number] for number in some],
-                    source,
-                    target,
-                    timeout=max(0.0, end - time.monotonic()),
-                    **options,
-                )
+                done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses
                 via, models = via or done.via, [*models, *(one for one in done.models if one not in models)]
@@ -347,26 +376,14 @@ class Api:
         kind: Format,
         sources: Sequence[str | None],
         target: str | None,
-        seconds: float,
         **options: Any,
     ) -> tuple[list[list[str]], Result]:
         """Each document translated, as often as there are hypotheses, the best first."""
-        end = time.monotonic() + seconds
+        ended = threading.Event()  # a thread goes on when nobody waits for it any more
 
         def check() -> None:
-            if time.monotonic() > end:
-                raise TimedOut(f"not done within {seconds:g} seconds")
-
-        documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
-        pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
-        ask = partial(self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target)
-        if kind != "text":
-            try:
-                done = await ask(end - time.monotonic(), **options, alignments=True)
-            except UserError:  # not every model and engine has them
-                done = await ask(end - time.monotonic(), **options)
-        else:
-            done = await ask(end - time.monotonic(), **options)
+            if ended.is_set():
+                raise TimedOut
 
         def write() -> list[list[str]]:
             rest, written = iter(done.texts), []
@@ -376,7 +393,21 @@ class Api:
                 written.append([document.write([hypotheses[rank] for hypotheses in some]) for rank in ranks])
             return written
 
-        return await asyncio.to_thread(write), done
+        try:
+            documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
+            pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
+            ask = partial(
+                self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target
+            )
+            try:
+                done = await ask(**options, alignments=kind != "text")
+            except UserError:  # not every model and engine has alignments
+                if kind == "text":
+                    raise
+                done = await ask(**options)
+            return await asyncio.to_thread(write), done
+        finally:
+            ended.set()
 
 
 async def given_by(request: Request) -> dict[str, Any]:
@@ -388,6 +419,10 @@ async def given_by(request: Request) -> dict[str, Any]:
             given = json.loads(body, parse_constant=_no_number)
             if not isinstance(given, dict):
                 raise HTTPException(400, "Invalid JSON format: an object is expected")
+            given = {name: value for name, value in given.items() if value is not None}
+            for name, value in given.items():
+                for text in texts_in([name, value]):
+                    check_characters(text, name)
             return given
         values = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=5_000)
         if kind == "multipart/form-data":
@@ -398,13 +433,28 @@ async def given_by(request: Request) -> dict[str, Any]:
         raise HTTPException(400, "JSON: nested too deeply") from error
     except UnicodeDecodeError as error:
         raise HTTPException(400, "the request is not UTF-8") from error
+    except UserError:
+        raise
     except ValueError as error:
         raise HTTPException(400, f"the request cannot be read: {error}"[:200]) from error
     return {name: some if name == "q" and len(some) > 1 else some[0] for name, some in values.items()}
 
 
+def _bearer(request: Request) -> str:
+    """The key in the Authorization header: its bytes are UTF-8, which HTTP does not say."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip().encode("latin-1").decode(errors="surrogateescape") if kind.lower() == "bearer" else ""
+
+
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _need(given: dict[str, Any], *names: str) -> None:
+    """Raises: HTTPException, 400, for the first of these that is not given."""
+    for name in names:
+        if not given.get(name):
+            raise HTTPException(400, f"Invalid request: missing {name} parameter")
 
 
 def _checked(model: type[BaseModel], given: dict[str, Any]) -> Any:
@@ -455,11 +505,204 @@ _PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tra
 <p>%s</p></html>"""
 
 
+def _api_of(request: Request) -> Api:
+    return request.app.state.api
+
+
+Served = Annotated[Api, Depends(_api_of)]
+_router = APIRouter()
+
+
+@_router.post(
+    "/translate",
+    response_model=TranslateResponse,
+    responses=_ERRORS,
+    openapi_extra=_body_of(TranslateRequest),
+    tags=["LibreTranslate"],
+)
+async def translate(request: Request, api: Served) -> Response:
+    """Translate a text or several, plain or HTML."""
+    given, record = await given_by(request), request.scope["record"]
+    api.admit(request, given)
+    _need(given, "q", "source", "target")
+    asked: TranslateRequest = _checked(TranslateRequest, given)
+    if asked.alternatives >= api.limits.n_best:
+        raise HTTPException(400, f"alternatives: the limit (n_best) is {api.limits.n_best - 1}")
+    texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    api.check(texts, record)
+    async with api.within("seconds"):
+        sources, detected = await api.languages_of(texts, asked.source, asked.strict)
+        options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
+        if asked.format == "html":
+            ranked, _ = await api.documents(record, texts, "html", sources, asked.target, **options)
+        else:
+            done = await api.translate(record, texts, sources, asked.target, **options, split="sentences")
+            ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
+    parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
+    if detected is not None:
+        parts["detectedLanguage"] = [one._asdict() for one in detected]
+    if asked.alternatives:
+        parts["alternatives"] = [list(dict.fromkeys(one for one in some[1:] if one != some[0])) for some in ranked]
+    return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
+
+
+@_router.post(
+    "/detect",
+    response_model=list[Detection],
+    responses=_ERRORS,
+    openapi_extra=_body_of(DetectRequest),
+    tags=["LibreTranslate"],
+)
+async def detect(request: Request, api: Served) -> Response:
+    """Say which of the served languages a text is in, the likeliest first."""
+    given = await given_by(request)
+    api.admit(request, given)
+    _need(given, "q")
+    asked: DetectRequest = _checked(DetectRequest, given)
+    texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    api.check(texts, request.scope["record"])
+    ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
+    return JSONResponse([one._asdict() for one in ranked if one.confidence > 0] or [ranked[0]._asdict()])
+
+
+@_router.get("/languages", tags=["LibreTranslate"])
+async def languages(api: Served) -> list[Language]:
+    """List the languages, and those that each is translated into."""
+    return [Language(code=code, name=language_name(code), targets=to) for code, to in _all_languages(api.batcher)]
+
+
+@_router.get("/frontend/settings", tags=["LibreTranslate"])
+async def settings(api: Served) -> dict[str, Any]:
+    """Say what LibreTranslate's page asks of its server."""
+    targets = next(iter(api.batcher.models.languages().values()))
+    return {
+        "apiKeys": bool(api.keys),
+        "charLimit": api.limits.text_characters,
+        "filesTranslation": True,
+        "frontendTimeout": 500,
+        "keyRequired": bool(api.keys),
+        "language": {
+            "source": {"code": AUTO, "name": "Auto Detect"},
+            "target": {"code": targets[0], "name": language_name(targets[0])},
+        },
+        "suggestions": False,
+        "supportedFilesFormat": list(FORMATS),
+    }
+
+
+@_router.post(
+    FILES,
+    response_model=FileResponse,
+    responses=_ERRORS,
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILE_FORM}}}},
+    tags=["LibreTranslate"],
+)
+async def translate_file(request: Request, api: Served) -> Response:
+    """Translate a file: plain text, HTML or subtitles (SubRip)."""
+    given, record, limits = await given_by(request), request.scope["record"], api.limits
+    api.admit(request, given)
+    _need(given, "file", "source", "target")
+    if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
+        raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
+    stem, dot, ending = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
+    if dot + ending.lower() not in FORMATS:
+        raise HTTPException(400, f"Invalid request: file format not supported; choose one of {', '.join(FORMATS)}")
+    kind, media_type = FORMATS[dot + ending.lower()]
+    content = await given["file"].read()
+    if len(content) > limits.file_bytes:
+        raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"file: byte {error.start} is not UTF-8; save it as UTF-8") from error
+    record.said |= {"characters": len(text)}
+    async with api.within("file_seconds"):
+        (source,), _ = await api.languages_of([text], given["source"])
+        ((best, *_),), _ = await api.documents(record, [text], kind, [source], given["target"])
+    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", media_type, best.encode())
+    host = request.headers.get("host", "")
+    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
+
+
+@_router.get("/download_file/{token}", response_class=Response, tags=["LibreTranslate"])
+async def download_file(token: str, api: Served) -> Response:
+    """Fetch a translated file."""
+    name, media_type, content = api.downloads.get(token)
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Cache-Control": "no-store",
+    }
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
+
+
+@_router.get("/health", responses={503: {"model": Error}}, tags=["LibreTranslate"])
+@_router.get("/healthz", responses={503: {"model": Error}}, tags=["operation"])
+async def healthz(api: Served) -> dict[str, str]:
+    """Answer 200 as long as the process runs and its workers work."""
+    if not api.batcher.healthy:
+        raise HTTPException(503, "a worker that translates has ended; start the server again")
+    return {"status": "ok"}
+
+
+@_router.get("/readyz", responses={503: {"model": Error}}, tags=["operation"])
+async def readyz(api: Served) -> dict[str, str]:
+    """Answer 200 while new work is taken."""
+    api.check_ending()
+    return await healthz(api)
+
+
+@_router.get("/metrics", response_class=Response, tags=["operation"])
+async def say_metrics(request: Request, api: Served) -> Response:
+    """Say what Prometheus reads: requests, latencies, queue, batches, tokens. With keys, to who has one."""
+    if api.keys:
+        api.authorize(request, {})
+    metrics = request.app.state.metrics
+    return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def translate_v1(request: Request, api: Served) -> Response:
+    """Translate texts with options of the search; n-best lists with scores."""
+    given, record = await given_by(request), request.scope["record"]
+    api.admit(request, given)
+    asked = _checked(api.options_model, {name: value for name, value in given.items() if name != "api_key"})
+    texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
+    api.check(texts, record)
+    options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
+    options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
+    async with api.within("seconds"):
+        sources, detected = await api.languages_of(texts, asked.source, asked.strict)
+        done = await api.translate(record, texts, sources, asked.target, **options)
+    answer = {
+        "translations": [[asdict(one) for one in hypotheses] for hypotheses in done.texts],
+        "source": asked.source,
+        "target": asked.target,
+        "via": done.via,
+        "models": done.models,
+    }
+    return JSONResponse(answer | ({"detected": [one._asdict() for one in detected]} if detected else {}))
+
+
+@_router.get("/v1/models", tags=["ours"])
+async def models(api: Served) -> list[Model]:
+    """List the models, and the pairs of languages that each has."""
+    return [Model(name=model.name, pairs=list(model.pairs)) for model in api.batcher.models.models]
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+async def _invalid(request: Request, error: Any) -> Response:
+    return error_response(HTTPException(400, _said(error.errors())))
+
+
 def make_app(
     batcher: Batcher,
     limits: Limits | None = None,
     *,
     keys: Collection[str] = (),
+    hosts: Collection[str] = (),
     page: bool = True,
     cors: bool = False,
     addresses: bool = False,
@@ -470,12 +713,13 @@ def make_app(
         batcher: of the models that are served.
         limits: default: those of Limits.
         keys: API keys, one of which a request must name; none: nobody needs one. With keys there is no page.
+        hosts: names that a request may give for this server (the header Host), also as *.example.org; none: any.
         page: mount the page at /, where gradio is installed.
         cors: let pages of any origin ask, in a browser.
         addresses: log the addresses of clients as they are, not hashed.
     """
-    limits = limits or Limits()
-    api, metrics = Api(batcher, limits, keys), Metrics(batcher)
+    metrics = Metrics(batcher)
+    api = Api(batcher, limits, keys, RequestLog(metrics.on_request, addresses))
     app = FastAPI(
         title="hf-mlnmt serve",
         version=__version__,
@@ -484,210 +728,30 @@ def make_app(
         redoc_url=None,
         separate_input_output_schemas=False,
     )
-    ending = asyncio.Event()
-
-    def end() -> None:
-        api.ending = True
-        ending.set()
-
-    app.state.end = end
-    app.add_middleware(Gate, limits=limits, observe=metrics.on_request, addresses=addresses, ending=ending)
+    app.state.api, app.state.metrics, app.state.end = api, metrics, api.ending.set
+    app.add_middleware(Gate, limits=api.limits, log=api.log, hosts=hosts, ending=api.ending)
     if cors:
         headers = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=headers)
-
-    async def refused(request: Request, error: Exception) -> Response:
-        return error_response(error)
-
-    async def invalid(request: Request, error: Any) -> Response:
-        return error_response(HTTPException(400, _said(error.errors())))
-
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-
-    @app.post(
-        "/translate",
-        response_model=TranslateResponse,
-        responses=_ERRORS,
-        openapi_extra=_body_of(TranslateRequest),
-        tags=["LibreTranslate"],
-    )
-    async def translate(request: Request) -> Response:
-        """Translate a text or several, plain or HTML."""
-        given, record = await given_by(request), request.scope["record"]
-        api.admit(request, given)
-        for name in ("q", "source", "target"):
-            if not given.get(name):
-                raise HTTPException(400, f"Invalid request: missing {name} parameter")
-        asked: TranslateRequest = _checked(TranslateRequest, given)
-        if asked.alternatives >= limits.n_best:
-            raise HTTPException(400, f"alternatives: the limit (n_best) is {limits.n_best - 1}")
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        api.check(texts, record)
-        sources, detected = await api.languages_of(texts, asked.source)
-        options: dict[str, Any] = {"num_return_sequences": asked.alternatives + 1} if asked.alternatives else {}
-        if asked.format == "html":
-            ranked, _ = await api.documents(record, texts, "html", sources, asked.target, limits.seconds, **options)
-        else:
-            options["split"] = "sentences"
-            done = await api.translate(record, texts, sources, asked.target, limits.seconds, **options)
-            ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in done.texts]
-        others = [list(dict.fromkeys(one for one in some[1:] if one != some[0])) for some in ranked]
-        parts: dict[str, list[Any]] = {"translatedText": [some[0] for some in ranked]}
-        if detected is not None:
-            parts["detectedLanguage"] = [one._asdict() for one in detected]
-        if asked.alternatives:
-            parts["alternatives"] = others
-        return JSONResponse({name: value if isinstance(asked.q, list) else value[0] for name, value in parts.items()})
-
-    @app.post(
-        "/detect",
-        response_model=list[Detection],
-        responses=_ERRORS,
-        openapi_extra=_body_of(DetectRequest),
-        tags=["LibreTranslate"],
-    )
-    async def detect(request: Request) -> Response:
-        """Say which of the served languages a text is in, the likeliest first."""
-        given = await given_by(request)
-        api.admit(request, given)
-        if not given.get("q"):
-            raise HTTPException(400, "Invalid request: missing q parameter")
-        asked: DetectRequest = _checked(DetectRequest, given)
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        api.check(texts, request.scope["record"])
-        ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(batcher.models.languages()))
-        return JSONResponse([one._asdict() for one in ranked if one.confidence > 0] or [ranked[0]._asdict()])
-
-    @app.get("/languages", tags=["LibreTranslate"])
-    async def languages() -> list[Language]:
-        """List the languages, and those that each is translated into."""
-        return [Language(code=code, name=language_name(code), targets=to) for code, to in _all_languages(batcher)]
-
-    @app.get("/frontend/settings", tags=["LibreTranslate"])
-    async def settings() -> dict[str, Any]:
-        """Say what LibreTranslate's page asks of its server."""
-        targets = next(iter(batcher.models.languages().values()))
-        return {
-            "apiKeys": bool(api.keys),
-            "charLimit": limits.text_characters,
-            "filesTranslation": True,
-            "frontendTimeout": 500,
-            "keyRequired": bool(api.keys),
-            "language": {
-                "source": {"code": "auto", "name": "Auto Detect"},
-                "target": {"code": targets[0], "name": language_name(targets[0])},
-            },
-            "suggestions": False,
-            "supportedFilesFormat": list(FORMATS),
-        }
-
-    @app.post(
-        FILES,
-        response_model=FileResponse,
-        responses=_ERRORS,
-        openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILE_FORM}}}},
-        tags=["LibreTranslate"],
-    )
-    async def translate_file(request: Request) -> Response:
-        """Translate a file: plain text, HTML or subtitles (SubRip)."""
-        given, record = await given_by(request), request.scope["record"]
-        api.admit(request, given)
-        for name in ("file", "source", "target"):
-            if not given.get(name):
-                raise HTTPException(400, f"Invalid request: missing {name} parameter")
-        if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
-            raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
-        stem, dot, ending_ = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
-        if dot + ending_.lower() not in FORMATS:
-            raise HTTPException(400, f"Invalid request: file format not supported; choose one of {', '.join(FORMATS)}")
-        kind, media_type = FORMATS[dot + ending_.lower()]
-        content = await given["file"].read()
-        if len(content) > limits.file_bytes:
-            raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise HTTPException(400, f"file: byte {error.start} is not UTF-8; save it as UTF-8") from error
-        record.said |= {"characters": len(text)}
-        (source,), _ = await api.languages_of([text], given["source"])
-        ((best, *_),), _ = await api.documents(
-            record,
-            [text],
-            kind,
-            [source],
-            given["target"],
-            limits.file_seconds,
-        )
-        token = api.downloads.add(f"{stem}_{given['target']}.{ending_}", media_type, best.encode())
-        host = request.headers.get("host", "")
-        return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}"})
-
-    @app.get("/download_file/{token}", response_class=Response, tags=["LibreTranslate"])
-    async def download_file(token: str) -> Response:
-        """Fetch a translated file."""
-        name, media_type, content = api.downloads.get(token)
-        headers = {
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}",
-            "Content-Security-Policy": "sandbox; default-src 'none'",
-            "Cache-Control": "no-store",
-        }
-        return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
-
-    @app.get("/health", tags=["LibreTranslate"])
-    @app.get("/healthz", tags=["operation"])
-    async def healthz() -> dict[str, str]:
-        """Answer as long as the process runs."""
-        return {"status": "ok"}
-
-    @app.get("/readyz", responses={503: {"model": Error}}, tags=["operation"])
-    async def readyz() -> dict[str, str]:
-        """Answer 200 while new work is taken."""
-        if api.ending:
-            raise HTTPException(503, "the server is about to end")
-        return {"status": "ok"}
-
-    @app.get("/metrics", response_class=Response, tags=["operation"])
-    async def say_metrics() -> Response:
-        """Say what Prometheus reads: requests, latencies, queue, batches, tokens."""
-        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    texts_model = options_model(limits)
-
-    @app.post(
+    app.include_router(_router)
+    app.add_api_route(
         "/v1/translate",
+        translate_v1,
+        methods=["POST"],
         response_model=Answer,
         responses=_ERRORS,
-        openapi_extra=_body_of(texts_model, form=False),
+        openapi_extra=_body_of(api.options_model, form=False),
         tags=["ours"],
     )
-    async def translate_v1(request: Request) -> Response:
-        """Translate texts with options of the search; n-best lists with scores."""
-        given, record = await given_by(request), request.scope["record"]
-        api.admit(request, given)
-        asked = _checked(texts_model, {name: value for name, value in given.items() if name != "api_key"})
-        texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
-        api.check(texts, record)
-        sources, detected = await api.languages_of(texts, asked.source)
-        options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
-        options = {"split": "sentences", "num_return_sequences": 1, **options, "model": asked.model}
-        done = await api.translate(record, texts, sources, asked.target, limits.seconds, **options)
-        answer = {
-            "translations": [[asdict(one) for one in hypotheses] for hypotheses in done.texts],
-            "source": asked.source,
-            "target": asked.target,
-            "via": done.via,
-            "models": done.models,
-        }
-        return JSONResponse(answer | ({"detected": [one._asdict() for one in detected]} if detected else {}))
-
-    @app.get("/v1/models", tags=["ours"])
-    async def models() -> list[Model]:
-        """List the models, and the pairs of languages that each has."""
-        return [Model(name=model.name, pairs=list(model.pairs)) for model in batcher.models.models]
-
-    _add_page(app, batcher, page, bool(api.keys))
+    _add_page(app, api, page)
+    _answer_errors(app)
     return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """What goes wrong in an app, or in the page's, is {"error": message}."""
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
 
 
 def _all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
@@ -697,9 +761,9 @@ def _all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
     return [*pairs.items(), *((code, list[str]()) for code in others)]
 
 
-def _add_page(app: FastAPI, batcher: Batcher, wanted: bool, keys: bool) -> None:
+def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
     """The page at /, or one that says why there is none."""
-    if keys:
+    if api.keys:
         reason = "It asks for an API key, so there is no page."
     elif not wanted:
         reason = "It was started without a page."
@@ -711,7 +775,7 @@ def _add_page(app: FastAPI, batcher: Batcher, wanted: bool, keys: bool) -> None:
             from hf_mlnmt.serving.page import page
         except ImportError:
             wanted = False
-    if keys or not wanted:
+    if api.keys or not wanted:
 
         @app.get("/", response_class=HTMLResponse, include_in_schema=False)
         async def plain() -> str:
@@ -719,17 +783,19 @@ def _add_page(app: FastAPI, batcher: Batcher, wanted: bool, keys: bool) -> None:
 
         return
 
-    async def other_method() -> None:
-        raise HTTPException(405, "Method Not Allowed")
+    async def other_method(request: Request) -> None:
+        raise HTTPException(405, "Method Not Allowed", {"Allow": allowed[request.scope["route"].path]})
 
     async def no_such_path() -> None:
         raise HTTPException(404, "Not Found")
 
-    every = {"GET", "POST", "PUT", "PATCH", "DELETE"}
-    for route in list(app.routes):  # else the page would have these
-        rest = every - (getattr(route, "methods", None) or every)
-        if rest:
-            app.add_api_route(route.path, other_method, methods=sorted(rest), include_in_schema=False)  # type: ignore[attr-defined]
+    every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()  # HEAD is gate.py's
+    for route in [*_router.routes, *app.routes]:  # else the page would have these
+        path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every
+        allowed[path] = ", ".join(sorted(methods))
+        if every - methods:
+            app.add_api_route(path, other_method, methods=sorted(every - methods), include_in_schema=False)
     for path in _CLOSED:
         app.add_api_route(path, no_such_path, methods=sorted(every), include_in_schema=False)
-    gradio.mount_gradio_app(app, page(batcher), path="/", show_error=False, max_file_size=1, enable_monitoring=False)
+    gradio.mount_gradio_app(app, page(api), path="/", show_error=False, max_file_size=1, enable_monitoring=False)
+    _answer_errors(app.routes[-1].app)  # type: ignore[attr-defined]

@@ -1,14 +1,15 @@
 """Translates the texts of many requests in common batches.
 
 Requests are cut into pieces (sentences, or what a model takes at once). Pieces that the same model translates with the
-same options wait in one line, and worker threads take batches of a token budget from the line whose first piece has
-waited longest:
+same options wait in one line, and worker threads take batches of a token budget from the line whose turn it is:
 
 - A worker that is idle begins at once with what is there. Only where the batch before it served several requests does
   it wait for as many, at most `max_wait`: clients that were answered together ask together again.
-- A long text does not hold up a short one. What a request has beyond its first batch counts as if it had come later,
-  one time of a batch for each of its batches (start-time fair queueing, Goyal, Vin and Cheng 1997).
+- A long text does not hold up a short one. Turns are counted in tokens served (start-time fair queueing, Goyal, Vin and
+  Cheng 1997): a request begins at what every request that waited has got by then, and each of its pieces comes as much
+  later as its pieces before have tokens. Of one request a batch has no more than is translated in about half a second.
 - What nobody waits for any more leaves the line; a batch in which nobody is left ends at its next step.
+- A worker that ends is started once more; after that the batcher is not `healthy`.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
 A piece's translation does not depend on the batch: see tests/serving/test_batcher.py.
@@ -18,12 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import json
 import logging
 import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+import traceback
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -36,6 +39,7 @@ from hf_mlnmt.generation.options import DecodingOptions
 from hf_mlnmt.generation.pipeline import CutText, Hypothesis, Input, TranslationRun
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.search.rules import Abandoned
+from hf_mlnmt.serving.limits import check_settings
 from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
@@ -45,7 +49,9 @@ _SHORT = (
     20_000  # characters of a request that a worker cuts between two batches; longer ones have a thread of their own
 )
 _LOOKED_AT = 1024  # pieces of a line from which a batch of similar lengths is chosen
-_WEIGHT = 0.2  # of the newest batch, in the means over batches
+_WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
+_SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
+_LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
 
 
 class Overloaded(Exception):
@@ -87,6 +93,7 @@ class _Request:
 
     run: TranslationRun
     texts: list[str]
+    turn: float = 0.0  # tokens
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
@@ -114,7 +121,7 @@ class _Request:
 
 
 class _Piece(NamedTuple):
-    """A place in a line: sorted by when its turn is, a time of time.monotonic()."""
+    """A place in a line: sorted by its turn, which comes when so many tokens have been served to each request."""
 
     turn: float
     number: int  # of all pieces, so that equal turns keep their order
@@ -135,7 +142,7 @@ class _Line:
     @property
     def turn(self) -> float:
         """Of the first in it."""
-        return min(self.uncut[0].came if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
+        return min(self.uncut[0].turn if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
 
     def requests(self, most: int) -> int:
         """How many requests are in it, as far as `most` are concerned."""
@@ -150,6 +157,8 @@ class Batcher:
         max_wait: seconds that an idle worker waits at most for requests that will fill its batch.
         max_queue: pieces that may wait.
         workers: threads that translate.
+
+    Raises: UserError for a number out of its range.
     """
 
     def __init__(
@@ -161,6 +170,7 @@ class Batcher:
         max_queue: int = 10_000,
         workers: int = 1,
     ) -> None:
+        check_settings(batch_tokens, max_wait, max_queue)
         self.models, self.statistics = models, Statistics()
         self.batch_tokens, self.max_wait, self.max_queue = batch_tokens, max_wait, max_queue
         self._runs: OrderedDict[Any, TranslationRun] = OrderedDict()
@@ -168,14 +178,20 @@ class Batcher:
         self._numbers = count()
         self._changed = threading.Condition()
         self._together = 1  # requests that the last batch served
-        self._batch_seconds = 0.0  # mean
+        self._served = 0.0  # tokens that a request has got which has always waited
         self._tokens_a_second = 0.0  # mean
         self._closing = False
+        self._ended = 0  # workers that ended though they were started once more
         self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # of long texts
         self._workers = [threading.Thread(target=self._work, name=f"translate-{i}") for i in range(workers)]
         for worker in self._workers:
             worker.daemon = True
             worker.start()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all workers work."""
+        return not self._ended
 
     async def translate(
         self,
@@ -256,14 +272,18 @@ class Batcher:
         end = None if timeout is None else time.monotonic() + timeout
         for worker in self._workers:
             worker.join(None if end is None else max(0.0, end - time.monotonic()))
+        self._fail_all(_closing())
+        self._cutter.shutdown(wait=False, cancel_futures=True)
+
+    def _fail_all(self, error: Exception) -> None:
+        """What waits fails."""
         with self._changed:
             left = [request for line in self._lines.values() for request in line.uncut]
             left += [piece.request for line in self._lines.values() for piece in line.pieces]
             self._lines.clear()
             self.statistics.waiting = 0
         for request in left:
-            request.fail(_closing())
-        self._cutter.shutdown(wait=False, cancel_futures=True)
+            request.fail(error)
 
     # From texts to pieces
 
@@ -274,6 +294,9 @@ class Batcher:
             if (run := self._runs.get(key)) is not None:
                 self._runs.move_to_end(key)
                 return run
+        for name in ("target_prefix", "terms"):
+            for text in texts_in(options.get(name)):
+                check_characters(text, name)
         run = TranslationRun(leg.pipeline, _options_of_leg(leg, options, last))
         with self._changed:
             run = self._runs.setdefault(key, run)
@@ -292,6 +315,9 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise _closing()
+            if self._ended == len(self._workers):
+                raise _no_worker()
+            request.turn = self._served
             self._make_room(len(texts))
             self.statistics.waiting += len(texts)
             if sum(map(len, texts)) <= _SHORT:
@@ -332,8 +358,7 @@ class Batcher:
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
             for one in (one for text in request.cut for one in text.inputs):
-                turn = request.came + tokens // self.batch_tokens * max(self._batch_seconds, 1e-3)
-                entered.append(_Piece(turn, next(self._numbers), request, one))
+                entered.append(_Piece(request.turn + tokens, next(self._numbers), request, one))
                 tokens += len(one.ids)
         with self._changed:
             accepted = {id(request) for request in requests if self._is_accepted(request)}
@@ -382,24 +407,38 @@ class Batcher:
     # From pieces to batches
 
     def _work(self) -> None:
-        while (run := self._next_run()) is not None:
-            with self._changed:
-                line = self._lines.get(run, _Line())
-                uncut, line.uncut = line.uncut, []
-            if uncut:
-                self._cut(run, uncut)
-            with self._changed:
-                batch = self._take(run)
-            if not batch:
-                continue
-            began = time.monotonic()
+        for more in ("and is started once more", "for good: start the server again"):
             try:
+                return self._translate_batches()
+            except BaseException as error:
+                log_failure(error)
+                logger.error("a worker ended, %s", more)
+        with self._changed:
+            self._ended += 1
+        if self._ended == len(self._workers):
+            self._fail_all(_no_worker())
+
+    def _translate_batches(self) -> None:
+        """Until the batcher is closed."""
+        while (run := self._next_run()) is not None:
+            held: list[_Request] = []
+            try:
+                with self._changed:
+                    line = self._lines.get(run, _Line())
+                    held, line.uncut = line.uncut, []
+                if held:
+                    self._cut(run, held)
+                with self._changed:
+                    batch = self._take(run)
+                if not batch:
+                    continue
+                held, began = [piece.request for piece in batch], time.monotonic()
                 self._search(run, batch)
+                self._count(batch, time.monotonic() - began)
             except BaseException as error:  # a fault of ours: no request shall wait for ever, and no worker be lost
-                logger.exception("a batch failed")
-                for piece in batch:
-                    piece.request.fail(error)
-            self._count(batch, time.monotonic() - began)
+                log_failure(error)
+                for request in held:
+                    request.fail(error)
 
     def _next_run(self) -> TranslationRun | None:
         """Wait for work: the run whose turn it is; None: closed, and nothing is left."""
@@ -426,17 +465,28 @@ class Batcher:
         if line is None or not line.pieces:
             return []
         first, *others = [heapq.heappop(line.pieces) for _ in range(min(_LOOKED_AT, len(line.pieces)))]
-        now = time.monotonic()
         # Those whose turn has come go first, then the ones that waste the least padding.
         others.sort(
-            key=lambda piece: (piece.turn > now, abs(len(piece.input.ids) - len(first.input.ids)), piece.number)
+            key=lambda piece: (
+                piece.turn > self._served,
+                abs(len(piece.input.ids) - len(first.input.ids)),
+                piece.number,
+            )
         )
         batch, longest = [first], len(first.input.ids)
+        most = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # tokens of a request
+        tokens = Counter({id(first.request): longest})
         for piece in others:
-            longest_then = max(longest, len(piece.input.ids))
-            if (len(batch) + 1) * longest_then <= self.batch_tokens and len(batch) < run.most:
+            size, request = len(piece.input.ids), id(piece.request)
+            longest_then = max(longest, size)
+            if (
+                (len(batch) + 1) * longest_then <= self.batch_tokens
+                and len(batch) < run.most
+                and (not tokens[request] or tokens[request] + size <= most)
+            ):
                 batch.append(piece)
                 longest = longest_then
+                tokens[request] += size
             else:
                 heapq.heappush(line.pieces, piece)
         self.statistics.waiting -= len(batch)
@@ -474,10 +524,16 @@ class Batcher:
             statistics.source_tokens += tokens
             statistics.batches += 1
             statistics.seconds += seconds
-            self._batch_seconds += _WEIGHT * (seconds - self._batch_seconds)
+            self._served += tokens / self._together
             self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         if statistics.on_batch:
             statistics.on_batch(len(pieces), tokens, seconds)
+
+
+def log_failure(error: BaseException) -> None:
+    """A line of the log about an exception that nobody expected: its type and its lines, for its message may quote."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logging.getLogger("hf_mlnmt.serving").error("%s", json.dumps({"failed": type(error).__name__, "where": where}))
 
 
 def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
@@ -495,6 +551,15 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
     return DecodingOptions.of(asked)
 
 
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in a value as JSON has them, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
+            yield from texts_in(one)
+
+
 def _settle(future: Future[Any], settle: Callable[[], Any]) -> None:
     """Give a future what it waited for, unless it was cancelled meanwhile."""
     if not future.done():
@@ -508,3 +573,7 @@ def _timed_out(timeout: float | None) -> TimedOut:
 
 def _closing() -> Overloaded:
     return Overloaded("the server is about to end")
+
+
+def _no_worker() -> Overloaded:
+    return Overloaded("the server's workers have ended; it must be started again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -10,38 +11,63 @@ from hf_mlnmt.errors import UserError
 
 _SHORT = 40  # characters below which the other texts of a request say more
 _LONGEST = 2_000  # characters that are looked at
+_PRIOR = 1.25  # times as likely is the first served language before anything is read
+SURE = 40.0  # percent, below which a text is taken to be in the first served language
 
 
 class Detected(NamedTuple):
-    """A language and how sure it is: a probability among all languages, in percent."""
+    """A language and how sure it is, in percent: 0 where it is no likelier than the others, 100 if certain."""
 
     language: str
     confidence: float
 
 
 def rank(text: str, served: Collection[str]) -> list[Detected]:
-    """The served languages that can be told apart, the likeliest first; of a text without letters one at 0.
+    """The served languages that can be told apart, the likeliest first; of a text without letters the first one at 0.
 
     Raises: UserError where none can be, or without py3langid.
     """
-    model = _model()
-    if not any(one in model.labels for one in served):
+    known = tuple(code for code in served if code in _model(None).labels)
+    if not known:
         raise UserError(f"none of the served languages ({', '.join(served)}) can be detected: say which it is.")
+    first = next(iter(served))
     if not any(map(str.isalpha, text)):
-        return [Detected("en" if "en" in served else next(iter(served)), 0.0)]
-    ranked = [Detected(code, round(100 * share, 1)) for code, share in model.rank(text[:_LONGEST])]
-    return [one for one in ranked if one.language in served]
+        return [Detected(first, 0.0)]
+    weights = {code: share * (_PRIOR if code == first else 1) for code, share in _model(known).rank(text[:_LONGEST])}
+    total, even = sum(weights.values()), 1 / len(known)
+    above = {code: (weight / total - even) / (1 - even) if even < 1 else 1.0 for code, weight in weights.items()}
+    ranked = sorted(above, key=lambda code: -above[code])
+    return [Detected(code, round(100 * max(above[code], 0.0), 1)) for code in ranked]
 
 
-def languages(texts: Sequence[str], served: Collection[str]) -> list[Detected]:
-    """The language of each text; short ones have that of all together."""
-    together = functools.cache(lambda: rank(" ".join(one[:_SHORT] for one in texts), served)[0])
-    return [rank(one, served)[0] if len(one) > _SHORT or len(texts) == 1 else together() for one in texts]
+def languages(texts: Sequence[str], served: Collection[str], strict: bool = False) -> list[Detected]:
+    """The language of each text; short ones have that of all together. What is not sure is in the first served one.
+
+    Raises: UserError as `rank`; where `strict`, for a text whose language is not sure.
+    """
+    together = functools.cache(lambda: rank(" ".join(one[:_SHORT] for one in texts), served))
+    detected = []
+    for number, text in enumerate(texts, 1):
+        best, *others = rank(text, served) if len(text) > _SHORT or len(texts) == 1 else together()
+        if best.confidence < SURE:
+            if strict:
+                raise UserError(
+                    f"source: the language of text {number} is not sure ({best.language} at {best.confidence:g} %, "
+                    f"{SURE:g} are needed): say which it is."
+                )
+            first = next(iter(served))
+            best = next((one for one in [best, *others] if one.language == first), Detected(first, 0.0))
+        detected.append(best)
+    return detected
 
 
-@functools.cache
-def _model() -> Any:
-    """Loaded when it is first needed, which takes a second."""
+@functools.lru_cache(16)
+def _model(known: tuple[str, ...] | None) -> Any:
+    """What tells these languages apart, or all; loaded when it is first needed, which takes a second."""
+    if known is not None:
+        model = copy.copy(_model(None))
+        model.set_languages(known)
+        return model
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:

@@ -1,7 +1,8 @@
 """What every request passes: sizes and times are limited, clients that leave are noticed, requests are logged, counted.
 
 A request's body is read here, within its limit, before anything else sees it. A client that leaves while its answer is
-made cancels the work. The log has a line of JSON for each request, and never a text. What goes wrong is answered as
+made cancels the work. A host that is not served, and HEAD, which is GET without the body, are dealt with here. The log
+has a line of JSON for each request, and never a text. What goes wrong is answered as
 {"error": message}; an exception that nobody expected is logged by its type and its lines, for its message may quote.
 """
 
@@ -13,10 +14,10 @@ import hmac
 import json
 import logging
 import math
+import re
 import secrets
 import time
-import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.serving.batcher import Overloaded, TimedOut
+from hf_mlnmt.serving.batcher import Overloaded, TimedOut, log_failure
 from hf_mlnmt.serving.limits import Limits
 
 Message = MutableMapping[str, Any]
@@ -33,6 +34,7 @@ Send = Callable[[Message], Awaitable[None]]
 FILES = "/translate_file"
 _FORM = 10_000  # bytes of a form beside its file
 _GONE = 499  # as nginx has it
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # of the header: name, port
 logger = logging.getLogger("hf_mlnmt.serving")
 
 
@@ -66,10 +68,41 @@ def error_response(error: Exception) -> JSONResponse:
     elif isinstance(error, TimedOut):
         status, message = 504, str(error)
     else:
-        where = "".join(traceback.format_tb(error.__traceback__))
-        logger.error("%s", json.dumps({"failed": type(error).__name__, "where": where}))
+        log_failure(error)
         status, message = 500, "the server failed; its log says where"
     return JSONResponse({"error": message.encode(errors="backslashreplace").decode()}, status, headers)
+
+
+class RequestLog:
+    """Writes a line of JSON for each request, of the API and of the page.
+
+    Args:
+        observe: called with the record and the seconds of each.
+        addresses: whether the lines have clients' addresses as they are; else hashed with a key of this process.
+    """
+
+    def __init__(self, observe: Callable[[Record, float], None] | None = None, addresses: bool = False) -> None:
+        self.observe, self.addresses = observe, addresses
+        self._salt = secrets.token_bytes(16)
+
+    def write(self, record: Record, client: str) -> None:
+        """The line of a request that is done; client: its address."""
+        seconds = time.monotonic() - record.started
+        if self.observe:
+            self.observe(record, seconds)
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "method": record.method,
+            "path": record.path,
+            "status": record.status,
+            "seconds": round(seconds, 4),
+            "client": client if self.addresses else self._hashed(client),
+            **record.said,
+        }
+        logger.info("%s", json.dumps(line))
+
+    def _hashed(self, address: str) -> str:
+        return hmac.new(self._salt, address.encode(), hashlib.sha256).hexdigest()[:12]
 
 
 class Gate:
@@ -77,8 +110,8 @@ class Gate:
 
     Args:
         limits: of sizes and times.
-        observe: called with the record and the seconds of each request that is done.
-        addresses: whether the log has clients' addresses as they are; else they are hashed with a key of this process.
+        log: of requests.
+        hosts: names that a request may give for this server, also as *.example.org; none: any.
         ending: set when the server ends; what only keeps a page's connection open is ended then.
     """
 
@@ -86,20 +119,21 @@ class Gate:
         self,
         app: Any,
         limits: Limits,
-        observe: Callable[[Record, float], None],
-        addresses: bool = False,
+        log: RequestLog,
+        hosts: Collection[str] = (),
         ending: asyncio.Event | None = None,
     ) -> None:
-        self.app, self.limits, self.observe, self.addresses = app, limits, observe, addresses
+        self.app, self.limits, self.log = app, limits, log
+        self.hosts = {host.lower().strip("[]") for host in hosts}
         self.ending = ending or asyncio.Event()
-        self._salt = secrets.token_bytes(16)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """As ASGI wants it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        record = scope["record"] = Record(scope["method"])
+        record = Record(scope["method"])
+        scope = {**scope, "record": record, "method": "GET" if record.method == "HEAD" else record.method}
         begun = False
 
         async def answer(message: Message) -> None:
@@ -107,10 +141,13 @@ class Gate:
             if message["type"] == "http.response.start":
                 begun, record.status = True, message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]
+            elif record.method == "HEAD":
+                message = {**message, "body": b""}
             async with asyncio.timeout(self.limits.idle_seconds):
                 await send(message)
 
         try:
+            self._check_host(scope)
             await self._handle(scope, receive, answer)
         except (TimeoutError, ConnectionError):  # the client does not take its answer
             record.status = _GONE
@@ -120,7 +157,16 @@ class Gate:
             else:
                 await error_response(error)(scope, receive, answer)
         finally:
-            self._log(scope, record)
+            record.path = _template(scope)
+            self.log.write(record, client_of(scope))
+
+    def _check_host(self, scope: Any) -> None:
+        """Raises: HTTPException for a name that is not this server's: others may have pointed theirs at it."""
+        match = _HOST.fullmatch(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+        name = match[1].lower().strip("[]") if match else ""
+        parents = {f"*.{name.split('.', part)[part]}" for part in range(1, name.count(".") + 1)}
+        if self.hosts and not self.hosts & {name, *parents}:
+            raise HTTPException(400, "Host: this name is not served here; --allow-host lets it be")
 
     async def _handle(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
@@ -188,24 +234,6 @@ class Gate:
         error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
         error.headers = {"Connection": "close"}
         return error
-
-    def _log(self, scope: Any, record: Record) -> None:
-        seconds = time.monotonic() - record.started
-        record.path = _template(scope)
-        self.observe(record, seconds)
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "method": record.method,
-            "path": record.path,
-            "status": record.status,
-            "seconds": round(seconds, 4),
-            "client": client_of(scope) if self.addresses else self._hashed(client_of(scope)),
-            **record.said,
-        }
-        logger.info("%s", json.dumps(line))
-
-    def _hashed(self, address: str) -> str:
-        return hmac.new(self._salt, address.encode(), hashlib.sha256).hexdigest()[:12]
 
 
 def client_of(scope: Any) -> str:

@@ -5,17 +5,33 @@ The command line takes its options from the fields of `Limits` (cli/serve.py), a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.options import option
 
 _KNOWN_CLIENTS = 10_000
-_limit: Any = partial(option, panel="Limits", min=1)
+LARGEST = 10**9  # of a number that is asked for: in seconds still a time that threads can wait
+_limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
+
+
+def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit: str = "") -> None:
+    """Raises: UserError for what is no finite number in this range."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:
+        raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
+
+
+def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
+    """Of a Batcher. Raises: UserError for a number out of its range."""
+    check_range("batch_tokens", batch_tokens, 1)
+    check_range("max_wait", max_wait, 0, 60, "seconds")
+    check_range("max_queue", max_queue, 1)
 
 
 @dataclass(frozen=True)
@@ -53,25 +69,27 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), field.metadata["min"]
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UserError(f"{field.name}: {value!r} is not a whole number of at least {least}.")
+            check_range(field.name, value, least)
+            if not isinstance(value, int):
+                raise UserError(f"{field.name}: {value!r} is not a whole number.")
 
 
 class RequestsAMinute:
-    """Counts the requests of clients: each may make so many in a minute, and as many at once."""
+    """Counts the requests of clients: each may make so many in a minute, and as many at once. Safe for threads."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self.limit, self._lock = limit, threading.Lock()
         self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # requests, and when that was
 
     def wait(self, client: bytes) -> float:
         """Count a request of this client: 0, or the seconds after which it may come again."""
         if not self.limit:
             return 0.0
-        now = time.monotonic()
-        left, before = self._left.pop(client, (float(self.limit), now))
-        left = min(self.limit, left + (now - before) * self.limit / 60)
-        self._left[client] = (max(left - 1, 0.0) if left >= 1 else left), now
-        if len(self._left) > _KNOWN_CLIENTS:
-            self._left.popitem(last=False)
+        with self._lock:
+            now = time.monotonic()
+            left, before = self._left.pop(client, (float(self.limit), now))
+            left = min(self.limit, left + (now - before) * self.limit / 60)
+            self._left[client] = (max(left - 1, 0.0) if left >= 1 else left), now
+            if len(self._left) > _KNOWN_CLIENTS:
+                self._left.popitem(last=False)
         return 0.0 if left >= 1 else (1 - left) * 60 / self.limit

@@ -15,3 +15,20 @@ const light = (event) => {
 element.addEventListener("pointerover", light);
 element.addEventListener("focusin", light);
 element.addEventListener("click", light);
+
+// The button of a translation copies it; without a secure origin browsers have only the old way.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+  } catch {
+    const area = Object.assign(document.createElement("textarea"), { value: button.dataset.copy });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = "Copy"), 1500);
+});

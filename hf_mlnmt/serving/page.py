@@ -5,7 +5,8 @@ shows of translations is made in views.py.
 
 One function, `answer`, makes everything that is shown from everything that is set. It runs a quarter of a second after
 the last key, one call after the other, the latest state last: what is shown is never older than what was shown before.
-A text of more than LIVE characters is translated when it is asked for.
+A text of more than LIVE characters is translated when it is asked for. Limits, the counter of requests and the log are
+those of the API (api.py).
 """
 
 from __future__ import annotations
@@ -15,24 +16,31 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+
 from hf_mlnmt.errors import UserError
+from hf_mlnmt.files import read_json
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.model_folder import CARD, fetch_small_files
+from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.generation.segments import check_characters
+from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.reports.language_names import example, language_name
+from hf_mlnmt.serving.api import AUTO, MOST_TERMS, Api
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
-from hf_mlnmt.serving.models import ServedModels
+from hf_mlnmt.serving.detection import SURE
+from hf_mlnmt.serving.gate import Record, client_of, error_response
+from hf_mlnmt.serving.models import ServedModel, ServedModels
 from hf_mlnmt.serving.views import Attention, attention_map, attention_of, message, translation
 
 if TYPE_CHECKING:
     import gradio
 
 LIVE = 1_000  # characters that are translated as they are typed
-LONGEST = 20_000  # characters of a text
-MOST_BEAMS, MOST_TERMS, MOST_EXAMPLES = 10, 100, 6
+MOST_BEAMS, MOST_EXAMPLES = 10, 6
 BEAMS_OF_TERMS = 5  # unless they are chosen
-SECONDS = 60.0  # for a translation
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
+EMPTY = "The translation appears here."
 _HERE = Path(__file__).parent
 # The last of the calls of a quarter of a second goes on, with what is set then; the others are never answered.
 _DEBOUNCE = """(...values) => new Promise((go) => {
@@ -49,11 +57,17 @@ _DONE = """() => {
 }"""
 
 
-def page(models: ServedModels | Batcher | Sequence[str], examples: Sequence[str] | None = None) -> gradio.Blocks:
+_COUNT = """(text) => {
+  const place = document.querySelector("#count output");
+  if (place) place.textContent = [...text].length.toLocaleString("en");
+}"""
+
+
+def page(models: Api | ServedModels | Batcher | Sequence[str], examples: Sequence[str] | None = None) -> gradio.Blocks:
     """A gradio page for these models: `page(["folder"]).launch()`, or gradio.mount_gradio_app.
 
     Args:
-        models: what a server has loaded, or folders and Hub names.
+        models: what a server has loaded, with its limits or without, or folders and Hub names.
         examples: sentences to try; default: those of the models' cards (`widget:`), else one of the language.
 
     Raises: UserError without gradio (the extra `serve`); for a model that cannot be loaded.
@@ -62,13 +76,14 @@ def page(models: ServedModels | Batcher | Sequence[str], examples: Sequence[str]
         import gradio
     except ImportError as error:
         raise UserError("the page needs gradio: pip install 'hf-mlnmt[serve]'.") from error
-    if not isinstance(models, Batcher):
+    if not isinstance(models, Api | Batcher):
         models = Batcher(models if isinstance(models, ServedModels) else ServedModels(list(models)))
-    return _build(gradio, models, examples)
+    return _build(gradio, models if isinstance(models, Api) else Api(models), examples)
 
 
-def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gradio.Blocks:
-    served = batcher.models
+def _build(gradio: Any, api: Api, examples: Sequence[str] | None) -> gradio.Blocks:
+    served, limits = api.batcher.models, api.limits
+    most = min(MOST_BEAMS, limits.beams)
     pairs = served.languages()
     source = next(iter(pairs), None)
     several = len({(one, other) for one, others in pairs.items() for other in others}) > 1
@@ -76,11 +91,13 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
     known = {one.name for one in fields(DecodingOptions)}
     shown: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     with gradio.Blocks(title="Translation", analytics_enabled=False) as blocks:
-        gradio.HTML(_head(served.names), apply_default_css=False, elem_classes="mlnmt")
-        with gradio.Row(visible=several):
-            from_ = gradio.Dropdown(_named(pairs), value=source, label="From", min_width=100)
+        gradio.HTML(_head(served.models), apply_default_css=False, elem_classes="mlnmt")
+        with gradio.Row(visible=several, elem_id="languages"):
+            detected = [("Detect language", AUTO)] if len(pairs) > 1 else []
+            from_ = gradio.Dropdown([*_named(pairs), *detected], value=source, label="From", min_width=100)
             swap = gradio.Button("⇄ Swap", elem_id="swap", min_width=48)
             to = gradio.Dropdown(**_targets(pairs, source, None), label="To", min_width=100)
+            targets_first = to.value
         with gradio.Row(visible=len(choices) > 1):
             first = gradio.Dropdown([("Any", -1), *choices], value=-1, label="Model", min_width=140)
             second = gradio.Dropdown([("None", -1), *choices], value=-1, label="Compare with", min_width=140)
@@ -91,13 +108,23 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
                     placeholder="Type or paste a text",
                     lines=5,
                     max_lines=20,
-                    max_length=LONGEST,
+                    max_length=limits.text_characters,
                     autofocus=True,
                     elem_id="source",
                 )
-                button = gradio.Button("Translate", variant="primary", size="md")
+                gradio.HTML(
+                    _count(limits.text_characters), apply_default_css=False, elem_id="count", elem_classes="mlnmt"
+                )
+                with gradio.Row():
+                    button = gradio.Button("Translate", variant="primary", size="md", min_width=120)
+                    clear = gradio.Button("Clear", size="md", min_width=80)
             with gradio.Column(min_width=280):
-                out = gradio.HTML(_panels([]), apply_default_css=False, elem_id="out", elem_classes="mlnmt")
+                out = gradio.HTML(
+                    _panels([], message(EMPTY)),
+                    apply_default_css=False,
+                    elem_id="out",
+                    elem_classes="mlnmt",
+                )
         samples = gradio.Dataset(
             components=[gradio.Textbox(visible=False)],
             samples=_samples(examples, served, source),
@@ -123,13 +150,14 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
                 info="A line each: a word of the text = its translation, or several with | between them.",
                 placeholder="kernel = Kern | Kernel",
                 lines=3,
-                max_length=LONGEST,
+                max_length=limits.text_characters,
                 elem_id="terms",
                 visible="terms" in known,
             )
         with gradio.Accordion("Search", open=False):
-            count = gradio.Slider(2, MOST_BEAMS, value=5, step=1, label="Translations in the list")
-            numbers = [(str(number), number) for number in range(1, MOST_BEAMS + 1)]
+            longest = max(2, min(MOST_BEAMS, limits.n_best))
+            count = gradio.Slider(2, longest, value=min(5, longest), step=1, label="Translations in the list")
+            numbers = [(str(number), number) for number in range(1, most + 1)]
             beams = gradio.Dropdown([(DEFAULT, 0), *numbers], value=0, label="Beams")
             exponents = [(str(exponent), str(exponent)) for exponent in PENALTIES]
             penalty = gradio.Dropdown(
@@ -138,11 +166,13 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
         asked = gradio.State(("", 0))  # the text last asked for, and how often one was
         best = gradio.State("")  # the translation that is shown
         offered = gradio.State(((), ()))  # the layers and heads to choose from
+        written = gradio.State(targets_first)  # the language that terms and beginning are for
+        kept = gradio.State({})  # terms and beginnings of other languages
 
-        def answer(*values: Any) -> list[Any]:
+        def answer(request: Any, *values: Any) -> list[Any]:
             """The translations, the attention, the places to choose from, the best translation."""
             given = dict(zip(names, values, strict=True))
-            page_ = _Answer(batcher, known, given)
+            page_ = _Answer(api, known, given, request.client.host if request and request.client else "")
             out_, maps_ = page_.panels(), page_.maps()
             layers, heads = page_.layers, page_.heads
             new = (layers, heads) != given["offered"] and bool(layers)
@@ -156,10 +186,12 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
                 (layers, heads) if new else given["offered"],
             ]
 
+        answer.__annotations__["request"] = gradio.Request  # by which gradio knows that it is to be given
         inputs = {
             **{"text": text, "source": from_, "target": to, "first": first, "second": second, "show": show},
             **{"layer": layer, "head": head, "count": count, "beams": beams, "penalty": penalty},
             **{"beginning": beginning, "terms": terms, "asked": asked, "best": best, "offered": offered},
+            **{"written": written},
         }
         names = list(inputs)
         typed = [text, beginning, terms]  # whose `input` only a key of a keyboard raises: not a paste, no phone
@@ -174,6 +206,8 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
             concurrency_limit=None,
             **shown,
         ).then(None, js=_DONE, **shown)
+        text.change(None, text, None, js=_COUNT, **shown)
+        clear.click(None, None, text, js="() => ''", **shown)
         gradio.on([button.click, text.submit], _again, [text, asked], asked, **shown)
         samples.click(
             lambda values, asked: (values[0], _again(values[0], asked)), [samples, asked], [text, asked], **shown
@@ -186,6 +220,9 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
 
         def turn(source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
             """The languages change places, and the translation becomes the text."""
+            if source == AUTO:
+                gradio.Info("Choose the language of the text first.")
+                return [gradio.skip()] * 5
             if source not in pairs.get(target, []):
                 gradio.Info(f"No model translates from {language_name(target)} into {language_name(source)}.")
                 return [gradio.skip()] * 5
@@ -193,6 +230,14 @@ def _build(gradio: Any, batcher: Batcher, examples: Sequence[str] | None) -> gra
             others = gradio.Dataset(samples=_samples(examples, served, target))
             return [target, targets, others, best or text, _again(best or text, asked)]
 
+        def keep(target: str, before: str, kept: dict[str, Any], begin: str, lines: str) -> list[Any]:
+            """Another target language: what was written for it before, in place of what is for another."""
+            if target == before:
+                return [gradio.skip()] * 4
+            kept = {**kept, before: (begin, lines)}
+            return [*kept.get(target, ("", "")), target, kept]
+
+        to.change(keep, [to, written, kept, beginning, terms], [beginning, terms, written, kept], **shown)
         from_.input(choose, [from_, to, text, asked], [to, samples, asked], **shown)
         swap.click(turn, [from_, to, text, best, asked], [from_, to, samples, text, asked], **shown)
     return blocks
@@ -208,14 +253,17 @@ def _named(codes: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _targets(pairs: Mapping[str, Sequence[str]], source: str | None, target: str | None) -> dict[str, Any]:
     """Choices and value of the target language, which stays if the source language has it."""
-    codes = pairs.get(source or "", [])
+    every = list(dict.fromkeys(code for codes in pairs.values() for code in codes))
+    codes = every if source == AUTO else pairs.get(source or "", [])
     return {"choices": _named(codes), "value": target if target in codes else next(iter(codes), None)}
 
 
 def _samples(examples: Sequence[str] | None, served: ServedModels, source: str | None) -> list[list[str]]:
     """Sentences to try: those given, those of the models' cards, or one of the language."""
     if examples is None:
-        examples = [text for model in served.models for text in examples_of(model.pipeline.name)] or [example(source)]
+        examples = [text for model in served.models for text in examples_of(model.pipeline.name)] or [
+            example(next(iter(served.languages()), None) if source == AUTO else source)
+        ]
     return [[text] for text in dict.fromkeys(examples)][:MOST_EXAMPLES]
 
 
@@ -233,8 +281,29 @@ def examples_of(name: str) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text.strip()]
 
 
-def _head(names: Sequence[str]) -> str:
-    return f"<style>{(_HERE / 'page.css').read_text('utf-8')}</style><h1>Translation</h1>{message(', '.join(names))}"
+def _head(models: Sequence[ServedModel]) -> str:
+    """The title, and what each model is for."""
+    style = (_HERE / "page.css").read_text("utf-8")
+    return f"<style>{style}</style><h1>Translation</h1>{''.join(message(purpose_of(model)) for model in models)}"
+
+
+def purpose_of(model: ServedModel) -> str:
+    """The name of a model, what it translates, and, as far as its folder says, which texts it was trained for."""
+    languages = [list(dict.fromkeys(language_name(pair[side]) for pair in model.pairs)) for side in (0, 1)]
+    sources, targets = (", ".join(names) if len(names) < 6 else f"{len(names)} languages" for names in languages)
+    try:
+        results = fetch_small_files(model.pipeline.name) / RESULTS
+        data = read_json(results).get("data") if results.is_file() else None
+    except (OSError, UserError):  # what a model was trained on need not be known
+        data = None
+    name, licence = (data.get("name"), data.get("licence")) if isinstance(data, dict) else (None, None)
+    about = f" Made for text like that which it was trained on: {name}" if name else ""
+    about += f" (data under {licence})" if name and licence else ""
+    return f"{model.name}: {sources} into {targets}.{about}{'.' if about else ''}"
+
+
+def _count(most: int) -> str:
+    return f'<p class="note"><output>0</output> / {most:,} characters</p>'
 
 
 def _panels(articles: Sequence[str], note: str = "") -> str:
@@ -245,11 +314,11 @@ def _panels(articles: Sequence[str], note: str = "") -> str:
 class _Answer:
     """What is shown for one state of the page."""
 
-    def __init__(self, batcher: Batcher, known: set[str], given: Mapping[str, Any]):
-        self.batcher, self.known, self.given = batcher, known, given
-        self.text = str(given["text"] or "")[:LONGEST]
+    def __init__(self, api: Api, known: set[str], given: Mapping[str, Any], address: str):
+        self.api, self.models, self.known, self.given = api, api.batcher.models, known, given
+        self.client, self.text = client_of({"client": (address, 0)}), str(given["text"] or "")
         self.source, self.target = given["source"], given["target"]
-        self.names = batcher.models.names
+        self.names = self.models.names
         self.layers: tuple[Any, ...] = ()
         self.heads: tuple[Any, ...] = ()
         self.layer, self.head = str(given["layer"] or "0/0"), int(given["head"] or 0)
@@ -260,30 +329,60 @@ class _Answer:
     def panels(self) -> str | None:
         """The translations by the chosen models; None: what is there stays."""
         if not self.text.strip():
-            return _panels([])
+            return _panels([], message(EMPTY))
         if len(self.text) > LIVE and self.given["asked"][0] != self.text:
             return _panels([], message(f"A text of more than {LIVE:,} characters waits for the button Translate."))
-        articles, beside = [], None
+        articles, beside, detected, asked = [], None, "", list[Any]()
         for number in self.chosen:
+            record = Record("POST", "/")
             try:
-                name, ranked, note = self._translate(number)
-            except (UserError, Overloaded, TimedOut) as error:
+                self.api.check_ending()
+                self.api.count(self.client.encode())
+                self.api.check([self.text], record)
+                check_characters(self.text, "text")
+                detected = detected or self._detect()
+                name, ranked, note, models = self._translate(number)
+                record.said |= {"pair": f"{self.source}-{self.target}", "models": models}
+                record.status = 200
+            except (UserError, Overloaded, TimedOut, HTTPException) as error:
+                record.status = error_response(error).status_code
                 articles.append(f"<article>{message(_said(error), 'error')}</article>")
                 continue
+            finally:
+                self.api.log.write(record, self.client)
+            if models in asked:
+                articles.append(f"<article>{message(f'{name} is on both sides: choose another model.')}</article>")
+                continue
+            asked.append(models)
             self.translated.append((number, ranked[0].text))
             articles.append(translation(name, ranked, self.target, note, beside))
             beside = ranked[0].text
         self.best = self.translated[0][1] if self.translated else ""
-        return _panels(articles)
+        return _panels(articles, detected)
 
-    def _translate(self, number: int) -> tuple[str | None, Any, str]:
-        options = self._options()
-        result = self.batcher.translate_now(
-            [self.text], self.source, self.target, model=self._name(number), timeout=SECONDS, **options
+    def _detect(self) -> str:
+        """What is said of the language of the text, which is found where it is not chosen."""
+        if self.source != AUTO:
+            return ""
+        (found,) = self.api.detect([self.text])
+        self.source = found.language
+        said = "Detected" if found.confidence >= SURE else "The language is not sure, it is taken to be"
+        return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
+
+    def _translate(self, number: int) -> tuple[str | None, Any, str, list[str]]:
+        if self.source == self.target:
+            return None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", []
+        result = self.api.batcher.translate_now(
+            [self.text],
+            self.source,
+            self.target,
+            model=self._name(number),
+            timeout=self.api.limits.seconds,
+            **self._options(),
         )
         by = ", then ".join(result.models)
         note = f"Through {language_name(result.via)}." if result.via else ""
-        return by if len(self.names) > 1 else None, result.texts[0], note
+        return by if len(self.names) > 1 else None, result.texts[0], note, result.models
 
     def _name(self, number: int) -> str | None:
         return self.names[number] if number >= 0 else None
@@ -291,20 +390,24 @@ class _Answer:
     def _options(self) -> dict[str, Any]:
         """The decoding options that are set. Raises: UserError for a line of the terms that is none."""
         given, options = self.given, dict[str, Any](split="sentences")
-        beams = int(given["beams"])
+        limits, beams = self.api.limits, int(given["beams"])
         if N_BEST in given["show"]:
-            options["num_return_sequences"] = min(int(given["count"]), MOST_BEAMS)
+            options["num_return_sequences"] = min(int(given["count"]), limits.n_best, limits.beams)
             beams = max(beams, options["num_return_sequences"]) if beams else 0
+        if beams > limits.beams:
+            raise UserError(f"beams: {beams}; the limit (beams) is {limits.beams}.")
         if beams:
             options["num_beams"] = beams
         if given["penalty"]:
             options["length_penalty"] = float(given["penalty"])
+        if given["written"] != self.target:  # terms and beginning are for another language still
+            return options
         if "target_prefix" in self.known and (given["beginning"] or "").strip():
             options["target_prefix"] = given["beginning"]
         if "terms" in self.known and (given["terms"] or "").strip():
             options["terms"] = terms_of(given["terms"])
             if not beams:  # a greedy search has no place for them
-                options["num_beams"] = max(BEAMS_OF_TERMS, options.get("num_return_sequences", 0))
+                options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
         return options
 
     def maps(self) -> str:
@@ -320,7 +423,7 @@ class _Answer:
         return f'<div class="panels">{"".join(shown)}</div>'
 
     def _map(self, number: int, text: str) -> str:
-        route = self.batcher.models.route(self.source, self.target, self._name(number))
+        route = self.models.route(self.source, self.target, self._name(number))
         if len(route.legs) > 1:
             raise UserError("Two models translated one after the other: there is no one attention to show.")
         leg = route.legs[0]
@@ -361,5 +464,5 @@ def _said(error: Exception) -> str:
     if isinstance(error, Overloaded):
         return "The server has too much to do at the moment. Try again soon."
     if isinstance(error, TimedOut):
-        return f"This took longer than {SECONDS:g} seconds and was stopped. Try a shorter text or fewer beams."
-    return str(error)
+        return f"{error}. The work was stopped: try a shorter text or fewer beams."
+    return str(error.detail) if isinstance(error, HTTPException) else str(error)

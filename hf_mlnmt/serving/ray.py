@@ -18,6 +18,7 @@ from typing import Any
 from ray import serve
 
 from hf_mlnmt.errors import UserError, suggest
+from hf_mlnmt.serving.limits import check_range, check_settings
 
 _ENVIRONMENT = "HF_MLNMT_"
 _WAITING = 1000  # requests that a replica is given at once: its Batcher says what is too much, Ray's 5 fill no batch
@@ -61,11 +62,13 @@ class Settings:
                 values[name] = kind(value)
             except (TypeError, ValueError):
                 raise UserError(f"{name}: {value!r} is not a{'n' * (kind is int)} {kind.__name__}.") from None
-            if name in ("replicas", "batch_tokens", "max_queue") and values[name] < 1:
-                raise UserError(f"{name}: {value} is too small: at least 1.")
+            if name in ("replicas", "cpus", "gpus"):
+                check_range(name, values[name], 1 if name == "replicas" else 0)
         if not values.get("models"):
             raise UserError(f"no model: say models=FOLDER, or {_ENVIRONMENT}MODELS=FOLDER in the environment.")
-        return cls(**values)
+        settings = cls(**values)
+        check_settings(settings.batch_tokens, settings.max_wait, settings.max_queue)
+        return settings
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:

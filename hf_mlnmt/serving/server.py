@@ -6,6 +6,7 @@ ends with 0; a second one ends it at once. SIGHUP: the models' folders are read 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.serving.limits import Limits
+from hf_mlnmt.serving.limits import Limits, check_settings
 
 _HEAD = 500_000  # bytes of a request's head, with what came along of its body
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FULL = b'{"error":"too many connections; the limit (connections) is %d"}'
 logger = logging.getLogger("hf_mlnmt.serving")
 
@@ -33,6 +35,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 5000,
     keys: Collection[str] = (),
+    hosts: Collection[str] = (),
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str = "auto",
@@ -49,9 +52,12 @@ def serve(
         models, device, dtype, engine: as in ServedModels.
         port: 0 takes a free one.
         batch_tokens, max_wait: as in Batcher.
+        hosts: names that requests may give for the server, beside those of this machine; none: those alone where only
+            this machine reaches it, else any.
         keys, page, cors, addresses: as in make_app.
 
-    Raises: UserError without the extra `serve`, for a port that is taken and a model that does not load.
+    Raises: UserError without the extra `serve`, for a number out of its range, a port that is taken, and a model that
+        does not load.
     """
     limits = limits or Limits()
     with _bound(host, port) as listening:  # a taken port is said before models are loaded
@@ -65,9 +71,11 @@ def serve(
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
 
+        check_settings(batch_tokens, max_wait, limits.queue)
         served = ServedModels(models, device=device, dtype=dtype, engine=engine)
         batcher = Batcher(served, batch_tokens=batch_tokens, max_wait=max_wait, max_queue=limits.queue)
-        app = make_app(batcher, limits, keys=keys, page=page, cors=cors, addresses=addresses)
+        names = {*hosts, *_LOOPBACK, host} if hosts or is_loopback(host) else ()
+        app = make_app(batcher, limits, keys=keys, hosts=names, page=page, cors=cors, addresses=addresses)
         _log_as_json()
 
         class Server(uvicorn.Server):
@@ -97,6 +105,14 @@ def serve(
         )
         Server(config).run([listening])
         batcher.close_now(1.0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def read_keys(path: Path) -> list[str]:

@@ -67,7 +67,8 @@ def translation(
     heading = f'<h2 dir="auto">{escape(name)}</h2>' if name else ""
     cut = "" if ranked[0].finished else message("The translation reached the length limit and is cut there.")
     text = f'<div class="best" dir="auto"{lang}>{shown}</div>'
-    return f"<article>{heading}{text}{message(note) if note else ''}{cut}{_n_best(ranked, lang)}</article>"
+    copied = f'<button type="button" class="copy" data-copy="{escape(best)}">Copy</button>'
+    return f"<article>{heading}{text}{copied}{message(note) if note else ''}{cut}{_n_best(ranked, lang)}</article>"
 
 
 def _n_best(ranked: Sequence[Hypothesis], lang: str) -> str:

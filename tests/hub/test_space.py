@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -28,6 +29,7 @@ from hf_mlnmt.hub.space import GRADIO
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import runpy, sys; sys.modules['hf_mlnmt'] = None; runpy.run_path('app.py')"
+PAGE = ["A man.", "en", "de", -1, -1, [], None, None, 5, 0, "", "", "", None, None, None, None]  # as it is set at first
 app = typer.Typer()
 app.command()(publish)
 
@@ -185,11 +187,23 @@ def ask(address: str, data: list[Any], seconds: float = 120.0) -> list[Any]:
 def test_the_app_translates_by_the_package(started, folders):
     text = SENTENCES[0]
     expected = TranslationPipeline.from_pretrained(str(folders / "toy"))(text)
-    data = [text, "en", "de", -1, -1, [], None, None, 5, 0, "", "", "", None, None, None]
-    shown = ask(started["package"], data)[0]
+    shown = ask(started["package"], [text, *PAGE[1:]])[0]
     assert f">{expected}</div>" in shown.replace("&#x27;", "'").replace("&quot;", '"').replace("&lt;", "<")
 
 
 def test_the_app_translates_by_the_code_beside_the_weights(started, folders):
     text = SENTENCES[0]
     assert ask(started["remote code"], [text]) == [TranslationPipeline.from_pretrained(str(folders / "toy"))(text)]
+    assert ask(started["remote code"], [" \n"]) == [""]
+    (long,) = ask(started["remote code"], ["dog " * 300])  # more than the model's positions
+    assert long
+    assert ask(started["remote code"], [f"{text} {text}"])[0].count(ask(started["remote code"], [text])[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["package", "remote code"])
+def test_nothing_is_uploaded_to_a_space(started, name):
+    ask(started[name], {"package": PAGE, "remote code": ["A man."]}[name])
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nmany bytes\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    with pytest.raises(HTTPError):
+        urlopen(Request(f"{started[name]}/gradio_api/upload", body, kind))

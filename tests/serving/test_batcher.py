@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import UserError
+from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.pipeline import TranslationRun
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
@@ -39,19 +42,25 @@ def batcher(models):
 
 
 class Gate:
-    """Holds up the searches of all runs until it is opened, and notes their sizes."""
+    """Holds up the searches of all runs until it is opened, and notes their texts and lengths."""
 
     def __init__(self, monkeypatch):
-        self.open, self.sizes, search = threading.Event(), [], TranslationRun.search
+        self.open, search = threading.Event(), TranslationRun.search
+        self.texts, self.lengths = [], []
         self.begun = threading.Event()
 
         def held(run, inputs, abandoned=None):
-            self.sizes.append(len(inputs))
+            self.texts.append([one.text for one in inputs])
+            self.lengths.append([len(one.ids) for one in inputs])
             self.begun.set()
             assert self.open.wait(30)
             return search(run, inputs, abandoned)
 
         monkeypatch.setattr(TranslationRun, "search", held)
+
+    @property
+    def sizes(self):
+        return [len(texts) for texts in self.texts]
 
 
 @pytest.fixture
@@ -130,25 +139,145 @@ def test_sentences_of_a_text_come_together_again(models, batcher):
     assert answer.texts[0][0].text == models.models[0].pipeline(text, split="sentences")
 
 
-def test_a_long_text_does_not_hold_up_a_short_one(models, gate):
-    with batching(models, batch_tokens=128) as batcher:
-        order: list[str] = []
+SHORT = "The dog sleeps."
 
-        async def ask():
-            async def one(name, texts):
-                await batcher.translate(texts, "en", "de")
-                order.append(name)
 
-            long = asyncio.create_task(one("long", SENTENCES[:100]))
-            await asyncio.to_thread(gate.begun.wait, 30)
-            short = asyncio.create_task(one("short", ["The dog sleeps."]))
-            await asyncio.sleep(0.05)
-            gate.open.set()
-            await asyncio.gather(long, short)
+class Machine:
+    """In place of the search: a batch takes as long as it says, on a clock of its own; in some of them others come."""
 
-        asyncio.run(ask())
-    assert order == ["short", "long"]
-    assert len(gate.sizes) > 5
+    def __init__(self, monkeypatch, seconds):
+        self.now, self.batches, self.comes, self.seconds = 0.0, [], {}, seconds
+        monkeypatch.setattr("hf_mlnmt.serving.batcher.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(TranslationRun, "search", self.search)
+
+    def search(self, inputs, abandoned=None):
+        self.now += self.seconds(len(self.batches), inputs)
+        self.batches.append([one.text for one in inputs])
+        self.comes.pop(len(self.batches), lambda: None)()
+        return [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs]
+
+
+@pytest.mark.parametrize("when", [1, 3, 6])
+def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
+    """However slow later batches are: the first one says that they take no time."""
+    machine = Machine(monkeypatch, lambda number, inputs: 4.0 if number else 1e-4)
+    with batching(models, batch_tokens=256) as batcher:
+        shorts = []
+
+        def come():
+            shorts.append(threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de")))
+            shorts[0].start()
+            until(lambda: any(line.uncut for line in batcher._lines.values()))
+
+        machine.comes[when] = come
+        batcher.translate_now(SENTENCES[:100] * 3, "en", "de")
+        shorts[0].join()
+    assert len(machine.batches) > 12
+    assert [SHORT in batch for batch in machine.batches].index(True) == when  # the next one
+
+
+def test_a_long_text_comes_to_its_turn_among_many_short_ones(models, monkeypatch):
+    """Though in every batch more of them come than fit: a token of it for each token that each of them has got."""
+    machine = Machine(monkeypatch, lambda number, inputs: 1.0)
+    short, *long = (len(tokens_of(models, text)) for text in [SHORT, *SENTENCES[:10]])
+    with batching(models, batch_tokens=4 * short) as batcher:
+        threads = []
+
+        def come():
+            some = [threading.Thread(target=batcher.translate_now, args=([SHORT], "en", "de")) for _ in range(5)]
+            for thread in some:
+                thread.start()
+            threads.extend(some)
+            until(lambda: sum(len(line.uncut) for line in batcher._lines.values()) == len(some))
+            if len(machine.batches) < 300:
+                machine.comes[len(machine.batches) + 1] = come
+
+        machine.comes[1] = come
+        batcher.translate_now(SENTENCES[:10], "en", "de")
+        needed = len(machine.batches)
+        machine.comes.clear()
+        for thread in threads:
+            thread.join()
+    assert needed < 2 * sum(long) / short
+
+
+def test_one_request_has_no_more_of_a_batch_than_half_a_second(models, monkeypatch):
+    """By the speed that was seen; many requests together have all of it."""
+    machine = Machine(monkeypatch, lambda number, inputs: sum(len(one.ids) for one in inputs) / 400)
+    with batching(models, batch_tokens=1024) as batcher:
+        batcher.translate_now(SENTENCES[:120], "en", "de")
+        seconds = [0.0, *(sum(len(tokens_of(models, text)) for text in batch) / 400 for batch in machine.batches)]
+        assert max(seconds) <= 0.5
+        alone = max(map(len, machine.batches))
+        together = [
+            threading.Thread(target=batcher.translate_now, args=([text], "en", "de")) for text in SENTENCES[:60]
+        ]
+
+        def come():
+            for thread in together:
+                thread.start()
+            until(lambda: batcher.statistics.waiting == 60)
+
+        machine.comes[len(machine.batches) + 1] = come
+        batcher.translate_now([SHORT], "en", "de")
+        for thread in together:
+            thread.join()
+    assert max(map(len, machine.batches)) > 2 * alone
+
+
+def tokens_of(models, text):
+    return models.models[0].pipeline.parts.source(text)["input_ids"]
+
+
+def test_a_batch_keeps_to_its_budget(models, gate):
+    """Of source tokens, padding included; and it is used."""
+    gate.open.set()
+    with batching(models, batch_tokens=200) as batcher:
+        together(batcher, SENTENCES[:60])
+    padded = [len(lengths) * max(lengths) for lengths in gate.lengths]
+    assert max(padded) <= 200
+    assert sum(padded) > 0.5 * 200 * len(padded)
+
+
+def test_only_what_has_the_same_options_is_translated_together(models, batcher, gate):
+    """One at a time, requests would have 8 batches; all together, one."""
+    options = [{}, {"num_beams": 3}, {"target_prefix": "a"}, {"max_new_tokens": 3}]
+
+    async def ask():
+        first = asyncio.create_task(batcher.translate(SENTENCES[:1], "en", "de"))
+        await asyncio.to_thread(gate.begun.wait, 30)
+        tasks = [
+            asyncio.create_task(batcher.translate([text], "en", "de", **some))
+            for text in SENTENCES[1:3]
+            for some in options
+        ]
+        while batcher.statistics.waiting < len(tasks):
+            await asyncio.sleep(0.001)
+        gate.open.set()
+        await asyncio.gather(first, *tasks)
+
+    asyncio.run(ask())
+    assert gate.texts[0] == SENTENCES[:1]
+    assert [sorted(texts) for texts in gate.texts[1:]] == [sorted(SENTENCES[1:3])] * len(options)
+
+
+def test_clients_that_were_answered_together_are_awaited(models, gate):
+    """The worker waits for as many as the batch before served, and no longer."""
+    gate.open.set()
+    with batching(models, max_wait=30.0) as batcher:
+        batcher._together = 3
+        for _ in range(2):
+            before = len(gate.sizes)
+            threads = [
+                threading.Thread(target=batcher.translate_now, args=([text], "en", "de")) for text in SENTENCES[:3]
+            ]
+            for thread in threads:
+                assert len(gate.sizes) == before
+                thread.start()
+                time.sleep(0.02)
+            for thread in threads:
+                thread.join()
+    assert gate.sizes == [3, 3]
 
 
 def test_one_request_alone_does_not_wait(models):
@@ -214,6 +343,27 @@ def test_a_search_in_which_nobody_is_left_ends(batcher, gate, monkeypatch):
     until(lambda: batcher.statistics.batches)
     assert len(steps) == 1
     assert batcher.statistics.target_tokens == 0
+
+
+def test_whoever_stays_is_answered_when_another_leaves(models, gate):
+    """Of two requests in a batch one is cancelled before the search has made its first step."""
+    gate.open.set()
+    expected = models.models[0].pipeline(SENTENCES[:2])
+    gate.open.clear()
+    gate.begun.clear()
+
+    async def ask():
+        gone, stays = (asyncio.create_task(batcher.translate([text], "en", "de")) for text in SENTENCES[:2])
+        await asyncio.to_thread(gate.begun.wait, 30)
+        gone.cancel()
+        await asyncio.sleep(0.01)
+        gate.open.set()
+        return (await asyncio.wait_for(stays, 30)).texts[0][0].text
+
+    with batching(models, max_wait=30.0) as batcher:
+        batcher._together = 2
+        assert asyncio.run(ask()) == expected[1]
+    assert gate.sizes[-1] == 2
 
 
 def test_a_time_limit(batcher, gate):
@@ -287,6 +437,60 @@ def test_bad_requests_are_refused_at_once(batcher):
         batcher.translate_now(["Hello.", "\ud800"], "en", "de")
     with pytest.raises(UserError, match="not served"):
         batcher.translate_now(["Hello."], "en", "it")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_wait": value} for value in (math.inf, math.nan, -1.0, 1e6)] + [{"batch_tokens": 0}, {"max_queue": math.inf}],
+)
+def test_numbers_that_are_refused(models, settings):
+    with pytest.raises(UserError, match=f"{next(iter(settings))}: .* is not a number from"):
+        Batcher(models, **settings)
+
+
+def test_a_worker_that_ends_is_started_once_more(models, monkeypatch, caplog):
+    """The second end is seen, and nobody waits for what cannot come."""
+    failing, real = [1], Batcher._next_run
+
+    def next_run(batcher):
+        if failing:
+            failing.pop()
+            raise RuntimeError("a" + " secret")
+        return real(batcher)
+
+    monkeypatch.setattr(Batcher, "_next_run", next_run)
+    with batching(models) as batcher:
+        assert batcher.translate_now(SENTENCES[:1], "en", "de").texts
+        assert batcher.healthy
+        failing.append(1)
+        with pytest.raises(Overloaded, match="workers have ended"):
+            for _ in range(3):  # the worker waits in the real one at first
+                batcher.translate_now(SENTENCES[:1], "en", "de")
+        assert not batcher.healthy
+        with pytest.raises(Overloaded, match="workers have ended"):
+            batcher.translate_now(SENTENCES[:1], "en", "de")
+    assert "a worker ended, and is started once more" in caplog.text
+    assert "a secret" not in caplog.text
+
+
+def test_a_fault_of_ours_fails_its_requests_and_no_more(models, batcher, monkeypatch):
+    def count(*arguments):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Batcher, "_take", count)
+    with pytest.raises(RuntimeError, match="a fault"):
+        batcher.translate_now(SENTENCES[:1], "en", "de", timeout=30)
+    monkeypatch.undo()
+    assert batcher.translate_now(SENTENCES[:1], "en", "de").texts
+    assert batcher.healthy
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_prefix": "\ud800"}, {"terms": {"\ud800": "a"}}, {"terms": {"a": ["b", "\ud800"]}}]
+)
+def test_half_a_character_in_an_option(batcher, options):
+    with pytest.raises(UserError, match=r"(target_prefix|terms): U\+D800"):
+        batcher.translate_now(SENTENCES[:1], "en", "de", num_beams=2, **options)
 
 
 def test_what_has_begun_is_finished_at_the_end(models, gate):

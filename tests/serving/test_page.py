@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import logging
 import re
 import shutil
 import socket
@@ -19,9 +22,11 @@ from hf_mlnmt.analysis.source_attention import Place
 from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.serving.api import Api
 from hf_mlnmt.serving.batcher import Batcher, Overloaded
+from hf_mlnmt.serving.limits import Limits
 from hf_mlnmt.serving.models import ServedModels
-from hf_mlnmt.serving.page import LIVE, page, terms_of
+from hf_mlnmt.serving.page import LIVE, _Answer, page, purpose_of, terms_of
 from hf_mlnmt.serving.views import attention_map, attention_of, differences, message, sharing_copy, translation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -246,10 +251,11 @@ def test_the_keyboard_reaches_everything_in_order(tab):
         const one = document.activeElement, label = one.closest("label");
         return one.getAttribute("aria-label") || one.textContent.trim() || label?.textContent.trim();
     }"""
-    expected = ["From", "⇄ Swap", "To", "Model", "Compare with", "Text", "Translate", "Other translations"]
+    expected = ["From", "⇄ Swap", "To", "Model", "Compare with", "Text", "Translate", "Clear", "Copy"]
+    expected += ["Other translations"]
     reached = []
     tab.get_by_label("From").focus()
-    for _ in range(12):
+    for _ in range(14):
         reached.append(tab.evaluate(name))
         tab.keyboard.press("Tab")
     order = [next((i for i, one in enumerate(reached) if one and one.startswith(name)), None) for name in expected]
@@ -310,6 +316,12 @@ def test_a_phone_in_the_dark(chromium, address):
             for place, name in ((OUT, "color"), ("#out", "backgroundColor"))
         )
         assert sum(map(int, text)) - sum(map(int, behind)) > 400
+        covered = """all => all.map((one) => {
+            const arrow = one.closest(".wrap").querySelector(".icon-wrap").getBoundingClientRect();
+            const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+            return box.right - parseFloat(style.paddingRight) > arrow.left + 1;
+        })"""
+        assert not any(tab.locator("[aria-label=From], [aria-label=To]").evaluate_all(covered))
         assert tab.locator("#source textarea").evaluate("one => getComputedStyle(one).unicodeBidi") == "plaintext"
 
 
@@ -318,7 +330,129 @@ def test_the_button_of_an_example(tab, batcher):
     shows(tab, batcher.translate_now(["A man rides a bicycle."], "en", "de").texts[0][0].text)
 
 
+def test_what_is_empty_says_so_and_clearing_counts(tab, batcher):
+    def counted(text: str) -> None:
+        tab.wait_for_function("text => document.querySelector('#count output').textContent === text", arg=text)
+
+    assert "The translation appears here." in tab.inner_text("#out")
+    tab.locator("#source textarea").fill(SENTENCES[0])
+    tab.wait_for_selector(OUT)
+    counted(f"{len(SENTENCES[0])}")
+    tab.get_by_role("button", name="Copy").click()
+    tab.get_by_role("button", name="Copied").wait_for()
+    tab.get_by_role("button", name="Clear").click()
+    counted("0")
+    assert tab.locator("#source textarea").input_value() == ""
+    tab.wait_for_function("document.querySelector('#out').textContent.includes('appears here')")
+
+
+def test_the_button_can_be_read(tab):
+    """Contrast of WCAG 2: 4.5 for text."""
+    colours = tab.get_by_role("button", name="Translate").evaluate(
+        "one => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor]"
+    )
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted(map(luminance, colours))
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_a_beginning_belongs_to_its_language(tab, batcher):
+    begin = SENTENCES[3].split()[0]
+    tab.get_by_text("Terms and a beginning").click()
+    place = tab.locator("#beginning input, #beginning textarea")
+    place.fill(begin)
+    type_and_wait(
+        tab, SENTENCES[7], batcher.translate_now([SENTENCES[7]], "en", "de", target_prefix=begin).texts[0][0].text
+    )
+    choose(tab, "To", "Arabic")
+    shows(tab, batcher.translate_now([SENTENCES[7]], "en", "ar").texts[0][0].text)
+    assert place.input_value() == ""
+    choose(tab, "To", "German")
+    tab.wait_for_function("text => document.querySelector('#beginning :is(input, textarea)').value === text", arg=begin)
+
+
+def test_the_language_is_detected(tab, batcher):
+    choose(tab, "From", "Detect language")
+    text = "Ein Mann fährt mit dem Fahrrad durch die alte Stadt."
+    tab.locator("#source textarea").fill(text)
+    choose(tab, "To", "Arabic")
+    shows(tab, batcher.translate_now([text], "de", "ar").texts[0][0].text)
+    assert "Detected: German" in tab.inner_text("#out")
+    choose(tab, "To", "German")
+    shows(tab, text)
+
+
+def test_the_same_model_is_not_compared_with_itself(tab, served):
+    tab.locator("#source textarea").fill(SENTENCES[5])
+    choose(tab, "Compare with", "first")
+    tab.wait_for_function("document.querySelector('#out').textContent.includes('choose another model')")
+    assert tab.locator(OUT).count() == 1
+
+
 # Without a browser
+
+
+def answered(api: Api, **given: Any) -> str:
+    """The right pane for what is set on the page."""
+    empty = {"source": "en", "target": "de", "written": "de", "first": -1, "second": -1, "show": [], "count": 5}
+    empty |= {"layer": None, "head": None, "beams": 0, "penalty": "", "beginning": "", "terms": "", "best": ""}
+    state = {**empty, "asked": (given["text"], 1), "offered": ((), ()), **given}
+    return _Answer(api, {"terms", "target_prefix"}, state, "1.2.3.4").panels()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"text": "x" * 31}, "characters of a text: 31; the limit (text_characters) is 30"),
+        ({"text": "a", "beams": 7}, "the limit (beams) is 4"),
+        ({"text": "a \ud800"}, "U+D800"),
+        ({"text": "a", "beginning": "\ud800"}, "U+D800"),
+        ({"text": "a", "terms": "a = \ud800"}, "U+D800"),
+        ({"text": "a \ud800", "source": "de"}, "U+D800"),
+    ],
+)
+def test_the_limits_of_the_api_hold(batcher, given, said, caplog):
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    api = Api(batcher, Limits(text_characters=30, beams=4, n_best=3))
+    shown = answered(api, **given)
+    assert said in shown
+    assert "alert" in shown
+    line = json.loads(caplog.messages[-1])
+    assert line["status"] in (400, 413)
+    assert line["characters"] == len(given["text"])
+
+
+def test_translations_of_the_page_are_counted_and_logged_like_others(batcher, caplog):
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    api = Api(batcher, Limits(requests=2, beams=4, n_best=3))
+    secret = "Secret " + SENTENCES[0]
+    assert answered(api, text=secret, show=["Other translations"], count=10).count("<tr>") == 1 + 3
+    line = json.loads(caplog.messages[-1])
+    assert (line["path"], line["status"], line["pair"], line["models"]) == ("/", 200, "en-de", ["first"])
+    assert (line["texts"], line["characters"]) == (1, len(secret))
+    assert "too many" not in answered(api, text=secret)
+    assert "too many requests; the limit (requests) is 2 a minute" in answered(api, text=secret)
+    assert json.loads(caplog.messages[-1])["status"] == 429
+    assert api.rate.wait(b"1.2.3.4") > 0
+    assert "Secret" not in caplog.text
+    assert "1.2.3.4" not in caplog.text
+    api.ending.set()
+    assert "too much to do" in answered(api, text=secret)
+
+
+def test_what_a_model_is_for(served, tmp_path):
+    model = copy.copy(served.models[0])
+    model.pairs = {("en", "de"): (None, None)}
+    assert purpose_of(model) == "first: English into German."
+    model.pipeline = SimpleNamespace(name=str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "results.json").write_text(json.dumps({"data": {"name": "Captions", "licence": "CC-0"}}))
+    assert purpose_of(model).endswith("Made for text like that which it was trained on: Captions (data under CC-0).")
 
 
 @pytest.mark.parametrize(

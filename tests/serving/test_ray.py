@@ -100,9 +100,11 @@ def test_settings_from_arguments_and_environment(folder, monkeypatch):
         ({}, "no model: say models=FOLDER, or HF_MLNMT_MODELS=FOLDER"),
         ({"model": "a"}, "model: no such setting .did you mean 'models'"),
         ({"models": "a", "replicas": "two"}, "replicas: 'two' is not an int"),
-        ({"models": "a", "replicas": 0}, "replicas: 0 is too small"),
+        ({"models": "a", "replicas": 0}, "replicas: 0 is not a number from 1"),
+        ({"models": "a", "max_wait": "inf"}, "max_wait: inf is not a number from 0 to 60 seconds"),
+        ({"models": "a", "cpus": "nan"}, "cpus: nan is not a number"),
     ],
-    ids=["none", "name", "kind", "size"],
+    ids=["none", "name", "kind", "size", "wait", "cpus"],
 )
 def test_settings_that_cannot_be_are_refused(arguments, message):
     from hf_mlnmt.serving.ray import Settings

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import cli
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.serving.server import read_keys, serve
+from hf_mlnmt.serving.server import is_loopback, read_keys, serve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="servers are forked")
 CLIENTS, IDLE = 60, 1
@@ -72,6 +72,18 @@ def test_a_pivot_is_said(server):
     asked = {"texts": [SENTENCES[0]], "source": "en", "target": "fr", "num_return_sequences": 2, "num_beams": 2}
     answer = httpx.post(f"{server.url}/v1/translate", json=asked, timeout=60).json()
     assert (answer["via"], answer["models"], len(answer["translations"][0])) == ("de", ["en-de", "de-fr"], 2)
+
+
+def test_only_names_of_this_machine_and_those_that_are_allowed(servers, server, pair_folders):
+    def ask(server, host):
+        return httpx.get(f"{server.url}/healthz", headers={"Host": host}).status_code
+
+    assert [ask(server, host) for host in ("localhost", "127.0.0.1:5000", "[::1]", "example.org")] == [200] * 3 + [400]
+    other = servers.start(pair_folders["en-de"], "--no-page", "--allow-host", "mt.example.org").started()
+    assert [ask(other, host) for host in ("localhost", "mt.example.org", "example.org")] == [200, 200, 400]
+    assert [is_loopback(host) for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "a.test")] == [
+        True
+    ] * 3 + [False] * 3
 
 
 # Clients as they are
@@ -121,7 +133,8 @@ def test_the_examples_of_the_page(server, tmp_path):
 
 
 def request(body: bytes, length: int | None = None, path: str = "/translate", kind: str = "application/json") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length or len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    head += f"Content-Length: {length or len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -234,7 +247,7 @@ def test_a_client_that_does_not_read(server, german):
     url = httpx.post(f"{server.url}/translate_file", **asked, timeout=60).json()["translatedFileUrl"]
     with connect(server) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.sendall(f"GET {httpx.URL(url).path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        connection.sendall(f"GET {httpx.URL(url).path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         closed = select.poll()
         closed.register(connection, 0)
         assert closed.poll(60_000)
@@ -319,7 +332,11 @@ def test_the_limits_are_options_with_their_defaults():
     assert "--max-text " in text
     assert "[default: 50000]" in text
     assert "[default: 127.0.0.1]" in text
-    assert CliRunner().invoke(cli.app, ["serve", "model", "--max-texts", "0"]).exit_code == 2
+    for option, value in (
+        *(("--max-texts", "0"), ("--timeout", "99999999999"), ("--batch-tokens", "0"), ("--max-queue", "1e3")),
+        *(("--max-wait", "inf"), ("--max-wait", "-1"), ("--max-wait", "nan"), ("--port", "65536"), ("--threads", "0")),
+    ):
+        assert CliRunner().invoke(cli.app, ["serve", "model", option, value]).exit_code == 2, option
 
 
 def test_files_of_keys(tmp_path):
