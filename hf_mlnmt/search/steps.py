@@ -55,7 +55,7 @@ from hf_mlnmt.modeling.recurrent_attention import (
 )
 from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
-from hf_mlnmt.search.cache import HeadMatrices
+from hf_mlnmt.search.cache import BeamRecurrentCacheLayer, HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
 from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native import (
@@ -443,11 +443,14 @@ class SSRUStep(DecoderStep):
         if type(module) is not SSRU:
             return super().attend_self(module, context, states, onto)
         before = context.cache.target_layers[module.layer_idx].count(context.width).view_as(states)
-        forget = self.linear(module.forget_proj, states).sigmoid_()
-        before.copy_(torch.lerp(self.linear(module.input_proj, states), before, forget))  # (2)
-        return onto + before.relu()
+        inputs, forget = self.linear(module.input_proj, states), self.linear(module.forget_proj, states)
+        before.copy_(torch.lerp(inputs.to(before.dtype), before, forget.to(before.dtype).sigmoid_()))  # (2)
+        return onto + before.relu().to(onto.dtype)
 
     def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
+        if not isinstance(slot, BeamRecurrentCacheLayer):
+            super().prepare_slot(slot, keys, values)
+            return
         slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else
         slot.states = keys.new_zeros(len(keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
 

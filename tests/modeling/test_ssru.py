@@ -87,6 +87,15 @@ def test_with_self_attention_it_is_the_baseline():
     baseline.load_state_dict(model.state_dict())
     with torch.no_grad():
         assert torch.equal(model(**Batch.draw().inputs).logits, baseline(**Batch.draw().inputs).logits)
+    for kind in (torch.float64, torch.float32):
+        decoded = [one.to(kind).generate(**Batch.draw().encoder_inputs, num_beams=3) for one in (model, baseline)]
+        assert decoded[0].tolist() == decoded[1].tolist()
+
+
+def test_a_search_in_bfloat16():
+    """Its states are float32 there too."""
+    output = build().bfloat16().generate(**Batch.draw().encoder_inputs, num_beams=3, max_new_tokens=5)
+    assert output.shape[1] > 1
 
 
 @pytest.mark.parametrize(("shape", "decoder", "d"), [("student-tiny", 2, 256), ("student-base", 4, 384)])
