@@ -123,11 +123,11 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     source = own_copy(tokenizer, PreTrainedTokenizerFast) if target or said else tokenizer
     check_vocabulary("the model", model.config, source, target or source)
     check_tokens("the model", model.config, model.generation_config)
-    sides = [
-        build(TextProcessing, said[side], "text_processing", (side,)) if side in (said or ()) else None
-        for side in ("source", "target")
-    ]
-    return Parts(_without_adapter(model.eval()), source, target or source, *sides)
+    sides = {
+        side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
+    }
+    whole = _without_adapter(model.eval())
+    return Parts(whole, source, target or source, sides.get("source"), sides.get("target"))
 
 
 def _without_adapter(model: Any) -> Any:
@@ -139,8 +139,8 @@ def _without_adapter(model: Any) -> Any:
 
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
     """Raises: UserError for a generation config that says of the search what DecodingOptions refuses."""
-    names = ("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine")
-    names += ("max_source_tokens",)
+    names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
+    names.append("max_source_tokens")
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
     longest = settings.get("max_length")
     try:

@@ -180,7 +180,7 @@ class LSTM(nn.LSTM):
         super().__init__(inputs, width, batch_first=True, bidirectional=bidirectional)
 
     @property
-    def _flat_weights(self) -> list[Tensor]:
+    def _flat_weights(self) -> Any:  # type: ignore[override]
         """The parameters as they are now; PyTorch keeps a list of those that the module was made with."""
         return [getattr(self, name) for name in self._flat_weights_names]
 

@@ -175,7 +175,8 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         """Of every layer, the product with what is known at a position alone, and the bias that is left to add."""
         first, *upper = self.lstms
         lowest = LoopProduct(first.inner_product(self.fed)[0], None, number)
-        return [lowest, *(LoopProduct(*lstm.inner_product(lstm.input_size), number) for lstm in upper)]
+        products = (lstm.inner_product(lstm.input_size) for lstm in upper)
+        return [lowest, *(LoopProduct(matrix, biases, number) for matrix, biases in products)]
 
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple

@@ -314,7 +314,8 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
     model = preparation.model(data.tokenizers)
     tasks = preparation.tasks(model, data.tokenizers, data.training_sets)
     if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
-        model.generation_config.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
+        generation: Any = model.generation_config
+        generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
     dev_sets = measured_by(tasks, data.dev_sets)
     check_lengths(preparation, model.config, preparation.read_whole(data.tokenizers, data.dev_sets))
     trainer = TranslationTrainer(
