@@ -27,8 +27,9 @@ pytest.importorskip("py3langid", reason="needs the extra serve")
 
 from starlette.testclient import TestClient
 
-from hf_mlnmt.serving.api import OPTIONS, Downloads, Keys, make_app
+from hf_mlnmt.serving.api import OPTIONS, make_app
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+from hf_mlnmt.serving.service import Downloads, Keys
 
 SECRET = "a sentence that is in no log"
 ENGLISH = "The man rides a bicycle through the old town every morning."
