@@ -7,18 +7,10 @@ passes gate.py first. A request names nothing on the disk: translated files are 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
-import secrets
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
-from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import parse_qs, quote
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -32,17 +24,15 @@ from starlette.exceptions import HTTPException
 
 from hf_mlnmt import __version__
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.generation.documents import read
 from hf_mlnmt.generation.options import DecodingOptions
-from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.reports.language_names import language_name
 from hf_mlnmt.serving import detection
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, texts_in
-from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, client_of, error_response
-from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+from hf_mlnmt.serving.batcher import Batcher, texts_in
+from hf_mlnmt.serving.gate import FILES, Gate, LimitPassed, Record, RequestLog, error_response
+from hf_mlnmt.serving.limits import Limits
+from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api, Format, all_languages
 
-Format = Literal["text", "html", "srt"]
 FORMATS: dict[str, tuple[Format, str]] = {
     ".txt": ("text", "text/plain"),
     ".html": ("html", "text/html"),
@@ -56,9 +46,6 @@ OPTIONS = [
     *("early_stopping", "recombine", "split", "split_long", "do_sample", "temperature", "top_k", "top_p", "seed"),
     *("alignments", "target_prefix", "terms", "no_repeat_ngram_size", "repetition_penalty"),
 ]
-AUTO = "auto"
-MOST_TERMS = 100
-_TOGETHER = 500  # texts of a document that are translated by one call
 
 
 _STRICT = "With auto: refuse a text whose language is not sure, instead of taking the first served one."
@@ -147,64 +134,6 @@ class Model(BaseModel):
     pairs: list[tuple[str, str]]
 
 
-class Result(NamedTuple):
-    """n hypotheses for each text; the language between, if any; the models."""
-
-    texts: list[list[Hypothesis]]
-    via: str | None
-    models: list[str]
-
-
-class Downloads:
-    """Translated files in memory, for a while and up to a size, each under a token that cannot be guessed."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # end, name, type, content
-
-    def add(self, name: str, kind: str, content: bytes) -> str:
-        """Keep a file. Returns: its token."""
-        token = secrets.token_urlsafe(24)
-        self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
-        self._forget()
-        return token
-
-    def get(self, token: str) -> tuple[str, str, bytes]:
-        """(name, type, content). Raises: HTTPException, 404."""
-        self._forget()
-        if token not in self._files:
-            raise HTTPException(404, "no such file: it is kept for a while only")
-        return self._files[token][1:]
-
-    def _forget(self) -> None:
-        now, size = time.monotonic(), sum(len(file[3]) for file in self._files.values())
-        while self._files:
-            end, *_, content = next(iter(self._files.values()))
-            if now < end and size <= self.limits.download_bytes:
-                return
-            size -= len(content)
-            self._files.popitem(last=False)
-
-
-class Keys:
-    """API keys, compared in constant time."""
-
-    def __init__(self, keys: Collection[str]) -> None:
-        self._hashed = [self.hashed(key) for key in keys]
-
-    def __bool__(self) -> bool:
-        return bool(self._hashed)
-
-    def __contains__(self, key: str) -> bool:
-        given = self.hashed(key)
-        return sum(hmac.compare_digest(given, one) for one in self._hashed) > 0  # all are compared
-
-    @staticmethod
-    def hashed(key: str) -> bytes:
-        """So that all have one length."""
-        return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
-
-
 class Metrics:
     """What /metrics says, of one app."""
 
@@ -264,152 +193,6 @@ def options_model(limits: Limits) -> type[BaseModel]:
     )
 
 
-class Api:
-    """What the requests ask for, over a Batcher, within limits."""
-
-    def __init__(
-        self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
-    ) -> None:
-        self.batcher, self.limits, self.keys = batcher, limits or Limits(), Keys(keys)
-        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
-        self.log = log or RequestLog()
-        self.options_model = options_model(self.limits)
-        self.ending = asyncio.Event()
-
-    # What every request for a translation goes through, of the API and of the page
-
-    def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises: Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
-        self.check_ending()
-        self.authorize(request, given)
-
-    def check_ending(self) -> None:
-        """Raises: Overloaded at the end."""
-        if self.ending.is_set():
-            raise Overloaded("the server is about to end")
-
-    def authorize(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises: HTTPException, 403 without a key, 429 for too many requests."""
-        key = given.get("api_key") or given.get("apiKey") or _bearer(request)
-        known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
-        self.count(Keys.hashed(key) if known else client_of(request.scope).encode())
-        if self.keys and not known:
-            message = "Invalid API key" if key else "Please contact the server operator to get an API key"
-            raise HTTPException(403, message)
-
-    def count(self, client: bytes) -> None:
-        """Count a request of a client. Raises: HTTPException, 429 for too many."""
-        if wait := self.rate.wait(client):
-            seconds = str(int(wait) + 1)
-            message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
-            raise HTTPException(429, message, {"Retry-After": seconds})
-
-    def check(self, texts: Sequence[str], record: Record) -> None:
-        """Raises: LimitPassed."""
-        sizes = [len(text) for text in texts]
-        record.said |= {"texts": len(texts), "characters": sum(sizes)}
-        for name, size, what in (
-            ("texts", len(texts), "texts in the request"),
-            ("text_characters", max(sizes, default=0), "characters of a text"),
-            ("characters", sum(sizes), "characters of all texts"),
-        ):
-            if size > getattr(self.limits, name):
-                raise LimitPassed(name, size, getattr(self.limits, name), what)
-
-    @asynccontextmanager
-    async def within(self, limit: str) -> AsyncIterator[None]:
-        """What is done inside has the seconds of a limit. Raises: TimedOut, naming it."""
-        seconds = getattr(self.limits, limit)
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError as error:
-            raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
-
-    def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
-        """The language of each text, of those that are served. Raises: UserError; where `strict`, if it is not sure."""
-        return detection.languages(texts, list(self.batcher.models.languages()), strict)
-
-    async def languages_of(
-        self, texts: Sequence[str], source: str | None, strict: bool = False
-    ) -> tuple[list[str | None], list[detection.Detected] | None]:
-        """The language of each text, and what was detected for `auto`."""
-        if source != AUTO:
-            return [source] * len(texts), None
-        detected = await asyncio.to_thread(self.detect, texts, strict)
-        return [one.language for one in detected], detected
-
-    async def translate(
-        self,
-        record: Record,
-        texts: Sequence[str],
-        sources: Sequence[str | None],
-        target: str | None,
-        **options: Any,
-    ) -> Result:
-        """Translate each text from its language; one that is in the target's already stays as it is."""
-        groups: dict[str | None, list[int]] = {}
-        for number, source in enumerate(sources):
-            groups.setdefault(source, []).append(number)
-        results: list[list[Hypothesis]] = [[] for _ in texts]
-        via, models = None, list[str]()
-        known = {code for code, _ in _all_languages(self.batcher)}
-        for source, numbers in groups.items():
-            if source == target and source in known:
-                for number in numbers:
-                    results[number] = [Hypothesis(texts[number], 0.0, 0.0, 0)]
-                continue
-            for start in range(0, len(numbers), _TOGETHER):
-                some = numbers[start : start + _TOGETHER]
-                done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
-                for number, hypotheses in zip(some, done.texts, strict=True):
-                    results[number] = hypotheses
-                via, models = via or done.via, [*models, *(one for one in done.models if one not in models)]
-        # Now the codes are known ones, not something that a client made up.
-        record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
-        return Result(results, via, models)
-
-    async def documents(
-        self,
-        record: Record,
-        texts: Sequence[str],
-        kind: Format,
-        sources: Sequence[str | None],
-        target: str | None,
-        **options: Any,
-    ) -> tuple[list[list[str]], Result]:
-        """Each document translated, as often as there are hypotheses, the best first."""
-        ended = threading.Event()  # a thread goes on when nobody waits for it any more
-
-        def check() -> None:
-            if ended.is_set():
-                raise TimedOut
-
-        def write() -> list[list[str]]:
-            rest, written = iter(done.texts), []
-            for document in documents:
-                some = [next(rest) for _ in document.texts]
-                ranks = range(min(map(len, some), default=1))
-                written.append([document.write([hypotheses[rank] for hypotheses in some]) for rank in ranks])
-            return written
-
-        try:
-            documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
-            pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
-            ask = partial(
-                self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target
-            )
-            try:
-                done = await ask(**options, alignments=kind != "text")
-            except UserError:  # not every model and engine has alignments
-                if kind == "text":
-                    raise
-                done = await ask(**options)
-            return await asyncio.to_thread(write), done
-        finally:
-            ended.set()
-
-
 async def given_by(request: Request) -> dict[str, Any]:
     """What a request gives, as JSON, a form or in its address. Raises: HTTPException, 400."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -438,12 +221,6 @@ async def given_by(request: Request) -> dict[str, Any]:
     except ValueError as error:
         raise HTTPException(400, f"the request cannot be read: {error}"[:200]) from error
     return {name: some if name == "q" and len(some) > 1 else some[0] for name, some in values.items()}
-
-
-def _bearer(request: Request) -> str:
-    """The key in the Authorization header: its bytes are UTF-8, which HTTP does not say."""
-    kind, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip().encode("latin-1").decode(errors="surrogateescape") if kind.lower() == "bearer" else ""
 
 
 def _no_number(name: str) -> float:
@@ -568,7 +345,7 @@ async def detect(request: Request, api: Served) -> Response:
 @_router.get("/languages", tags=["LibreTranslate"])
 async def languages(api: Served) -> list[Language]:
     """List the languages, and those that each is translated into."""
-    return [Language(code=code, name=language_name(code), targets=to) for code, to in _all_languages(api.batcher)]
+    return [Language(code=code, name=language_name(code), targets=to) for code, to in all_languages(api.batcher)]
 
 
 @_router.get("/frontend/settings", tags=["LibreTranslate"])
@@ -665,7 +442,9 @@ async def translate_v1(request: Request, api: Served) -> Response:
     """Translate texts with options of the search; n-best lists with scores."""
     given, record = await given_by(request), request.scope["record"]
     api.admit(request, given)
-    asked = _checked(api.options_model, {name: value for name, value in given.items() if name != "api_key"})
+    asked = _checked(
+        request.app.state.options_model, {name: value for name, value in given.items() if name != "api_key"}
+    )
     texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
     api.check(texts, record)
     options = {name: value for name in OPTIONS if (value := getattr(asked, name, None)) is not None}
@@ -729,6 +508,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.state.api, app.state.metrics, app.state.end = api, metrics, api.ending.set
+    app.state.options_model = options_model(api.limits)
     app.add_middleware(Gate, limits=api.limits, log=api.log, hosts=hosts, ending=api.ending)
     if cors:
         headers = ["Authorization", "Content-Type"]
@@ -740,7 +520,7 @@ def make_app(
         methods=["POST"],
         response_model=Answer,
         responses=_ERRORS,
-        openapi_extra=_body_of(api.options_model, form=False),
+        openapi_extra=_body_of(app.state.options_model, form=False),
         tags=["ours"],
     )
     _add_page(app, api, page)
@@ -752,13 +532,6 @@ def _answer_errors(app: FastAPI) -> None:
     """What goes wrong in an app, or in the page's, is {"error": message}."""
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
-
-
-def _all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
-    """Sources with their targets, then what is a target only."""
-    pairs = batcher.models.languages()
-    others = dict.fromkeys(target for targets in pairs.values() for target in targets if target not in pairs)
-    return [*pairs.items(), *((code, list[str]()) for code in others)]
 
 
 def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:

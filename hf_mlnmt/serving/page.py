@@ -25,11 +25,11 @@ from hf_mlnmt.generation.pipeline import Hypothesis
 from hf_mlnmt.generation.segments import check_characters
 from hf_mlnmt.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.reports.language_names import example, language_name
-from hf_mlnmt.serving.api import AUTO, MOST_TERMS, Api
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
 from hf_mlnmt.serving.detection import SURE
 from hf_mlnmt.serving.gate import Record, client_of, error_response
 from hf_mlnmt.serving.models import ServedModel, ServedModels
+from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api
 from hf_mlnmt.serving.views import Attention, attention_map, attention_of, message, translation
 
 if TYPE_CHECKING:

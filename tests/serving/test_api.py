@@ -29,8 +29,9 @@ pytest.importorskip("py3langid", reason="needs the extra serve")
 
 from starlette.testclient import TestClient
 
-from hf_mlnmt.serving.api import OPTIONS, Downloads, Keys, make_app
+from hf_mlnmt.serving.api import OPTIONS, make_app
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+from hf_mlnmt.serving.service import Downloads, Keys
 
 SECRET = "a sentence that is in no log"
 ENGLISH = "The man rides a bicycle through the old town every morning."
@@ -430,7 +431,7 @@ def test_the_time_of_a_request_is_also_that_of_its_document(batcher, monkeypatch
         finally:
             ended.set()
 
-    monkeypatch.setattr("hf_mlnmt.serving.api.read", endless)
+    monkeypatch.setattr("hf_mlnmt.serving.service.read", endless)
     answer = limited(batcher, seconds=1).post("/translate", json={**GOOD, "format": "html", "q": "<p>Hello</p>"})
     assert answer.status_code == 504
     assert "(seconds)" in answer.json()["error"]

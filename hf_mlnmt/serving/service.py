@@ -1,0 +1,247 @@
+"""What API and page share: keys, limits, the count of requests, detection, translation of texts and documents."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from hf_mlnmt.errors import UserError
+from hf_mlnmt.generation.documents import read
+from hf_mlnmt.generation.pipeline import Hypothesis
+from hf_mlnmt.serving import detection
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
+from hf_mlnmt.serving.limits import Limits, RequestsAMinute
+
+Format = Literal["text", "html", "srt"]
+AUTO = "auto"
+MOST_TERMS = 100
+_TOGETHER = 500  # texts of a document that are translated by one call
+
+
+class Result(NamedTuple):
+    """n hypotheses for each text; the language between, if any; the models."""
+
+    texts: list[list[Hypothesis]]
+    via: str | None
+    models: list[str]
+
+
+class Downloads:
+    """Translated files in memory, for a while and up to a size, each under a token that cannot be guessed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # end, name, type, content
+
+    def add(self, name: str, kind: str, content: bytes) -> str:
+        """Keep a file. Returns: its token."""
+        token = secrets.token_urlsafe(24)
+        self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
+        self._forget()
+        return token
+
+    def get(self, token: str) -> tuple[str, str, bytes]:
+        """(name, type, content). Raises: HTTPException, 404."""
+        self._forget()
+        if token not in self._files:
+            raise HTTPException(404, "no such file: it is kept for a while only")
+        return self._files[token][1:]
+
+    def _forget(self) -> None:
+        now, size = time.monotonic(), sum(len(file[3]) for file in self._files.values())
+        while self._files:
+            end, *_, content = next(iter(self._files.values()))
+            if now < end and size <= self.limits.download_bytes:
+                return
+            size -= len(content)
+            self._files.popitem(last=False)
+
+
+class Keys:
+    """API keys, compared in constant time."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        self._hashed = [self.hashed(key) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._hashed)
+
+    def __contains__(self, key: str) -> bool:
+        given = self.hashed(key)
+        return sum(hmac.compare_digest(given, one) for one in self._hashed) > 0  # all are compared
+
+    @staticmethod
+    def hashed(key: str) -> bytes:
+        """So that all have one length."""
+        return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+class Api:
+    """What the requests ask for, over a Batcher, within limits."""
+
+    def __init__(
+        self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
+    ) -> None:
+        self.batcher, self.limits, self.keys = batcher, limits or Limits(), Keys(keys)
+        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
+        self.log = log or RequestLog()
+        self.ending = asyncio.Event()
+
+    # What every request for a translation goes through, of the API and of the page
+
+    def admit(self, request: Request, given: dict[str, Any]) -> None:
+        """Raises: Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
+        self.check_ending()
+        self.authorize(request, given)
+
+    def check_ending(self) -> None:
+        """Raises: Overloaded at the end."""
+        if self.ending.is_set():
+            raise Overloaded("the server is about to end")
+
+    def authorize(self, request: Request, given: dict[str, Any]) -> None:
+        """Raises: HTTPException, 403 without a key, 429 for too many requests."""
+        key = given.get("api_key") or given.get("apiKey") or _bearer(request)
+        known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
+        self.count(Keys.hashed(key) if known else client_of(request.scope).encode())
+        if self.keys and not known:
+            message = "Invalid API key" if key else "Please contact the server operator to get an API key"
+            raise HTTPException(403, message)
+
+    def count(self, client: bytes) -> None:
+        """Count a request of a client. Raises: HTTPException, 429 for too many."""
+        if wait := self.rate.wait(client):
+            seconds = str(int(wait) + 1)
+            message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
+            raise HTTPException(429, message, {"Retry-After": seconds})
+
+    def check(self, texts: Sequence[str], record: Record) -> None:
+        """Raises: LimitPassed."""
+        sizes = [len(text) for text in texts]
+        record.said |= {"texts": len(texts), "characters": sum(sizes)}
+        for name, size, what in (
+            ("texts", len(texts), "texts in the request"),
+            ("text_characters", max(sizes, default=0), "characters of a text"),
+            ("characters", sum(sizes), "characters of all texts"),
+        ):
+            if size > getattr(self.limits, name):
+                raise LimitPassed(name, size, getattr(self.limits, name), what)
+
+    @asynccontextmanager
+    async def within(self, limit: str) -> AsyncIterator[None]:
+        """What is done inside has the seconds of a limit. Raises: TimedOut, naming it."""
+        seconds = getattr(self.limits, limit)
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
+
+    def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
+        """The language of each text, of those that are served. Raises: UserError; where `strict`, if it is not sure."""
+        return detection.languages(texts, list(self.batcher.models.languages()), strict)
+
+    async def languages_of(
+        self, texts: Sequence[str], source: str | None, strict: bool = False
+    ) -> tuple[list[str | None], list[detection.Detected] | None]:
+        """The language of each text, and what was detected for `auto`."""
+        if source != AUTO:
+            return [source] * len(texts), None
+        detected = await asyncio.to_thread(self.detect, texts, strict)
+        return [one.language for one in detected], detected
+
+    async def translate(
+        self,
+        record: Record,
+        texts: Sequence[str],
+        sources: Sequence[str | None],
+        target: str | None,
+        **options: Any,
+    ) -> Result:
+        """Translate each text from its language; one that is in the target's already stays as it is."""
+        groups: dict[str | None, list[int]] = {}
+        for number, source in enumerate(sources):
+            groups.setdefault(source, []).append(number)
+        results: list[list[Hypothesis]] = [[] for _ in texts]
+        via, models = None, list[str]()
+        known = {code for code, _ in all_languages(self.batcher)}
+        for source, numbers in groups.items():
+            if source == target and source in known:
+                for number in numbers:
+                    results[number] = [Hypothesis(texts[number], 0.0, 0.0, 0)]
+                continue
+            for start in range(0, len(numbers), _TOGETHER):
+                some = numbers[start : start + _TOGETHER]
+                done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
+                for number, hypotheses in zip(some, done.texts, strict=True):
+                    results[number] = hypotheses
+                via, models = via or done.via, [*models, *(one for one in done.models if one not in models)]
+        # Now the codes are known ones, not something that a client made up.
+        record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
+        return Result(results, via, models)
+
+    async def documents(
+        self,
+        record: Record,
+        texts: Sequence[str],
+        kind: Format,
+        sources: Sequence[str | None],
+        target: str | None,
+        **options: Any,
+    ) -> tuple[list[list[str]], Result]:
+        """Each document translated, as often as there are hypotheses, the best first."""
+        ended = threading.Event()  # a thread goes on when nobody waits for it any more
+
+        def check() -> None:
+            if ended.is_set():
+                raise TimedOut
+
+        def write() -> list[list[str]]:
+            rest, written = iter(done.texts), []
+            for document in documents:
+                some = [next(rest) for _ in document.texts]
+                ranks = range(min(map(len, some), default=1))
+                written.append([document.write([hypotheses[rank] for hypotheses in some]) for rank in ranks])
+            return written
+
+        try:
+            documents = await asyncio.to_thread(lambda: [read(text, kind, check) for text in texts])
+            pieces = [(text, source) for document, source in zip(documents, sources) for text in document.texts]
+            ask = partial(
+                self.translate, record, [text for text, _ in pieces], [source for _, source in pieces], target
+            )
+            try:
+                done = await ask(**options, alignments=kind != "text")
+            except UserError:  # not every model and engine has alignments
+                if kind == "text":
+                    raise
+                done = await ask(**options)
+            return await asyncio.to_thread(write), done
+        finally:
+            ended.set()
+
+
+def _bearer(request: Request) -> str:
+    """The key in the Authorization header: its bytes are UTF-8, which HTTP does not say."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip().encode("latin-1").decode(errors="surrogateescape") if kind.lower() == "bearer" else ""
+
+
+def all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
+    """Sources with their targets, then what is a target only."""
+    pairs = batcher.models.languages()
+    others = dict.fromkeys(target for targets in pairs.values() for target in targets if target not in pairs)
+    return [*pairs.items(), *((code, list[str]()) for code in others)]
