@@ -8,7 +8,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
-FLOORS = ["errors", "keys", "files", "made_from", "table", "model_folder", "memory", "modeling", "search", "zoo"]
+FLOORS = ["errors", "keys", "files", "made_from", "table", "model_folder", "memory", "modeling", "kept_weights"]
+FLOORS += ["products", "search", "zoo"]
 FLOORS += ["data", "convert", "generation", "evaluation", "analysis", "recipe", "training", "reports", "hub", "export"]
 FLOORS += ["serving", "demo", "cli"]
 # Names that Transformers and named tuples give their classes, for all to use.
