@@ -49,23 +49,35 @@ _MEASURED: dict[int, dict[str, Any]] = {}  # by number of threads
 _LOCK = threading.Lock()
 
 
-def packed(module: nn.Module, states: Tensor, activation: str = "none", onto: Tensor | None = None) -> Tensor | None:
+def packed(
+    module: nn.Module,
+    states: Tensor,
+    activation: str = "none",
+    onto: Tensor | None = None,
+    layouts: dict[nn.Module, Tensor] | None = None,
+) -> Tensor | None:
     """The product of a plain layer without gradients, by oneDNN where that is faster; None where it is not.
 
     Args:
         states: (rows, inputs). onto: (rows, outputs), which is added; not with an activation.
         activation: "none", "relu" or "swish", of the product.
+        layouts: the weights as they were laid out, of a caller who knows that they do not change meanwhile.
     """
     weight: Any = module.weight
     if (
         not _is_for_onednn(states, weight)
-        or len(states) == 1
-        or ("few" if len(states) <= FEW else "many") not in chosen()
+        or states.shape[0] == 1
+        or ("few" if states.shape[0] <= FEW else "many") not in chosen()
         or weight.numel() > LARGEST
         or not weight.is_contiguous()
     ):
         return None
-    laid_out, bias = kept(module, "onednn", torch.ops.mkldnn._reorder_linear_weight), module.bias
+    laid_out = None if layouts is None else layouts.get(module)
+    if laid_out is None:
+        laid_out = kept(module, "onednn", torch.ops.mkldnn._reorder_linear_weight)
+        if layouts is not None:
+            layouts[module] = laid_out
+    bias: Any = module.bias
     if onto is not None:
         return torch.ops.mkldnn._linear_pointwise.binary(states, onto, laid_out, bias, "add")
     return torch.ops.mkldnn._linear_pointwise(states, laid_out, bias, activation, [], "")
@@ -129,13 +141,13 @@ class _Linear(torch.autograd.Function):
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
     """Whether the product is one of float32 on a CPU, large enough, and not traced, counted or under autocast."""
     return (
-        {type(states), type(weight)} <= {Tensor, nn.Parameter}
+        not torch.jit.is_tracing()
+        and {type(states), type(weight)} <= {Tensor, nn.Parameter}
         and states.dtype == weight.dtype == torch.float32
         and states.device.type == weight.device.type == "cpu"
-        and states.numel() * len(weight) >= LEAST
+        and states.numel() * weight.shape[0] >= LEAST
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
         and _get_current_dispatch_mode() is None
     )
@@ -178,7 +190,6 @@ def measured() -> dict[str, Any]:
 
 
 def _measured(threads: int) -> dict[str, Any]:
-    known = {"processor": processor_name(), "torch": torch.__version__, "threads": threads}
     mark = Digest("sha256").text(f"{processor()}\0{torch.__version__}\0{threads}\0{ROWS}{INPUTS}{OUTPUTS}").hex()[:16]
     path = cache_folder() / f"products_{mark}.json"
     try:
@@ -188,7 +199,8 @@ def _measured(threads: int) -> dict[str, Any]:
         pass
     rates = _timed() if has_onednn() else {}
     faster = [kind for kind, (own, onednn) in rates.items() if onednn > GAIN * own]
-    found = {**known, "gigaflops": rates, "onednn": faster}
+    found = {"processor": processor_name(), "torch": torch.__version__, "threads": threads}
+    found |= {"gigaflops": rates, "onednn": faster}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
@@ -227,9 +239,15 @@ def _seconds(product: Callable[[], Any]) -> float:
     return time.thread_time() - start
 
 
-def in_words() -> str:
-    """The choice, for a line that says where a number was measured."""
-    return f"oneDNN for {', '.join(kind for kind in KINDS if kind in chosen()) or 'no products'}"
+def record() -> dict[str, Any]:
+    """processor, torch, threads, and onednn: the kinds that oneDNN computes now, for what is written down."""
+    kinds = [kind for kind in KINDS if kind in chosen()]
+    return {
+        "processor": processor_name(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "onednn": kinds,
+    }
 
 
 def processor_name() -> str:

@@ -141,6 +141,7 @@ class DecoderStep:
         self.large = large
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
+        self.layouts: dict[nn.Module, Tensor] = {}  # weights as oneDNN reads them
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.logits_memory: Tensor | None = None
         self.functions = library(self.decoder.embed_tokens.weight.dtype)
@@ -272,7 +273,7 @@ class DecoderStep:
         """Equation 4: states (sentences x width, d_model), through the feed-forward sublayer, on top of `onto`."""
         inner = None
         if (known := ONEDNN.get(type(module.activation))) is not None and type(module.fc1) is nn.Linear:
-            inner = packed(module.fc1, states, known)
+            inner = packed(module.fc1, states, known, layouts=self.layouts)
         if inner is None:
             inner = self.linear(module.fc1, states)
             inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
@@ -282,7 +283,7 @@ class DecoderStep:
         """The module's product, added to `onto`."""
         if type(module) is Int8Linear:
             return module(states) if onto is None else onto + module(states)
-        product = packed(module, states, onto=onto)
+        product = packed(module, states, onto=onto, layouts=self.layouts)
         if product is not None:
             return product
         weight, bias = self.factor(module, len(states))
@@ -304,7 +305,7 @@ class DecoderStep:
         goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
         if type(self.projection) is Int8Linear:
             return self.projection(states)
-        product = packed(self.projection, states)
+        product = packed(self.projection, states, layouts=self.layouts)
         if product is not None:
             return product
         weight, bias = self.factor(self.projection, len(states))
