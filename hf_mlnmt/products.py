@@ -41,6 +41,7 @@ KINDS = ("few", "many", "forward", "by_states", "by_weight")
 VARIABLE, LIBRARIES = "HF_MLNMT_PRODUCTS", ("mkl", "onednn")
 FEW = 15  # rows
 LEAST = 2**20  # multiplications of a product for which oneDNN's call, some microseconds longer, is worth while
+TIMES = 16  # as many in training, where an autograd function of Python's is around it
 ROWS = {"few": 5, "many": 64, "forward": 256, "by_states": 256, "by_weight": 256}  # of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
 GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong by
@@ -97,7 +98,7 @@ def project(module: Any, states: Tensor) -> Tensor | None:
     rows = states.reshape(-1, states.shape[-1])
     if not torch.is_grad_enabled() and not module.training:
         products = packed(module, rows)
-    elif kinds.isdisjoint(KINDS[2:]):
+    elif kinds.isdisjoint(KINDS[2:]) or rows.numel() * weight.shape[0] < TIMES * LEAST:
         return None
     else:
         products = _Linear.apply(rows, weight, bias, kinds)
