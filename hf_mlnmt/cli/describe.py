@@ -1,4 +1,4 @@
-"""`hf-mlnmt describe`: what a model is, from its folder, its Hub name or its record."""
+"""`hf-mlnmt describe`: what a model is, from its folder, its Hub name or its record; or what this machine does."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Annotated
 import typer
 
 from hf_mlnmt.cli.terminal import silence
+from hf_mlnmt.errors import UserError
 
 PANEL = "Look into a model"
 
 
 def describe(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(help="Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."),
-    ],
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     whole: Annotated[
         bool, typer.Option("--all", help="Of many test sets also the signatures, of many training corpora each.")
     ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub name.")] = None,
+    machine: Annotated[bool, typer.Option("--machine", help="The processor, and which library multiplies.")] = False,
 ) -> None:
     """Show a model's architecture, parameters by part, config, tokenizer, generation settings and scores.
 
@@ -31,18 +33,21 @@ def describe(
 
         hf-mlnmt describe runs/demo/average
         hf-mlnmt describe multi30k-ende-short/m-10
+        hf-mlnmt describe --machine
     """
     silence()
+    if machine == (model is not None):
+        raise UserError("describe: name a model, or say --machine.")
 
     from rich.console import Console
 
     from hf_mlnmt.reports.description import describe as describe_model
-    from hf_mlnmt.reports.description import render
+    from hf_mlnmt.reports.description import describe_machine, render, render_machine
 
-    description = describe_model(model, revision)
+    description = describe_machine() if model is None else describe_model(model, revision)
     if as_json:
         print(json.dumps(description, indent=2, ensure_ascii=False))
         return
     console = Console(highlight=False, markup=False)
-    for block in render(description, whole):
+    for block in render_machine(description) if model is None else render(description, whole):
         console.print(block)

@@ -24,8 +24,8 @@ from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.batches import Generated
 from hf_mlnmt.generation.ctranslate2_model import content_hash, entry, lacks, single_decoder, vocabulary_of, write
 from hf_mlnmt.generation.loading import Parts
+from hf_mlnmt.kept_weights import Fingerprint, fingerprint_of
 from hf_mlnmt.search import what_is_around
-from hf_mlnmt.search.kept_weights import Fingerprint, fingerprint_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .linear import runs_ahead
+from .linear import project, runs_ahead
 
 
 def eager_attention(
@@ -148,13 +148,13 @@ class SelfAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, time, d_model) -> the same shape, and the weights (batch, heads, time, keys) if eager."""
-        states = widened(self.qkv_proj(hidden_states))
+        states = widened(project(self.qkv_proj, hidden_states))
         query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
         if cache is not None:
             cache = getattr(cache, "self_attention_cache", cache)
             key, value = cache.update(key, value, self.layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return project(self.out_proj, output), weights
 
 
 class CrossAttention(Attention):
@@ -174,14 +174,14 @@ class CrossAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model), memory (batch, source, d_model) -> (batch, target, d_model), weights if eager."""
-        query = split_heads(widened(self.q_proj(hidden_states)), self.heads)
+        query = split_heads(widened(project(self.q_proj, hidden_states)), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return project(self.out_proj, output), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the source, each (batch, heads, source, d_h)."""
-        key, value = (split_heads(x, self.heads) for x in self.kv_proj(memory).chunk(2, dim=-1))
+        key, value = (split_heads(x, self.heads) for x in project(self.kv_proj, memory).chunk(2, dim=-1))
         return key, value
 
 

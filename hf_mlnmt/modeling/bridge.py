@@ -45,6 +45,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
+from .linear import project
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import takes_cache
 from .rnn import RNNConfig, RNNDecoder, RNNEncoder, RNNForConditionalGeneration, RNNPreTrainedModel
@@ -183,7 +184,7 @@ class AttentionBridge(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """H (batch, source, d_h), mask (batch, source), 0 at padding -> M (batch, k, d_h) and A (batch, k, source)."""
-        scores = self.head_proj(torch.relu(self.inner_proj(states))).transpose(1, 2)
+        scores = project(self.head_proj, torch.relu(project(self.inner_proj, states))).transpose(1, 2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is not None:
             scores = scores.masked_fill((mask == 0).unsqueeze(1), torch.finfo(scores.dtype).min)

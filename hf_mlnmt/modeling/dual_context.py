@@ -39,6 +39,7 @@ from .caches import ConvolutionCacheLayer, slot_of, windows
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer, EncoderLayer
+from .linear import project
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -114,8 +115,10 @@ class DualContextAttention(Attention):
         cache = getattr(cache, "self_attention_cache", cache)
         local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
         kwargs |= {} if is_causal is None else {"is_causal": is_causal}
-        query, key, value = self.global_proj(hidden_states).split((2 * self.width, self.width, self.width), dim=-1)
-        local_key, local_value = self.local_proj(local).chunk(2, dim=-1)
+        query, key, value = project(self.global_proj, hidden_states).split(
+            (2 * self.width, self.width, self.width), dim=-1
+        )
+        local_key, local_value = project(self.local_proj, local).chunk(2, dim=-1)
         key, value = torch.cat([local_key, key], dim=-1), torch.cat([local_value, value], dim=-1)
         query, key, value = (split_heads(x, 2 * self.heads) for x in (query, key, value))
         if cache is not None:
@@ -123,7 +126,7 @@ class DualContextAttention(Attention):
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (5.5)
         if weights is not None:
             output, weights = self.in_groups(weights, value, 2)
-        return self.out_proj(output), weights  # (5.6)
+        return project(self.out_proj, output), weights  # (5.6)
 
     def local_context(
         self, inputs: Tensor, mask: Tensor | None, cache: Cache | None, hide_later: bool = False
@@ -143,7 +146,7 @@ class DualContextAttention(Attention):
         if hide_later:
             hidden = later * self.width
             window = nn.functional.pad(window[..., : window.shape[-1] - hidden], (0, hidden))
-        return self.convolution_norm(nn.functional.glu(self.convolution(window)) + inputs)
+        return self.convolution_norm(nn.functional.glu(project(self.convolution, window)) + inputs)
 
 
 ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContextAttention, index=1)]

@@ -27,6 +27,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration import MONOLINGUAL_DATA, TransformerConfig
 from .generation import Generation
+from .linear import project
 from .loss import divisor, following_labels, head_cross_entropy
 from .positions import shown_positions
 from .stack import TransformerPreTrainedModel
@@ -102,7 +103,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         """Loss and logits (batch, source, vocabulary) of what every position predicts, (batch, source)."""
         states = outputs.last_hidden_state
         assert states is not None
-        logits = None if loss_only else self.projection(states)
+        logits = None if loss_only else project(self.projection, states)
         if labels is None:
             return None, logits
         return head_cross_entropy(self.projection, states, labels, smoothing, logits) / divisor(labels, items), logits

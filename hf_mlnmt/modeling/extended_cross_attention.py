@@ -53,6 +53,7 @@ from .caches import RecurrentCacheLayer
 from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer
+from .linear import project
 from .recurrent_attention import KeyValueContextAttention, PreviousContextAttention, PreviousWeightAttention
 from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, TransformerModel
 
@@ -132,12 +133,12 @@ class WordEmbeddingAttention(CrossAttention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """As the baseline's; `words`: e~ (batch, target, d_model)."""
-        query = self.q_proj(hidden_states)
+        query = project(self.q_proj, hidden_states)
         if self.word_q_proj is not None:
-            query = query + self.word_q_proj(words)
+            query = query + project(self.word_q_proj, words)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return project(self.out_proj, output), weights
 
 
 class ExtendedDecoderLayer(DecoderLayer):

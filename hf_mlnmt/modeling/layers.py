@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import CrossAttention, SelfAttention
 from .configuration import StackConfig, TransformerConfig
+from .linear import project
 
 
 class Dropout(nn.Dropout):
@@ -108,7 +109,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+        return project(self.fc2, self.dropout(self.activation(project(self.fc1, hidden_states))))
 
 
 class EncoderLayer(GradientCheckpointingLayer):

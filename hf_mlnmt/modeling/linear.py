@@ -1,15 +1,31 @@
-"""The matrix of a linear layer, for the products that are not with the layer's own input.
+"""The products of a linear layer: `project` with its own input, and its matrix for those with something else.
 
 The rule: a layer is called; nobody reads the weight of another module. An adapter (PEFT), weights in int8, a hook or a
 parametrisation change what a call computes and leave the weight as it was, or leave none. Where a product needs the
 matrix itself (the output projection inside the loss, matrices multiplied before a recurrence), `matrix_of` gives the
-one that the call multiplies by.
+one that the call multiplies by. `project` is a call, computed by the library that is the faster one on this processor;
+it comes through a slot that `import hf_mlnmt` fills, for code beside published weights works without that package.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+products: Any = None  # hf_mlnmt/products.py, where it is known
+
+
+def project(module: nn.Module, states: Tensor) -> Tensor:
+    """module(states) of a linear layer, states (..., inputs) -> (..., outputs)."""
+    product = None if products is None else products.project(module, states)
+    return module(states) if product is None else product
+
+
+def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
+    """states (rows, inputs) times the transpose of weight (outputs, inputs), outside of autograd, where something is
+    faster at this kind of product ("forward", "by_states") than torch.mm; else None."""
+    return None if products is None else products.multiply(states, weight, kind)
 
 
 def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -56,7 +72,8 @@ def runs_ahead(tensor: Tensor) -> bool:
 def is_plain(module: nn.Module) -> bool:
     """Whether a call is the product with the weight: no adapter, no int8, no hook, no other forward."""
     return (
-        type(module) is nn.Linear
+        type(module).forward is nn.Linear.forward
+        and "weight" in module._parameters  # or it is computed
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__
     )

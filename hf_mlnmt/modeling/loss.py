@@ -11,11 +11,13 @@ gradient of (1) by z is softmax(z) - (1 - eps) 1_y - eps / V, and its last term 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .linear import matrix_of, product_dtype, runs_ahead
+from .linear import matrix_of, multiply, product_dtype, runs_ahead
 
 ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
 LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
@@ -99,11 +101,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
         counts = (labels != -100).unsqueeze(1) if runs_ahead(states) else None  # None: every label does
-        buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0])  # of the logits, for all chunks
+        buffer: Any = None  # of the logits, for all chunks
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
-            logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
+            logits = multiply(chunk, weight, "forward")
+            if logits is None:
+                buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
+                logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)
@@ -120,11 +125,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
-                torch.mm(by_logits, weight, out=gradient[0][inside])
+                by_chunk = multiply(by_logits, weight.t(), "by_states")
+                if by_chunk is None:
+                    torch.mm(by_logits, weight, out=gradient[0][inside])
+                else:
+                    gradient[0][inside] = by_chunk
                 if weight.dtype == exact:
                     gradient[1].addmm_(by_logits.t(), chunk)
                 else:  # products in half precision, their sum over the chunks not
                     gradient[1].add_(by_logits.t() @ chunk)
+                del by_logits
+            del logits, probabilities  # the next chunk's take their place
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
             mean_weight, read = weight.to(exact).mean(0), states.to(exact)
             sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)

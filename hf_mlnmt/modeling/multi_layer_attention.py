@@ -41,6 +41,7 @@ from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .feature_collector import CITATION, FeatureCollector, check_feature_count
 from .layers import DecoderLayer, JointMatrices
+from .linear import project
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -126,12 +127,12 @@ class MultiLayerAttention(CrossAttention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """(batch, target, d_model) and F -> (batch, target, d_model), weights (see above) if eager."""
-        query = self.place_layers(self.q_proj(hidden_states).unflatten(-1, (self.layers, -1)))
+        query = self.place_layers(project(self.q_proj, hidden_states).unflatten(-1, (self.layers, -1)))
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
         if weights is not None and not self.joint:
             output, weights = self.in_groups(weights, value, self.layers)
-        return self.out_proj(self.combine(output)), weights
+        return project(self.out_proj, self.combine(output)), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all layers, as `attend` takes them."""

@@ -41,6 +41,7 @@ from .attention import Attention
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer
+from .linear import project
 from .loss import head_cross_entropy
 from .outputs import EncoderOutput
 from .releases import CACHE
@@ -128,7 +129,7 @@ class FusionDecoderLayer(DecoderLayer):
         hidden_states = super().attend_self(hidden_states, mask, cache, extras, **kwargs)
         if self.fusion is None:
             return hidden_states
-        return hidden_states + self.fusion(extras["auxiliary_states"])  # (4.2), (4.3)
+        return hidden_states + project(self.fusion, extras["auxiliary_states"])  # (4.2), (4.3)
 
 
 class MainDecoder(Decoder):

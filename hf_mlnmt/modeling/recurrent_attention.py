@@ -15,7 +15,7 @@ from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, wei
 from .attention_scan_eager import previous_states
 from .caches import slot_of
 from .layers import JointMatrices
-from .linear import chained, matrix_of
+from .linear import chained, matrix_of, project
 
 
 class HeadProjection(JointMatrices):
@@ -45,7 +45,7 @@ class RecurrentAttention(CrossAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As the baseline's; `target_real` (batch, target): False at padding, None: none; `inverse_fertility`: 1/phi
         (batch, source, 1). The weights come with every implementation, those of key-value-* with eager only."""
-        query = split_heads(self.q_proj(hidden_states), self.heads)
+        query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         slot = None if cache is None else slot_of(cache, self.layer_idx, "append_states")
         start = before = None  # the state before the first position, and that before each, where it is known
@@ -57,7 +57,7 @@ class RecurrentAttention(CrossAttention):
         context, weights, states = self.recur(*source, start, before, target_real, slot)
         if slot is not None:
             slot.append_states(after_padding(states, start, target_real).transpose(1, 2))
-        return self.out_proj(context.transpose(1, 2).flatten(2).to(hidden_states.dtype)), weights
+        return project(self.out_proj, context.transpose(1, 2).flatten(2).to(hidden_states.dtype)), weights
 
     def recur(
         self,

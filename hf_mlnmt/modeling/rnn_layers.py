@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .layers import Dropout
-from .linear import in_own_precision, matrix_of, product_dtype
+from .linear import in_own_precision, matrix_of, product_dtype, project
 from .lstm import LSTM, LoopProduct, Packing, lstm_cell
 
 
@@ -37,7 +37,7 @@ class LuongAttention(nn.Module):
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """W_a h_i and h_i, (batch, 1, source, d) each: as keys and values of an attention with one head."""
-        return self.k_proj(memory).unsqueeze(1), memory.unsqueeze(1)
+        return project(self.k_proj, memory).unsqueeze(1), memory.unsqueeze(1)
 
     def loop_product(self, like: Tensor, dtype: torch.dtype) -> LoopProduct | None:
         """What multiplies by W_c at every position of a loop that has gradients; None: the layer is called."""

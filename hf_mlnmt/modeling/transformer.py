@@ -44,6 +44,7 @@ from .attention import CrossAttention, SelfAttention, causal_mask, source_mask
 from .configuration import StackConfig, TransformerConfig
 from .generation import TranslationGenerationMixin
 from .layers import DecoderLayer, EncoderLayer
+from .linear import project
 from .loss import divisor, head_cross_entropy
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, takes_cache
@@ -331,7 +332,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         logits = loss = losses = None
         if not loss_only:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(outputs.last_hidden_state[:, kept])
+            logits = project(self.lm_head, outputs.last_hidden_state[:, kept])
         if labels is not None:
             losses = self.supervise(outputs, logits, labels, smoothing, divisor(labels, num_items_in_batch))
             loss = torch.stack(list(losses.values())).sum()

@@ -8,7 +8,6 @@ right before.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import time
 import weakref
@@ -27,6 +26,7 @@ from hf_mlnmt.analysis import figures
 from hf_mlnmt.analysis.study import Study
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.memory import GIB, memory_of_machine
+from hf_mlnmt.products import record
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
@@ -74,13 +74,15 @@ def beside_baseline(
 
 
 def machine() -> str:
-    """Processor, threads and versions, so that a number can be placed."""
+    """Processor, threads, versions and who computes products, so that a number can be placed."""
     import psutil
     import transformers
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    device = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    now = record()
     return (
-        f"{device}, {torch.get_num_threads()} threads of {os.cpu_count()}, torch {torch.__version__}, "
+        f"{device}{now['processor']}, {now['threads']} threads of {os.cpu_count()}, torch {now['torch']} "
+        f"(oneDNN: {' '.join(now['onednn']) or 'none'}), "
         f"transformers {transformers.__version__}, load {psutil.getloadavg()[0]:.1f}"
     )
 

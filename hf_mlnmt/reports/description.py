@@ -142,6 +142,24 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in _HIDDEN and not key.startswith("_")}
 
 
+def describe_machine() -> dict[str, Any]:
+    """This machine's processor, torch, threads, and of each kind of product (products.py) the speed, and who has it."""
+    from hf_mlnmt.products import measured, record
+
+    return {**measured(), **record()}
+
+
+def render_machine(machine: Mapping[str, Any]) -> list[Table]:
+    """The same as tables."""
+    rows = [
+        [kind, f"{own:,.0f}", f"{onednn:,.0f}", "oneDNN" if kind in machine["onednn"] else "PyTorch"]
+        for kind, (own, onednn) in machine["gigaflops"].items()
+    ]
+    columns = ["product", Number("PyTorch's own"), Number("oneDNN"), "computed by"]
+    facts = {name: machine[name] for name in ("processor", "torch", "threads")}
+    return [_pairs("machine", facts), Table(columns, rows, "products of linear layers, GFLOP/s")]
+
+
 def render(description: Mapping[str, Any], whole: bool = False) -> list[Table]:
     """What to print, in order. whole: of many test sets also the signatures, of many training corpora each."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_mlnmt.kept_weights import LARGEST, kept
 from hf_mlnmt.search.int8 import PANEL, Int8Linear
-from hf_mlnmt.search.kept_weights import LARGEST, kept
 from hf_mlnmt.search.native_library import library, pointer
 
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE = range(5)  # kinds of sublayers, as in search.c

@@ -8,7 +8,6 @@ a line of this file's logger says so.
 
 import ctypes
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from transformers.utils import logging
 
 from hf_mlnmt.files import cache_folder
 from hf_mlnmt.made_from import Digest
+from hf_mlnmt.products import processor
 
 logger = logging.get_logger(__name__)
 
@@ -121,13 +121,3 @@ def _hash(path: Path) -> str:
 def pointer(tensor: torch.Tensor | None) -> int | None:
     """The address of a tensor's first number, or None."""
     return None if tensor is None else tensor.data_ptr()
-
-
-def processor() -> str:
-    """What code made for this processor depends on: its name and the instructions it has."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    known = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
-    return "\n".join([platform.platform(), platform.processor(), *sorted(known)])

@@ -30,8 +30,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_mlnmt.kept_weights import kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.kept_weights import kept_diagonals, times_forgotten
 from hf_mlnmt.search.native import PACKED
 from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
+from hf_mlnmt.kept_weights import LARGEST
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
@@ -25,7 +26,6 @@ from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE
 from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.kept_weights import LARGEST
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,

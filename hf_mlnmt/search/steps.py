@@ -5,7 +5,8 @@ The table STEPS says which step computes which model.
 Decoding on a CPU takes many small operations; called one by one, on (sentences x beams, d_model), they take less time
 than through the modules, and less again in compiled code, which computes the sublayers that it knows (native.py).
 Products with weights that lie transposed in memory take up to a half less time for a few rows; such copies are kept
-(kept_weights.py), but for a single row large weights are read as they lie.
+(kept_weights.py), but for a single row large weights are read as they lie. Where oneDNN is the faster one (products.py)
+it has copies of its own, adds what is to be added in the same pass, and leaves no large weight to compiled code.
 
 A family's step overrides `begin` and `after_self_attention` if its layers take more than the baseline's, `attend_self`
 and `attend_source` for an attention of its own; one that is not in `attentions` is called as a module. Where a product
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hf_mlnmt.kept_weights import kept
 from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention, split_heads
 from hf_mlnmt.modeling.attention_scan import gate_step, weight_step
@@ -55,9 +57,9 @@ from hf_mlnmt.modeling.recurrent_attention import (
 )
 from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
+from hf_mlnmt.products import packed, takes_few
 from hf_mlnmt.search.cache import BeamRecurrentCacheLayer, HeadMatrices
 from hf_mlnmt.search.int8 import Int8Linear, compiled
-from hf_mlnmt.search.kept_weights import kept
 from hf_mlnmt.search.native import (
     FEED_FORWARD,
     RELU,
@@ -74,6 +76,7 @@ from hf_mlnmt.search.native_library import library
 from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts, attention_energies, weighted_values
 
 ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
+ONEDNN: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "swish"}  # that it computes with a product
 MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
 
 
@@ -140,6 +143,7 @@ class DecoderStep:
         self.large = large
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
+        self.layouts: dict[nn.Module, Tensor] = {}  # weights as oneDNN reads them
         self.norms: dict[nn.Module, tuple[Any, ...]] = {}  # what layer_norm takes; nothing for an identity
         self.logits_memory: Tensor | None = None
         self.functions = library(self.decoder.embed_tokens.weight.dtype)
@@ -165,9 +169,11 @@ class DecoderStep:
         return None
 
     def prepare_first(self, cache: Any) -> bool:
-        """Make the cache ready for a first token here, if compiled code computes the whole decoder; else False."""
-        parts = self.plans[self.decoder]
-        if len(self.plans) > 1 or len(parts) > 1 or not isinstance(parts[0], NativeUnits | ByRows):
+        """Make the cache ready for a first token here, if no layer has more than the baseline's; else False."""
+        attentions = {(type(layer.self_attn), type(layer.source_attn)) for layer in self.decoder.layers}
+        known = {(SelfAttention, CrossAttention), (SSRU, CrossAttention)}
+        between = any(self.after_self_attention(layer) is not None for layer in self.decoder.layers)
+        if len(self.plans) > 1 or not attentions <= known or between:
             return False
         for layer in self.decoder.layers:
             slot, source = (
@@ -229,6 +235,8 @@ class DecoderStep:
         parts = (*unit[1:3], sublayer.layer_norm)
         if any(type(part) is Int8Linear and compiled(part) is None for part in parts):
             return None
+        if self.large == TRANSPOSED and any(takes_few(part) and part.weight.numel() > SMALL for part in unit[1:3]):
+            return None
         numbers = {parameter.dtype for part in parts for parameter in part.parameters()}
         return unit if numbers == {self.decoder.embed_tokens.weight.dtype} else None
 
@@ -275,14 +283,21 @@ class DecoderStep:
 
     def feed_forward(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
         """Equation 4: states (sentences x width, d_model), through the feed-forward sublayer, on top of `onto`."""
-        inner = self.linear(module.fc1, states)
-        inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
+        inner = None
+        if (known := ONEDNN.get(type(module.activation))) is not None and type(module.fc1) is nn.Linear:
+            inner = packed(module.fc1, states, known, layouts=self.layouts)
+        if inner is None:
+            inner = self.linear(module.fc1, states)
+            inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
         return self.linear(module.fc2, inner, onto)
 
     def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
         """The module's product, added to `onto`."""
         if type(module) is Int8Linear:
             return module(states) if onto is None else onto + module(states)
+        product = packed(module, states, onto=onto, layouts=self.layouts)
+        if product is not None:
+            return product
         weight, bias = self.factor(module, len(states))
         if bias is not None:
             product = torch.addmm(bias, states, weight)
@@ -302,6 +317,9 @@ class DecoderStep:
         goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
         if type(self.projection) is Int8Linear:
             return self.projection(states)
+        product = packed(self.projection, states, layouts=self.layouts)
+        if product is not None:
+            return product
         weight, bias = self.factor(self.projection, len(states))
         size = states.shape[0] * weight.shape[1]
         if self.logits_memory is None or self.logits_memory.numel() < size:

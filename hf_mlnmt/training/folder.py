@@ -9,6 +9,7 @@ One process at a time, one recipe (but for what may be amended), one training se
 | training data and tokenizers (`check_data`) | refused |
 | text of the test sets (`is_finished`) | translated and scored again |
 | checkpoints and decoding (`digest_of_model`), versions (run.py) | models, translations, scores are made again |
+| processor, library of products (run.py) | said: the library stays, the last digits may change |
 | number of processes, too few checkpoints left (run.py) | refused |
 
 A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
@@ -117,6 +118,7 @@ def _short(value: Any) -> str:
 
 
 RECIPE, FINGERPRINTS, MADE_FROM = "recipe.yaml", "data/fingerprints.json", "made_of.json"
+PRODUCTS = "products.json"  # which library multiplies in this run
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

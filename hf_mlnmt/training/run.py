@@ -25,13 +25,14 @@ from rich.console import Console
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from hf_mlnmt import products
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.files import file_name, write_text
+from hf_mlnmt.files import file_name, read_json, write_json, write_text
 from hf_mlnmt.generation.back_translation import Watcher
 from hf_mlnmt.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.model_folder import RESULTS, WEIGHTS, auto_class_of, load_model
@@ -420,8 +421,10 @@ def train(run: Run, preparation: Preparation, data: Data, training: Training, ch
         preparation.initialise(trainer.model, data.tokenizers)
     parameters = lasting_parameters(trainer.model)
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
+    kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with products.using(kinds):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         training.progress.close()
         stop.release()
@@ -432,6 +435,24 @@ def train(run: Run, preparation: Preparation, data: Data, training: Training, ch
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
         )
+
+
+def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
+    """What oneDNN computes in this run (products.py): as it began, or the last digits of its numbers would be others.
+
+    A run of before there was a choice has none. Warns on a processor, or with a choice of the user's, that is another.
+    """
+    path = run.output / folder.PRODUCTS
+    if run.is_main and not goes_on:
+        write_json(path, products.record())
+    run.processes.wait_for_everyone()
+    began = read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []}
+    with products.using(frozenset(began["onednn"])):
+        now = products.record()
+        if changed := [name for name, value in began.items() if now.get(name) != value]:
+            listed = ", ".join(f"{name} {began[name]} -> {now.get(name)}" for name in changed)
+            run.warn(f"{path}: the run began with other products, and its last digits will be others: {listed}")
+    return frozenset(began["onednn"])
 
 
 @dataclass(frozen=True)

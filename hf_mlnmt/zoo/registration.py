@@ -39,14 +39,16 @@ def name_configs(table: Any) -> None:
 
 
 def register_models(_: Any = None) -> None:
-    """Import all models, register their classes, and give them the faster search."""
+    """Import all models, register their classes, and give them the faster search and products."""
     import transformers
 
-    from hf_mlnmt.modeling import generation
+    from hf_mlnmt import products
+    from hf_mlnmt.modeling import generation, linear
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
     generation.find_loop, generation.generate_again = _find_loop, _generate_again
+    linear.products = products
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():

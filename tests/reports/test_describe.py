@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+import typer
 from helpers.model_folders import small_model
 from rich.console import Console
+from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, config_for
+from hf_mlnmt.cli.describe import describe as describe_command
 from hf_mlnmt.reports import describe, parameters_by_part
-from hf_mlnmt.reports.description import render
+from hf_mlnmt.reports.description import describe_machine, render, render_machine
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.model_making import config_of_recipe
@@ -55,6 +59,31 @@ def test_many_directions_are_short_unless_all_is_asked_for():
     bleu = tests["test_2016_flickr.cs-de"]["cased"]["BLEU"]
     assert any(f"{bleu['score']:.2f}" in line and bleu["signature"] not in line for line in short)
     assert any(bleu["signature"] in line for line in whole)
+
+
+def test_the_machine():
+    found = describe_machine()
+    assert {"processor", "torch", "threads", "gigaflops", "onednn"} == found.keys()
+    console = Console(record=True, width=120, file=io.StringIO())
+    for block in render_machine({**found, "gigaflops": {"few": [30.2, 61.0], "many": [90.0, 80.0]}, "onednn": ["few"]}):
+        console.print(block)
+    text = console.export_text()
+    assert found["processor"] in text
+    assert [line.split()[1:8:2] for line in text.splitlines() if " few " in line] == [["few", "30", "61", "oneDNN"]]
+    assert [line.split()[7] for line in text.splitlines() if " many " in line] == ["PyTorch"]
+
+
+def test_the_command_wants_a_model_or_the_machine():
+    for given in ([], ["a", "--machine"]):
+        result = CliRunner().invoke(app(), given)
+        assert isinstance(result.exception, UserError)
+    assert "processor" in json.loads(CliRunner().invoke(app(), ["--machine", "--json"]).stdout)
+
+
+def app() -> typer.Typer:
+    program = typer.Typer()
+    program.command()(describe_command)
+    return program
 
 
 def test_untied_and_added_parts():

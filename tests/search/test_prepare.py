@@ -13,10 +13,10 @@ from helpers.searching import sources, toy
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
+from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search import prepare, single
 from hf_mlnmt.search.int8 import compiled, in_int8
-from hf_mlnmt.search.kept_weights import forget
 from hf_mlnmt.search.native_library import library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")

@@ -17,7 +17,7 @@ import typer
 from helpers.tiny_run import run, same_weights, write_recipe
 from typer.testing import CliRunner
 
-from hf_mlnmt import UserError
+from hf_mlnmt import UserError, products
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import checkpoints
 from hf_mlnmt.training.callbacks import SIGNALS, ShowProgress
@@ -93,6 +93,30 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
     assert "going on from" in text
     assert "checkpoint-12" in text
     assert same_weights(folder, output)
+
+
+@pytest.mark.parametrize("began", [["forward"], None])
+def test_a_run_goes_on_with_the_products_it_began_with(began, whole, data, tmp_path, monkeypatch):
+    """Whatever is faster here, and another processor is told; a run of earlier versions had PyTorch's alone."""
+    folder, recipe, _ = whole
+    output = shutil.copytree(folder, tmp_path / "run")
+    for name in ("best", "average", "checkpoints/checkpoint-20"):
+        shutil.rmtree(output / name)
+    (output / "results.json").unlink()
+    path, found = output / "products.json", set()
+    assert json.loads(path.read_text()) == products.record()
+    path.unlink()
+    if began is not None:
+        path.write_text(json.dumps({**products.record(), "processor": "a 6502", "onednn": began}))
+    show = ShowProgress.on_step_end
+    monkeypatch.setattr(
+        ShowProgress, "on_step_end", lambda *given, **more: [found.add(products.chosen()), show(*given, **more)][1]
+    )
+    monkeypatch.delenv(products.VARIABLE, raising=False)
+    text = run(recipe, data, output)
+    assert found == {frozenset(began or ())}
+    assert ("processor a 6502 -> " in text) == (began is not None)
+    assert "going on from" in text
 
 
 @pytest.mark.parametrize("signum", list(SIGNALS))

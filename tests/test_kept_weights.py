@@ -10,8 +10,8 @@ import torch
 from helpers.searching import decode, sources, toy
 from torch import nn
 
-from hf_mlnmt.search import kept_weights
-from hf_mlnmt.search.kept_weights import forget, kept
+from hf_mlnmt import kept_weights
+from hf_mlnmt.kept_weights import forget, kept
 
 
 class Layout:
