@@ -18,6 +18,7 @@ from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling.linear import project
 from hf_mlnmt.modeling.loss import projected_cross_entropy
 from hf_mlnmt.products import KINDS, chosen, measured, packed
+from hf_mlnmt.reports.cost import LiveBytes
 from hf_mlnmt.search import steps
 
 pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this PyTorch has no oneDNN")
@@ -123,6 +124,9 @@ def test_what_watches_or_changes_operators_sees_the_layer(calls):
     with FlopCounterMode(display=False) as counter:
         project(layer, states)
     assert counter.get_total_flops() == 2 * 5 * 8 * 8
+    with LiveBytes():
+        project(layer, states)
+    assert not calls
     torch.testing.assert_close(torch.func.jacrev(lambda x: project(layer, x))(states[0]), layer.weight)
     traced = torch.jit.trace(Called(layer), states[:3], check_trace=False)  # which calls it untraced
     exported = torch.export.export(Called(layer), (states,))
@@ -194,11 +198,16 @@ def test_a_search_by_it_finds_the_same(activation, calls, monkeypatch):
 
 def test_what_is_small_is_left_to_pytorch(monkeypatch, calls):
     monkeypatch.setattr(products, "LEAST", 8 * 8 * 5)
-    layer = nn.Linear(8, 8)
-    project(layer, torch.randn(4, 8))
+    layer = nn.Linear(8, 8).eval()
+    with torch.no_grad():
+        project(layer, torch.randn(4, 8))
+        assert not calls
+        project(layer, torch.randn(5, 8))
+        assert calls.pop() == "packed"
+    project(layer, torch.randn(products.TIMES * 5 - 1, 8))
     assert not calls
-    project(layer, torch.randn(5, 8))
-    assert calls
+    project(layer, torch.randn(products.TIMES * 5, 8))
+    assert calls == ["_multiply"]
 
 
 @pytest.fixture

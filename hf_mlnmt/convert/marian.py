@@ -5,7 +5,7 @@ positions of tensor2tensor from 0; layer norms with an epsilon of 1e-6; the deco
 that one a token <pad> is added behind both vocabularies, its embedding zero and its output bias so low that it is never
 predicted.
 
-An SSRU decoder (--transformer-decoder-autoreg rnn --dec-cell ssru) is one of the family in modeling/ssru.py.
+An SSRU decoder (transformer-decoder-autoreg: rnn, dec-cell: ssru) is one of the family in modeling/ssru.py.
 
 Pre-norm models are imported as Marian trains and scores them. Its own decoder gives them other outputs: from the second
 token on, self-attention there reads the states before their norm, and in training behind it.

@@ -122,13 +122,12 @@ class CorpusSpec:
             raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
         if problem := WEIGHT.problem(self.weight):
             raise UserError(f"corpus: weight{problem} Leave the corpus out to show none of it.")
-        if self.languages and (codes := [self.languages[side] for side in _SIDES])[0] != codes[1]:
-            for name, sides in (("files", self.files), ("columns", self.columns)):
-                if sides and sides["source"] == sides["target"]:
-                    raise UserError(
-                        f"corpus: {name}: both sides are {sides['source']}, and the languages are "
-                        f"{' and '.join(codes)}. Name one for each side."
-                    )
+        codes, columns = self.languages or {}, self.columns or {}
+        if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
+            raise UserError(
+                f"corpus: columns: both sides are {columns['source']}, and the languages are "
+                f"{' and '.join(codes.values())}. Name one for each side."
+            )
 
     def __str__(self) -> str:
         if self.files:

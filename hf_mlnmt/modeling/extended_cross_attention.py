@@ -134,7 +134,7 @@ class WordEmbeddingAttention(CrossAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As the baseline's; `words`: e~ (batch, target, d_model)."""
         query = project(self.q_proj, hidden_states)
-        if self.word_q_proj is not None:
+        if self.word_q_proj is not None and words is not None:
             query = query + project(self.word_q_proj, words)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(split_heads(query, self.heads), key, value, attention_mask, **kwargs)

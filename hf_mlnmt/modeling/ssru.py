@@ -2,7 +2,7 @@
 
 Reference: Kim, Junczys-Dowmunt, Hassan, Fikri Aji, Heafield, Grundkiewicz and Bogoychev 2019, "From Research to
 Production and Back: Ludicrously Fast Neural Machine Translation", section 4.3; the decoder of Firefox's models and of
-Marian's with --transformer-decoder-autoreg rnn --dec-cell ssru.
+Marian's with transformer-decoder-autoreg: rnn and dec-cell: ssru.
 
 | value | class |
 | --- | --- |

@@ -222,10 +222,6 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
             {"path": "a", "columns": {"source": 1, "target": 1}, "languages": {"source": "en", "target": "de"}},
             "columns: both sides are 1, and the languages are en and de",
         ),
-        (
-            {"files": {"source": "a", "target": "a"}, "languages": {"source": "en", "target": "de"}},
-            "files: both sides are a, and the languages are en and de",
-        ),
         ({"path": "a", "bad_lines": "skip"}, "'skip' is not one of error, drop"),
         ({"path": "a", "langauges": {}}, r"langauges: unknown key \(did you mean 'languages'\?\)"),
     ],
