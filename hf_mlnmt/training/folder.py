@@ -27,8 +27,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
 from hf_mlnmt.keys import build
@@ -37,10 +38,6 @@ from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.model_making import is_model_of
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.preparation import RawPairs
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
@@ -224,8 +221,6 @@ def compare(output: Path, recipe: Recipe) -> Changes:
     before = kept_recipe(output)
     if before is None:
         return {}
-    if _had_a_record(before) and is_model_of(output, recipe.model):
-        before.model = recipe.model
     allowed = allowed_changes(before, recipe, str(output))
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
@@ -240,14 +235,8 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
     """Whether nothing is to be done: there are results, no key changed, and the test sets have the same text."""
     if changes or not (output / RESULTS).is_file():
         return False
-    now = digest_of_tests(tests())
+    now = digest_of_texts(tests())
     return made_from(output).digests.get("tests", now) == now
-
-
-def _had_a_record(recipe: Recipe) -> bool:
-    """Whether it is of a version in which a recipe found its model by its own name, modeling/<recipe>.json."""
-    model = recipe.model
-    return not (model.system or model.record or model.fuse or model.add_to)
 
 
 def clean(output: Path) -> None:
@@ -283,11 +272,6 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
     manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
-
-
-def digest_of_tests(tests: Sequence[RawPairs]) -> str:
-    """A digest of the names and the text of all test sets: equal where nothing changed."""
-    return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])
 
 
 def made_from(output: Path) -> MadeFrom:

@@ -17,13 +17,14 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.raw_pairs import RawPairs, read_raw
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
-from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text, with_end
+from hf_mlnmt.data.text import TextSide, TextSpec, ending, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
@@ -34,7 +35,6 @@ from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
-from hf_mlnmt.training.folder import FINGERPRINTS
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.model_making import (
@@ -236,24 +236,6 @@ class RecipeCorpora:
 ACCOUNT = "init_from.json"  # in the run's folder
 
 
-@dataclass
-class RawPairs:
-    """A development or test set as raw text: what is translated and what it is compared with."""
-
-    name: str
-    sources: list[str]
-    references: list[str]
-    language: str  # of the references
-    target_language: str | None = None  # what a multilingual model is asked for
-    source_language: str | None = None
-
-    @property
-    def asked(self) -> dict[str, str | None]:
-        """What a model of several languages is told."""
-        names = {"target_language": self.target_language}
-        return {**names, "source_language": self.source_language} if self.source_language else names
-
-
 class Preparation:
     """Makes the parts of a run from a recipe. Files are kept in the run's folder `output`, and used again.
 
@@ -383,11 +365,11 @@ class Preparation:
         max_length: int | None = None,
     ) -> Any:
         """A corpus on disk, under data/<name> of the run's folder."""
-        folder, begun = self.output / "data" / name, (self.output / FINGERPRINTS).is_file()
+        folder = self.output / "data" / name
         if isinstance(spec, TextSpec):
             text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length, begun)
-        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length, begun)
+            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
+        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
         """Of all encoded training corpora in order; of several tasks with the tasks' names."""
@@ -447,25 +429,9 @@ class Preparation:
         )
 
     def raw(self, name: str, spec: Spec) -> RawPairs:
-        """A development or test set as it is; of text of one language the sentences are the sources."""
-        if isinstance(spec, TextSpec):
-            texts = list(read_text(spec, self.root))
-            if not texts:
-                raise UserError(f"{spec}: no sentences; data.{name} needs some.")
-            return RawPairs(name, texts, [], str(spec.language))
-        pairs = list(read_pairs(spec, self.root))
-        if not pairs:
-            raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
-        assert spec.languages is not None
-        language, many = spec.languages["target"], speaks_many(self.recipe, self.root)
-        return RawPairs(
-            name,
-            [pair[0] for pair in pairs],
-            [pair[1] for pair in pairs],
-            language,
-            language if self.recipe.tokenizer.languages or many else None,
-            spec.languages["source"] if many else None,
-        )
+        """Reads a development or test set as raw text."""
+        many = speaks_many(self.recipe, self.root)
+        return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many), many)
 
     def test_sets(self) -> list[RawPairs]:
         """All test sets; those of text of one language have no references."""

@@ -26,6 +26,7 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import products
+from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -66,7 +67,7 @@ from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
-from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
+from hf_mlnmt.training.preparation import EncodedSet, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
@@ -524,7 +525,7 @@ def score(
         objective, tokenizers = training.trainer.tasks[0].objective, data.tokenizers
         encode = functools.partial(preparation.encoded_test, tokenizers=tokenizers)
         run.console.print(score_texts(models, results, objective, tokenizers, texts, encode))
-    made.note("tests", folder.digest_of_tests(tests))
+    made.note("tests", digest_of_texts(tests))
     results["average"].write(run.output / RESULTS)
     if pairs:
         run.console.print(table_of(results))

@@ -16,12 +16,13 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.raw_pairs import RawPairs
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
-from hf_mlnmt.training.preparation import Preparation, RawPairs
+from hf_mlnmt.training.preparation import Preparation
 from hf_mlnmt.training.run import Scoring
 
 pytestmark = pytest.mark.usefixtures("one_thread")
