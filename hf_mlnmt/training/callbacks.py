@@ -51,37 +51,37 @@ class FiniteGuard:
     ) -> None:
         self.weights, self.show, self.save = weights, show, save
         self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
-        self._last = (-1, 0)
+        self._last = (-1, 0)  # completed steps, batch within the step
 
     def watch(self, step: int, loss: Tensor) -> None:
-        """Note the loss of the next batch after `step` completed steps; raises NonFiniteLoss on a CPU if not finite."""
+        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
         batch = self._last[1] + 1 if self._last[0] == step else 0
         self._last = step, batch
-        if loss.device.type != "cpu":
-            self._seen.append((step, batch, loss))
-        elif not math.isfinite(loss.item()):
-            self._stop(step, batch, f"the loss is {loss.item()}", weights_are_good=self._weights_are_finite())
+        self._seen.append((step, batch, loss))
+        if loss.device.type == "cpu":
+            self.check(at_once=True)
 
-    def check(self) -> None:
-        """Raise NonFiniteLoss if a loss noted since the last check is not finite."""
-        if not self._seen:
-            return
-        finite = torch.isfinite(torch.stack([loss for _, _, loss in self._seen])).tolist()
+    def check(self, at_once: bool = False) -> None:
+        """Raises NonFiniteLoss if a loss noted since the last check is not finite.
+
+        at_once: whether no step came after the loss, so that the weights may still be good.
+        """
         seen, self._seen = self._seen, []
+        finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
         for good, (step, batch, loss) in zip(finite, seen):
             if not good:
-                self._stop(step, batch, f"the loss is {loss.item()}", weights_are_good=False)
+                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
 
     def check_weights(self) -> None:
         """Raise NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
         if not self._weights_are_finite():
-            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it", False)
+            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
 
     def _weights_are_finite(self) -> bool:
         sums = torch.stack([parameter.detach().sum().float() for parameter in self.weights()])
         return bool(torch.isfinite(sums).all())
 
-    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool) -> None:
+    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
         kept = "the last checkpoint is good and is kept"
         if weights_are_good and step:
             self._last = (-1, 0)
@@ -109,23 +109,27 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Outside the training loop SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
+def handled(signums: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Gives these signals to `handler` within the block, if this is the main thread; ignored ones stay ignored."""
+    in_main = threading.current_thread() is threading.main_thread()
+    # Who let a signal be ignored, as nohup does SIGHUP, means it.
+    taken = [signum for signum in signums if in_main and signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handler) for signum in taken}
+    try:
+        yield
+    finally:
+        for signum, its_own in before.items():
+            signal.signal(signum, its_own)
+
+
+def sigterm_interrupts() -> AbstractContextManager[None]:
+    """Returns a block in which SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
 
     def interrupt(signum: int, frame: Any) -> None:
         name = signal.Signals(signum).name
         raise Interrupted(signum, f"{name}: stopped; what was finished is kept. The same command goes on from there.")
 
-    try:
-        before = {signum: signal.signal(signum, interrupt) for signum in ENDING}
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    return handled(ENDING, interrupt)
 
 
 class StopOnSignal(TrainerCallback):
@@ -187,7 +191,7 @@ class EarlyStopping(TrainerCallback):
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
 
     def should_stop(self, history: list[dict[str, float]]) -> bool:
-        """Whether the recorded evaluations say so."""
+        """Returns whether the recorded evaluations say so."""
         sign = 1 if self.higher else -1
         values = [sign * entry[self.key] for entry in history if self.key in entry]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
@@ -256,7 +260,7 @@ DRAW_AFTER = 120.0  # seconds between two drawings, which take about half a seco
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """The lines of a metrics file that belong to the steps up to this one; what a killed process wrote half is not."""
+    """Returns a metrics file's lines of the steps up to this one, without the line that a killed process wrote half."""
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
@@ -303,18 +307,16 @@ class WriteMetrics(TrainerCallback):
         if not state.is_world_process_zero or not logs or not {"loss", "eval_loss"} & logs.keys():
             return
         line: dict[str, Any] = {"step": state.global_step, "epoch": state.epoch, **logs}
-        for key, value in logs.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                line[key] = None
-        if "eval_loss" in logs and (samples := self.samples()):
+        line |= {key: None for key, value in logs.items() if isinstance(value, float) and not math.isfinite(value)}
+        if "eval_loss" in logs and (samples := self._samples()):
             line["samples"] = samples
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         for sample in line.get("samples", []):
             self.tell("\n".join(f"  {name:<9}  {text}" for name, text in sample.items()))
 
-    def samples(self) -> list[dict[str, str]]:
-        """Source, reference and output of the chosen sentences, as last translated; none if nothing was."""
+    def _samples(self) -> list[dict[str, str]]:
+        """Returns source, reference and output of the chosen sentences, as last translated; none if nothing was."""
         dev = self.dev_set
         if not dev.translations:
             return []
