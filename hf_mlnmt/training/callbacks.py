@@ -73,7 +73,7 @@ class FiniteGuard:
                 self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
 
     def check_weights(self) -> None:
-        """Raise NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
+        """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
         if not self._weights_are_finite():
             self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
 
@@ -157,7 +157,7 @@ class StopOnSignal(TrainerCallback):
             control.should_training_stop = True
 
     def release(self) -> None:
-        """Give the signals back to whom they belonged."""
+        """Gives the signals back to whom they belonged."""
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
         self._before = {}
@@ -240,7 +240,7 @@ class ShowProgress(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Remove the bar, at the end and after an exception."""
+        """Removes the bar, at the end and after an exception."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -346,7 +346,7 @@ class DrawCurves(TrainerCallback):
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
+        """Draws the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
         try:
             from hf_mlnmt.analysis.curves import draw
 

@@ -69,7 +69,7 @@ def staging_folder(checkpoint: Path) -> Path:
 
 
 def finish(staging: Path, checkpoint: Path) -> None:
-    """List the files of `staging` with their checksums and give it the name of `checkpoint` (an old one goes away)."""
+    """Lists the files of `staging` with their checksums, renames it to `checkpoint` (an old one goes away)."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
     write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): size_and_crc(path) for path in files})
     follow_umask(staging)
@@ -145,13 +145,13 @@ def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
 
 
 def remove_leftovers(run: str | Path) -> None:
-    """Delete what a killed process left half-written."""
+    """Deletes what a killed process left half-written."""
     for path in Path(run).glob(".checkpoint-*.part"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def rotate(run: str | Path, keep: set[int]) -> None:
-    """Delete all checkpoints of a run but those of the steps in `keep`."""
+    """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
         if step_of(checkpoint) not in keep:
             # First the manifest: a deletion that is cut short must not leave something that looks whole.

@@ -23,7 +23,7 @@ SEEN = 1000  # steps whose shapes are counted
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
-    """Lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
+    """Returns lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
     args, sampler = trainer.args, trainer.sampler()
     steps, steps_per_epoch = trainer.steps()
     figures = [_figures(task, one) for task, one in zip(trainer.tasks, sampler.samplers)]
@@ -61,7 +61,7 @@ def _figures(task: Task, sampler: TokenBatchSampler) -> BatchStatistics:
 def _tasks(
     trainer: TranslationTrainer, sampler: TaskBatchSampler, figures: list[BatchStatistics], steps: int
 ) -> dict[str, str]:
-    """The training set, its tokens, batches and padding; of several tasks a line each, with shares and epochs."""
+    """Describes the training set, its tokens, batches and padding; of several tasks each, with shares and epochs."""
     epochs = sampler.epochs(steps * trainer.args.gradient_accumulation_steps)
     lines = [_task(task, one) for task, one in zip(trainer.tasks, figures)]
     if len(lines) == 1:
@@ -86,7 +86,7 @@ def _task(task: Task, figures: BatchStatistics) -> dict[str, str]:
 
 
 def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
-    """Seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
+    """Measures seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
     trainer.model.train()
     trainer.create_optimizer()
     assert trainer.optimizer is not None
@@ -112,7 +112,7 @@ def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBa
 
 
 def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, batch: np.ndarray) -> int:
-    """One forward, backward and update of rate 0; the number of target tokens."""
+    """Runs one forward, backward and update of rate 0; returns the number of target tokens."""
     assert trainer.optimizer is not None
     examples = [task.data[i] for i in batch.tolist()]
     inputs = trainer._prepare_inputs(collate_in(sampler.boxes, task.objective.collate, examples))

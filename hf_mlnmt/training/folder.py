@@ -1,4 +1,4 @@
-"""A run's folder, and what "changed since the last start" means in it.
+"""The folder of a run, and what "changed since the last start" means in it.
 
 One process at a time, one recipe (but for what may be amended), one training set from the first start to the last.
 
@@ -52,12 +52,12 @@ WHOLE = ("data.train", "data.dev", "data.test.*")
 
 
 def changes(before: Recipe, now: Recipe) -> Changes:
-    """The keys whose values differ."""
+    """Returns the keys whose values differ."""
     return differences(before.to_dict(), now.to_dict(), whole=WHOLE)
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """The keys whose values differ, where none of them makes another training.
+    """Returns the keys whose values differ, where none of them makes another training.
 
     Args:
         before: the recipe that the run began with.
@@ -89,7 +89,7 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
 
 def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
-    """Whether the learning rate is the same in every step that both have."""
+    """Returns whether the learning rate is the same in every step that both have."""
     old, new = before.schedule, now.schedule
     if before.budget.steps is None or now.budget.steps is None or not old.name == new.name in ENDING:
         return False
@@ -120,7 +120,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOO
 
 
 def check_output(output: Path) -> None:
-    """Refuse a folder that cannot become, or is not, the folder of a run. Writes nothing.
+    """Refuses a folder that cannot become, or is not, the folder of a run. Writes nothing.
 
     Raises: UserError for a file, a folder of other things, and one that cannot be written.
     """
@@ -140,7 +140,7 @@ def check_output(output: Path) -> None:
 
 @contextmanager
 def explained(output: Path) -> Iterator[None]:
-    """Turn what the system says of a full disk or a folder that cannot be written into one message."""
+    """Turns what the system says of a full disk or a folder that cannot be written into one message."""
     try:
         yield
     except Exception as error:
@@ -161,7 +161,7 @@ def explained(output: Path) -> Iterator[None]:
 
 @contextmanager
 def each_said_once() -> Iterator[None]:
-    """Let every warning of the package be said once, however often the corpus that it is about is read."""
+    """Lets every warning of the package be said once, however often the corpus that it is about is read."""
     said = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -182,7 +182,7 @@ def each_said_once() -> Iterator[None]:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary folder, removed at the end. Raises: UserError where none can be made."""
+    """Yields a temporary folder, removed at the end. Raises: UserError where none can be made."""
     try:
         folder = tempfile.TemporaryDirectory()
     except OSError as error:
@@ -194,14 +194,14 @@ def temporary() -> Iterator[Path]:
 
 
 def alone(output: Path) -> AbstractContextManager[None]:
-    """Refuse to run beside another process that trains in the same folder. A killed process holds nothing."""
+    """Refuses to run beside another process that trains in the same folder. A killed process holds nothing."""
     return only_one(
         output, f"{output}: another training is running in this folder. Wait for it, or choose another --output."
     )
 
 
 def kept_recipe(output: Path) -> Recipe | None:
-    """The recipe that a run was last started with; None in a new folder."""
+    """Returns the recipe that a run was last started with; None in a new folder."""
     path = output / RECIPE
     if not path.is_file():
         return None
@@ -214,7 +214,7 @@ def kept_recipe(output: Path) -> Recipe | None:
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """The keys that change something in this folder, all of which may; none for a new folder.
+    """Returns the keys that change something in this folder, all of which may; none for a new folder.
 
     Raises: UserError for a conflict, see `allowed_changes`, and for changes of a run whose checkpoints are gone.
     """
@@ -232,7 +232,7 @@ def compare(output: Path, recipe: Recipe) -> Changes:
 
 
 def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[RawPairs]]) -> bool:
-    """Whether nothing is to be done: there are results, no key changed, and the test sets have the same text."""
+    """Returns whether nothing is to be done: there are results, no key changed, the test sets have the same text."""
     if changes or not (output / RESULTS).is_file():
         return False
     now = digest_of_texts(tests())
@@ -240,13 +240,13 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
 
 
 def clean(output: Path) -> None:
-    """Clean up after a killed process."""
+    """Cleans up after a killed process."""
     for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("data/.*.part")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = False) -> None:
-    """Write the recipe; of an amended run, take away the results file, which says that the run is finished."""
+    """Writes the recipe; of an amended run, takes away the results file, which says that the run is finished."""
     if amended:
         (output / RESULTS).unlink(missing_ok=True)
     if amended or not (output / RECIPE).is_file():
@@ -254,7 +254,7 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
-    """Refuse to go on with other training data or tokenizers than the run began with."""
+    """Refuses to go on with other training data or tokenizers than the run began with."""
     kept = output / FINGERPRINTS
     try:
         before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else fingerprints
@@ -269,13 +269,13 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
 
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
-    """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
+    """Returns a digest of a model folder: of its checkpoints, by their lists of checksums, and of the decoding."""
     manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 
 def made_from(output: Path) -> MadeFrom:
-    """What each product of a run was made from.
+    """Returns what each product of a run was made from.
 
     Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `tests` is the digest of all test sets'
     text, to see at the start whether one of them changed.

@@ -98,7 +98,7 @@ def run_recipe(
     watcher: Watcher | None = None,
     system: str | None = None,
 ) -> Results | dict[str, Results] | None:
-    """Train a model as a recipe says, score it, and leave complete model folders.
+    """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
     Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
     checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the

@@ -41,7 +41,7 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 @dataclass(frozen=True)
 class Job:
-    """One training: a recipe, the keys replaced in it and the values of the point, and a seed.
+    """A training of a sweep: a recipe, the keys replaced in it and the values of the point, and a seed.
 
     settings: what `--set` gets: those of the whole sweep, then the point's.
     """
@@ -228,7 +228,7 @@ HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  #
 
 @dataclass
 class Progress:
-    """How far a sweep is; handed on at every change.
+    """The progress of a sweep; handed on at every change.
 
     seconds: how long the runs took that ended well in this call, of which nothing was there before.
     """
