@@ -1,4 +1,4 @@
-"""Callbacks: save and leave on a signal, save where a cycle of the learning rate ends, stop early, show progress.
+"""Callbacks: checkpoints at signals and at the ends of cycles, early stopping, progress, metrics, curves.
 
 `FiniteGuard` ends a training before a loss that is not a number spoils the weights, and names the batch.
 metrics.jsonl holds what a training logs and scores, a JSON object a line, as it goes; curves.png is drawn from it.
@@ -35,7 +35,7 @@ class NonFiniteLoss(UserError):
 
 
 class FiniteGuard:
-    """Checks each loss at once on a CPU, where reading it costs nothing; elsewhere at each log, evaluation and save.
+    """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save.
 
     Args:
         weights: gives the model's parameters.
@@ -133,16 +133,16 @@ def sigterm_interrupts() -> AbstractContextManager[None]:
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM, SIGUSR1 or Ctrl-C: finish the step, save a checkpoint, stop. The same again ends the process at once."""
+    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came; the same again: at once."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # Only the main thread may take over signals.
-        if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
+    def listening(self) -> AbstractContextManager[None]:
+        """Returns a block around the training in which the signals are this callback's."""
+        self._before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        return handled(SIGNALS, self._receive)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # All processes ask for a checkpoint and the end at the same step.
@@ -156,20 +156,14 @@ class StopOnSignal(TrainerCallback):
             control.should_save = args.save_strategy != "no"
             control.should_training_stop = True
 
-    def release(self) -> None:
-        """Gives the signals back to whom they belonged."""
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before = {}
-
     def _receive(self, signum: int, frame: Any) -> None:
         self.signum = signum
         # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
-        signal.signal(signum, self._before.pop(signum))
+        signal.signal(signum, self._before[signum])
 
 
 class SaveEndsOfCycles(TrainerCallback):
-    """Evaluate and save where a cycle of the learning rate ends."""
+    """Evaluations and checkpoints where a cycle of the learning rate ends."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -181,7 +175,7 @@ class SaveEndsOfCycles(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """Stop when `metric` has not been better for `patience` evaluations.
+    """The end of a training whose `metric` has not been better for `patience` evaluations.
 
     It reads the recorded evaluations and keeps nothing of its own: a training that was interrupted stops where an
     uninterrupted one does.
@@ -236,9 +230,6 @@ class ShowProgress(TrainerCallback):
             text = ", ".join(f"{key} {value:.4g}" for key, value in scores.items())
             self._show("dev", f"dev {text}", state)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.close()
-
     def close(self) -> None:
         """Removes the bar, at the end and after an exception."""
         if self.bar is not None:
@@ -273,7 +264,7 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """Logs before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
+    """A log before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
 
     It must come after the callbacks that ask for checkpoints.
     """
@@ -283,7 +274,7 @@ class LogBeforeSaving(TrainerCallback):
 
 
 class WriteMetrics(TrainerCallback):
-    """Writes each log and each evaluation into the metrics file, evaluations with a few translations.
+    """The metrics file: each log and each evaluation, with a few translations.
 
     A training that goes on from a checkpoint first takes the lines after it away, so that every step is in the file
     once, however often it was interrupted.
@@ -325,7 +316,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """Draws curves.png from the metrics file: at the end, a signal's too, and now and then after an evaluation.
+    """The curves in curves.png, from the metrics file: at the end, a signal's too, and now and then at an evaluation.
 
     `paused`: a context in which the time is not counted as training's.
     """

@@ -27,7 +27,7 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, read_json, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, explained, follow_umask, read_json, size_and_crc, write_json
 from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
@@ -181,17 +181,13 @@ def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
 
 @contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the many exceptions of a full disk, while `folder` is written, into one message; other exceptions pass."""
-    try:
-        yield
-    except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)  # half-written; its space may be what is missing
-        if isinstance(error, UserError) or not is_full_disk(error, folder):
+    """Turns the errors of a full disk, while `folder` is written, into one message; removes what is half-written."""
+    with explained(folder):
+        try:
+            yield
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)  # its space may be what is missing
             raise
-        raise UserError(
-            f"{folder}: no space left on the device while writing a checkpoint. Earlier checkpoints are untouched: "
-            "free some space (or lower checkpoints.keep) and run the same command again."
-        ) from error
 
 
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:

@@ -19,7 +19,6 @@ what is done with the checkpoints, or only what comes after them.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -31,7 +30,7 @@ from typing import Any
 
 from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
+from hf_mlnmt.files import is_full_disk, only_one, write_text
 from hf_mlnmt.keys import build
 from hf_mlnmt.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.model_folder import RESULTS
@@ -114,7 +113,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-RECIPE, FINGERPRINTS, MADE_FROM = "recipe.yaml", "data/fingerprints.json", "made_of.json"
+RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PRODUCTS = "products.json"  # which library multiplies in this run
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -255,17 +254,13 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
     """Refuses to go on with other training data or tokenizers than the run began with."""
-    kept = output / FINGERPRINTS
-    try:
-        before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else fingerprints
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{kept}: not valid JSON ({error}). Choose another --output.") from error
-    if before != fingerprints:
+    made, now = made_from(output), digest(fingerprints)
+    if made.digests.get("data", now) != now:
         raise UserError(
             f"{output}: the training data, the tokenizer, or how they are read, changed since this run began. Put back "
             "what was there, or choose another --output for the new data."
         )
-    write_json(kept, fingerprints)
+    made.note("data", now)
 
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
@@ -277,7 +272,7 @@ def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
 def made_from(output: Path) -> MadeFrom:
     """Returns what each product of a run was made from.
 
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `tests` is the digest of all test sets'
-    text, to see at the start whether one of them changed.
+    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `data` and `tests` are the digests of the
+    training data and of all test sets' text, to see at the start whether they changed.
     """
     return MadeFrom(output / MADE_FROM)

@@ -221,14 +221,7 @@ def _chosen(
     corpus, left = chooser.Measured(counts["pairs"], counts["words"]), counts["known"]
     pairs = corpus.pairs + (0 if asked.dev else len(dev))
     if pairs < FEWEST:
-        without = " that hold no sentence of the development set" if asked.dev else ""
-        raise UserError(
-            f"{spec}: {pairs:,} distinct pairs{without}, and at least {FEWEST} are needed; some 5,000 give a model "
-            "that translates text very like its own. Give more pairs"
-            + (", or another development set." if asked.dev else ".")
-            + f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
-            + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
-        )
+        raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     train, dev_files = asked.pair, asked.dev
     lines = [f"corpus: {' + '.join(asked.pair)}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
@@ -272,6 +265,17 @@ def _chosen(
             file.unlink()
         lines += chooser.with_text(content, corpus, name, counts["left"])
     return content, lines
+
+
+def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, given: bool) -> str:
+    """Returns what to say of so few pairs. given: the development set was not taken from them."""
+    without, other = " that hold no sentence of the development set", ", or another development set"
+    return (
+        f"{spec}: {pairs:,} distinct pairs{without if given else ''}, and at least {FEWEST} are needed; some 5,000 "
+        f"give a model that translates text very like its own. Give more pairs{other if given else ''}."
+        f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
+        + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
+    )
 
 
 def _held_out(pairs: Iterator[Pair]) -> list[Pair]:

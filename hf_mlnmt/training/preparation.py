@@ -56,6 +56,7 @@ from hf_mlnmt.training.objectives import (
 )
 from hf_mlnmt.training.tasks import Task, seed_of
 
+SIDES: tuple[TextSide, TextSide] = ("source", "target")
 EncodedSet = Corpora | Resegmented
 Spec = CorpusSpec | TextSpec
 
@@ -179,7 +180,7 @@ class RecipeCorpora:
         spec = build(TextSpec, fields, str(self.recipe.path), at)
         if spec.language is None and spec.side is None and usual is not None:
             spec = dataclasses.replace(spec, side=usual)
-        sides: list[TextSide] = [side for side in ("source", "target") if languages[side] == spec.language]
+        sides: list[TextSide] = [side for side in SIDES if languages[side] == spec.language]
         if len(set(languages.values())) == 1:  # text of one language throughout
             sides = sides[-1:]
         if spec.side is None and len(sides) != 1:
@@ -192,7 +193,7 @@ class RecipeCorpora:
 
     def texts(self, side: TextSide) -> Iterator[str]:
         """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
-        column = ("source", "target").index(side)
+        column = SIDES.index(side)
         for task in self.tasks:
             for pairs in task.pairs:
                 yield from (pair[column] for pair in self._passing(pairs))
@@ -210,7 +211,7 @@ class RecipeCorpora:
         read = set()
         for task in self.tasks:
             for pairs in task.pairs:
-                for column, side in enumerate(("source", "target")):
+                for column, side in enumerate(SIDES):
                     name = (pairs.files or {}).get(side) or repr(pairs)
                     if (pairs.languages or {}).get(side) == language and name not in read:
                         read.add(name)
@@ -320,14 +321,9 @@ class Preparation:
             return map(processing[side].apply, self.corpora.texts(side))
 
         if settings.joint:
-
-            def both() -> Iterator[str]:
-                return itertools.chain(texts("source"), texts("target"))
-
-            return self._train_tokenizer(both, settings.languages), None, processing
-        source, target = (
-            self._train_tokenizer(partial(texts, side), settings.languages) for side in ("source", "target")
-        )
+            both = self._train_tokenizer(lambda: itertools.chain(*map(texts, SIDES)), settings.languages)
+            return both, None, processing
+        source, target = (self._train_tokenizer(partial(texts, side), settings.languages) for side in SIDES)
         return source, target, processing
 
     # Data

@@ -12,19 +12,21 @@ folder, from which a later start goes on.
 | `average` | the checkpoints | best/, average/: model folders |
 | `score` | both models, the test sets | translations/, results.json |
 
-A recipe with `rounds` is several trainings, one after the other, that translate for one another (`train_in_rounds`;
-rounds.py).
+preparation.py makes the parts, trainer.py trains, checkpoints.py averages, folder.py says which changes are allowed;
+hub/publish.py publishes what is left. A recipe with `rounds` is several trainings, one after the other, that translate
+for one another (`train_in_rounds`; rounds.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +96,6 @@ def run_recipe(
     seed: int | None = None,
     dry_run: bool = False,
     console: Console | None = None,
-    command: str | None = None,
     watcher: Watcher | None = None,
     system: str | None = None,
 ) -> Results | dict[str, Results] | None:
@@ -132,14 +133,8 @@ def run_recipe(
         )
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     processes = PartialState(cpu=not torch.accelerator.is_available())
-    run = Run(
-        recipe,
-        Path(data),
-        Path(output or Path("runs") / named),
-        console or Console(stderr=True),
-        processes,
-        command or _command(processes.num_processes),
-    )
+    output = Path(output or Path("runs") / named)
+    run = Run(recipe, Path(data), output, console or Console(stderr=True), processes)
     if recipe.rounds is None:
         return train_in_folder(run, dry_run)
     if path is None:
@@ -147,19 +142,11 @@ def run_recipe(
     return train_in_rounds(run, read_rounds(path, settings, seed), dry_run, watcher)
 
 
-def _command(processes: int) -> str:
-    """Returns what a user types to get this run, however its processes were started."""
-    name = Path(sys.argv[0]).name
-    words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-    return shlex.join([*words, *(["--processes", str(processes)] if processes > 1 else [])])
-
-
 @dataclass(frozen=True)
 class Run:
     """A training as it was asked for.
 
     data: the folder that the recipe's paths are relative to. output: the run's folder.
-    command: what a user types to get this run.
     """
 
     recipe: Recipe
@@ -167,17 +154,28 @@ class Run:
     output: Path
     console: Console
     processes: PartialState
-    command: str
 
     @property
     def is_main(self) -> bool:
         """Returns whether this is the process that writes and speaks."""
         return self.processes.is_main_process
 
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """Returns what makes the parts of the training."""
+        return Preparation(self.recipe, self.data, self.output, self.tell)
+
     @property
     def saved(self) -> Path:
         """Returns the folder of the checkpoints."""
         return self.output / "checkpoints"
+
+    @property
+    def command(self) -> str:
+        """Returns what a user types to get this run, however its processes were started."""
+        name, number = Path(sys.argv[0]).name, self.processes.num_processes
+        words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
     def tell(self, text: str, style: str | None = None) -> None:
         """Prints a line for the user, from one process only."""
@@ -205,22 +203,17 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
 
 def train_one(run: Run) -> Results | None:
     """Runs one training from its recipe to its scores; returns the results on the main process, None on others."""
-    preparation = Preparation(run.recipe, run.data, run.output, run.tell)
-    changes = check(run, preparation)
+    changes = check(run)
     if changes is None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
         return read_results(run.output / RESULTS)
-    data = prepare(run, preparation)
-    training = build(run, preparation, data)
+    data = prepare(run)
+    training = build(run, data)
     checkpoint = last_checkpoint(run, training)
     if run.is_main:
         folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(changes))
-    train(run, preparation, data, training, checkpoint)
-    if not run.is_main:
-        return None
-    state, steps = end_of_training(run, training)
-    models = average(run, training, steps)
-    return score(run, preparation, data, training, state, steps, models)
+    train(run, data, training, checkpoint)
+    return score(run, data, training, average(run, training)) if run.is_main else None
 
 
 _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
@@ -233,11 +226,11 @@ def dry_run_of_one(run: Run) -> None:
     with folder.temporary() as output:
         arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
         run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
-        preparation = Preparation(run.recipe, run.data, run.output, run.tell)
+        preparation = run.preparation
         for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
             run.warn(warning)
-        data = prepare(run, preparation)
-        training = build(run, preparation, data)
+        data = prepare(run)
+        training = build(run, data)
         preparation.initialise(training.trainer.model, data.tokenizers)
         run.tell(dry_run_report(run.recipe, training.trainer))
 
@@ -245,12 +238,12 @@ def dry_run_of_one(run: Run) -> None:
 # Check
 
 
-def check(run: Run, preparation: Preparation) -> Changes | None:
+def check(run: Run) -> Changes | None:
     """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
 
     Returns: the keys that changed since the last start, on the main process; None where nothing is to be done, on all.
     """
-    finished, changes = False, {}
+    preparation, finished, changes = run.preparation, False, {}  # a mistake in the recipe is met by all processes
     meet()
     if run.is_main:
         changes = folder.compare(run.output, run.recipe)
@@ -277,8 +270,9 @@ class Data:
     dev_sets: Sequence[DevSet]
 
 
-def prepare(run: Run, preparation: Preparation) -> Data:
+def prepare(run: Run) -> Data:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
+    preparation = run.preparation
     with main_first():
         tokenizers = preparation.tokenizers()
         data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
@@ -305,9 +299,9 @@ class Training:
         return self.trainer.steps()[0]
 
 
-def build(run: Run, preparation: Preparation, data: Data) -> Training:
+def build(run: Run, data: Data) -> Training:
     """Makes the model with new weights, its tasks, and the trainer around them."""
-    recipe, batch = run.recipe, run.recipe.batch
+    recipe, batch, preparation = run.recipe, run.recipe.batch, run.preparation
     arguments = training_arguments(recipe, run.output)
     if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
         run.warn(
@@ -420,28 +414,24 @@ def is_done(checkpoint: Path, training: Training) -> bool:
     return stopped or state["global_step"] >= training.steps
 
 
-def train(run: Run, preparation: Preparation, data: Data, training: Training, checkpoint: Path | None) -> None:
+def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> None:
     """Trains from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
-    trainer, stop = training.trainer, training.stop
+    trainer = training.trainer
     if checkpoint is not None:
         if is_done(checkpoint, training):
             return
         run.tell(f"going on from {checkpoint}")
     else:
-        preparation.initialise(trainer.model, data.tokenizers)
+        run.preparation.initialise(trainer.model, data.tokenizers)
     parameters = lasting_parameters(trainer.model)
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
-    try:
-        with products.using(kinds):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
-        training.progress.close()
-        stop.release()
-    if stop.signum is not None:
-        name = signal.Signals(stop.signum).name
+    with products.using(kinds), closing(training.progress), training.stop.listening():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if signum := training.stop.signum:
+        name = signal.Signals(signum).name
         raise Interrupted(
-            stop.signum,
+            signum,
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
         )
@@ -468,11 +458,15 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
 # Average
 
 
-def end_of_training(run: Run, training: Training) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """Returns the last state, and the steps whose weights are averaged in each of the models that are left."""
-    state = checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
+def last_state(run: Run) -> dict[str, Any]:
+    """Returns the state of the last checkpoint."""
+    return checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
+
+
+def averaged_steps(run: Run, training: Training) -> dict[str, list[int]]:
+    """Returns the steps whose weights are averaged in each of the models that a finished training leaves."""
     steps = _kept_steps(run, training)[-run.recipe.checkpoints.average :]
-    return state, {"best": [state["best_global_step"] or steps[-1]], "average": steps}
+    return {"best": [last_state(run)["best_global_step"] or steps[-1]], "average": steps}
 
 
 def _kept_steps(run: Run, training: Training) -> list[int]:
@@ -481,7 +475,7 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
     return [step for step in map(checkpoints.step_of, checkpoints.checkpoints(run.saved)) if step in counted]
 
 
-def average(run: Run, training: Training, steps: Mapping[str, Sequence[int]]) -> dict[str, Path]:
+def average(run: Run, training: Training) -> dict[str, Path]:
     """Writes the best and the average model as complete folders, unless they are there as they would be.
 
     Returns: the folders by the models' names.
@@ -489,11 +483,14 @@ def average(run: Run, training: Training, steps: Mapping[str, Sequence[int]]) ->
     Raises: UserError for a checkpoint that is not whole.
     """
     generation = getattr(training.trainer.model, "generation_config", None)
-    weights_of = {name: [run.saved / f"checkpoint-{step}" for step in each] for name, each in steps.items()}
+    weights_of = {
+        name: [run.saved / f"checkpoint-{step}" for step in steps]
+        for name, steps in averaged_steps(run, training).items()
+    }
     for path in dict.fromkeys([*weights_of["average"], *weights_of["best"]]):
         if problem := checkpoints.what_is_wrong(path):
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
-    made, models = folder.made_from(run.output), {name: run.output / name for name in steps}
+    made, models = folder.made_from(run.output), {name: run.output / name for name in weights_of}
     for name, model in models.items():
         product, made_of = f"model/{name}", folder.digest_of_model(weights_of[name], generation)
         if not (model / WEIGHTS).is_file() or not made.same(product, made_of):
@@ -505,31 +502,21 @@ def average(run: Run, training: Training, steps: Mapping[str, Sequence[int]]) ->
 # Score
 
 
-def score(
-    run: Run,
-    preparation: Preparation,
-    data: Data,
-    training: Training,
-    state: Mapping[str, Any],
-    steps: Mapping[str, Sequence[int]],
-    models: Mapping[str, Path],
-) -> Results:
+def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) -> Results:
     """Scores both models on all test sets; writes results.json beside each and, of the average, in the run's folder.
 
     Returns: the results of the average.
     """
-    tests = preparation.test_sets()
-    described = _described(run, state, training.trainer, preparation.reports(data.training_sets))
-    made = folder.made_from(run.output)
-    scoring = Scoring(run.output, made, run.tell)
+    tests, made = run.preparation.test_sets(), folder.made_from(run.output)
+    described, steps = _described(run, data, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
     results = {}
     for name, model in models.items():
         extra = {**described.extra, "checkpoints": steps[name]}
         own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
-        results[name] = scoring.score(model, pairs, own)
+        results[name] = score_model(run, made, model, pairs, own)
     if texts:
-        measured = {name: losses(model, preparation, data, training, texts) for name, model in models.items()}
+        measured = {name: losses(model, run, data, training, texts) for name, model in models.items()}
         for name, numbers in measured.items():
             results[name].extra["perplexity"] = numbers
             results[name].write(models[name] / RESULTS)
@@ -542,9 +529,10 @@ def score(
     return results["average"]
 
 
-def _described(run: Run, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]]) -> Results:
-    """Returns a results file without scores: all it says of the training. train: what was read of each corpus."""
-    recipe, meter, content = run.recipe, state["meter"], run.recipe.to_dict()
+def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
+    """Returns a results file without scores: all that it says of the training."""
+    recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
+    meter, train = state["meter"], run.preparation.reports(data.training_sets)
     seconds = max(meter["seconds"], 1e-9)
     account = read_json(run.output / ACCOUNT)
     return Results(
@@ -576,58 +564,51 @@ def _described(run: Run, state: Mapping[str, Any], trainer: TranslationTrainer, 
     )
 
 
-class Scoring:
-    """The translations and scores of the test sets by one model after the other; what is unchanged is kept.
+def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
+    """Adds every test set's scores under both protocols to `results`, and writes them as model/results.json.
 
-    Args:
-        output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
-        tell: hears what is being done.
+    What is unchanged is not done again: `made` says what translations and scores of before were made from.
     """
+    file = model / RESULTS
+    before = read_results(file) if file.is_file() else None
+    for test in tests:
+        outputs = _translations(run, made, model, test)
+        product = f"scores/{test.name}.{model.name}"
+        made_of = digest(outputs, test.references, test.language, versions())
+        if before is not None and made.same(product, made_of) and test.name in before.scores:
+            results.scores[test.name] = before.scores[test.name]
+            results.outputs[test.name] = before.outputs[test.name]
+        else:
+            results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
+        results.write(file)
+        made.note(product, made_of)
+    return results
 
-    def __init__(self, output: Path, made: MadeFrom, tell: Callable[[str], None]) -> None:
-        self.output, self.made, self.tell = output, made, tell
 
-    def score(self, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
-        """Adds every test set's scores under both protocols to `results`, and writes them as model/results.json."""
-        file = model / RESULTS
-        before = read_results(file) if file.is_file() else None
-        for test in tests:
-            outputs = self._outputs(model, test)
-            product = f"scores/{test.name}.{model.name}"
-            made_of = digest(outputs, test.references, test.language, versions())
-            if before is not None and self.made.same(product, made_of) and test.name in before.scores:
-                results.scores[test.name] = before.scores[test.name]
-                results.outputs[test.name] = before.outputs[test.name]
-            else:
-                results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
-            results.write(file)
-            self.made.note(product, made_of)
-        return results
+def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list[str]:
+    """Returns the translations: those of before if nothing that they depend on changed."""
+    from hf_mlnmt.generation import TranslationPipeline
 
-    def _outputs(self, model: Path, test: RawPairs) -> list[str]:
-        """Returns the translations: those of before if nothing that they depend on changed."""
-        from hf_mlnmt.generation import TranslationPipeline
-
-        kept = self.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
-        made_of = self.made.digests.get(f"model/{model.name}")
-        made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
-        if kept.is_file():
-            outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
-            if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
-                return outputs
-        self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        translate = TranslationPipeline.from_pretrained(str(model))
-        options = {name: language for name, language in test.asked.items() if language}
-        if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
-            options = {"target_language": test.language}
-        outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
-        write_text(kept, "".join(line + "\n" for line in outputs))
-        self.made.note(f"translations/{kept.name}", digest(made_of, outputs))
-        return outputs
+    kept = run.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
+    made_of = made.digests.get(f"model/{model.name}")
+    made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
+    if kept.is_file():
+        outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
+        if made.same(f"translations/{kept.name}", digest(made_of, outputs)):
+            return outputs
+    run.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
+    translate = TranslationPipeline.from_pretrained(str(model))
+    options = {name: language for name, language in test.asked.items() if language}
+    if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
+        options = {"target_language": test.language}
+    outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
+    write_text(kept, "".join(line + "\n" for line in outputs))
+    made.note(f"translations/{kept.name}", digest(made_of, outputs))
+    return outputs
 
 
 def losses(
-    path: Path, preparation: Preparation, data: Data, training: Training, tests: Sequence[RawPairs]
+    path: Path, run: Run, data: Data, training: Training, tests: Sequence[RawPairs]
 ) -> dict[str, dict[str, float]]:
     """Returns {test set: its numbers} of a finished model on text of one language, the "perplexity" of a results file.
 
@@ -640,7 +621,7 @@ def losses(
     objective = training.trainer.tasks[0].objective.measured()
     measured = {}
     for test in tests:
-        dev_set = DevSet(preparation.encoded_test(test.name, data.tokenizers), objective=objective)
+        dev_set = DevSet(run.preparation.encoded_test(test.name, data.tokenizers), objective=objective)
         loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
         measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
     return measured

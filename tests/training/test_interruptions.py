@@ -97,7 +97,7 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
 
 @pytest.mark.parametrize("began", [["forward"], None])
 def test_a_run_goes_on_with_the_products_it_began_with(began, whole, data, tmp_path, monkeypatch):
-    """Whatever is faster here, and another processor is told; a run of earlier versions had PyTorch's alone."""
+    """Whatever is faster here, and another processor is told; one that began on a GPU has PyTorch's alone."""
     folder, recipe, _ = whole
     output = shutil.copytree(folder, tmp_path / "run")
     for name in ("best", "average", "checkpoints/checkpoint-20"):
