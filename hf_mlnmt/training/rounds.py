@@ -31,7 +31,7 @@ from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlannedRound:
     """A round, checked: its recipe is without the synthetic corpus, which may not be there yet."""
 
     name: str
@@ -73,39 +73,39 @@ class Rounds:
     """The rounds of a recipe, in order."""
 
     path: Path
-    stages: Mapping[str, Stage]
+    each: Mapping[str, PlannedRound]
 
     def doubts(self, data: Path) -> Iterator[str]:
         """Reads the texts and counts: yields warnings about ratios that they will hardly fill.
 
         Raises: UserError for a text that is not there or cannot be read.
         """
-        for stage in self.stages.values():
-            if stage.settings is None:
+        for planned in self.each.values():
+            if planned.settings is None:
                 continue
-            lines = sum(map(_count_lines, stage.files(data)))
-            lines = min(lines, stage.settings.limit or lines)
-            train, ratio = stage.recipe.data.train, stage.round.ratio
+            lines = sum(map(_count_lines, planned.files(data)))
+            lines = min(lines, planned.settings.limit or lines)
+            train, ratio = planned.recipe.data.train, planned.round.ratio
             if ratio is None or not isinstance(train, dict) or not train.get("files") or train.get("limit"):
                 continue
             pairs = _count_lines(data / train["files"]["source"])
             if ratio * pairs > lines:
                 yield (
-                    f"{self.path}: rounds.{stage.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the text "
-                    f"has {lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower ratio, "
-                    "or give more text."
+                    f"{self.path}: rounds.{planned.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the "
+                    f"text has {lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower "
+                    "ratio, or give more text."
                 )
 
-    def translate(self, data: Path, output: Path, stage: Stage, watcher: Watcher) -> None:
+    def translate(self, data: Path, output: Path, planned: PlannedRound, watcher: Watcher) -> None:
         """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
-        section = stage.translation
+        section = planned.translation
         assert section is not None
         back_translate(
-            str(output / section.model / "average") if section.model in self.stages else section.model,
-            stage.files(data),
-            stage.synthetic(output),
-            stage.method,
-            stage.settings,
+            str(output / section.model / "average") if section.model in self.each else section.model,
+            planned.files(data),
+            planned.synthetic(output),
+            planned.method,
+            planned.settings,
             forward=section.forward,
             tag=section.tag,
             watcher=watcher,
@@ -131,15 +131,15 @@ def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: in
             f"{path}: rounds: expected names of rounds with their keys; see docs/monolingual-back-translation.md."
         )
     recipe_of(copy.deepcopy(content), path, lines)  # its mistakes, with their lines
-    stages: dict[str, Stage] = {}
+    planned: dict[str, PlannedRound] = {}
     for name, keys in described.items():
-        stages[str(name)] = _stage(path, str(name), keys or {}, content, stages, [*map(str, described)])
-    return Rounds(path, stages)
+        planned[str(name)] = _planned(path, str(name), keys or {}, content, planned, [*map(str, described)])
+    return Rounds(path, planned)
 
 
-def _stage(
-    path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, Stage], names: list[str]
-) -> Stage:
+def _planned(
+    path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, PlannedRound], names: list[str]
+) -> PlannedRound:
     """Returns the round of this name. before: those that come before it. names: of all."""
     at = ("rounds", name)
     where = f"{path}: {'.'.join(at)}"
@@ -156,7 +156,7 @@ def _stage(
     if described.translate is None:
         if described.ratio is not None:
             raise UserError(f"{where}.ratio: there is no synthetic corpus; say with translate what is translated.")
-        return Stage(name, described, recipe)
+        return PlannedRound(name, described, recipe)
     section = described.translate
     if recipe.data.train is None:
         raise UserError(f"{where}: synthetic corpora of rounds are added to data.train, not to tasks.")
@@ -168,33 +168,33 @@ def _stage(
             f"{where}.translate.tag: the tokenizer will have no token {section.tag}: add tokenizer: {{tags: "
             f"['{section.tag}']}} to the recipe."
         )
-    stage = Stage(name, described, recipe, method, settings)
-    _check_model(stage, section, where, before, names)
-    return stage
+    planned = PlannedRound(name, described, recipe, method, settings)
+    _check_model(planned, section, where, before, names)
+    return planned
 
 
 def _check_model(
-    stage: Stage, section: TranslationSection, where: str, before: Mapping[str, Stage], names: list[str]
+    planned: PlannedRound, section: TranslationSection, where: str, before: Mapping[str, PlannedRound], names: list[str]
 ) -> None:
     """Raises UserError for a model that is not there yet, or of another direction than this round needs."""
     where = f"{where}.translate.model"
     if section.model is None:
         return
     if other := before.get(section.model):
-        if (other.round.reverse == stage.round.reverse) is not section.forward:
+        if (other.round.reverse == planned.round.reverse) is not section.forward:
             needed = "its own direction" if section.forward else "the other direction"
             raise UserError(
                 f"{where}: round {other.name} translates {'-'.join(other.languages)}, but this one, "
-                f"{'-'.join(stage.languages)}, needs a model of {needed}. Set {REVERSE} in one of them, or forward."
+                f"{'-'.join(planned.languages)}, needs a model of {needed}. Set {REVERSE} in one of them, or forward."
             )
         return
-    if section.model == stage.name:
+    if section.model == planned.name:
         raise UserError(f"{where}: a round cannot translate for itself; name an earlier one.")
     if section.model in names:
         raise UserError(f"{where}: round {section.model} comes later; name an earlier one.")
     check_name(section.model)
     there = direction_of(section.model)
-    wanted = stage.languages if section.forward else stage.languages[::-1]
+    wanted = planned.languages if section.forward else planned.languages[::-1]
     if there and not all(map(same_language, there, wanted)):
         raise UserError(
             f"{where}: {section.model} translates {' to '.join(there)}, and this round needs a model of "

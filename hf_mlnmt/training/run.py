@@ -243,7 +243,8 @@ def check(run: Run) -> Changes | None:
 
     Returns: the keys that changed since the last start, on the main process; None where nothing is to be done, on all.
     """
-    preparation, finished, changes = run.preparation, False, {}  # a mistake in the recipe is met by all processes
+    preparation = run.preparation  # a mistake in the recipe is met by all processes
+    finished, changes = False, Changes()
     meet()
     if run.is_main:
         changes = folder.compare(run.output, run.recipe)
@@ -681,21 +682,21 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
     for warning in rounds.doubts(run.data):
         run.warn(warning)
     results = {}
-    for stage in rounds.stages.values():
-        run.tell(f"round {stage.name}: {'-'.join(stage.languages)}", "bold")
-        recipe, synthetic = stage.recipe, stage.synthetic(run.output)
-        if stage.translation is not None:
+    for planned in rounds.each.values():
+        run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
+        recipe, synthetic = planned.recipe, planned.synthetic(run.output)
+        if planned.translation is not None:
             if not dry_run:
                 meet()
                 if run.is_main:
-                    rounds.translate(run.data, run.output, stage, watcher)
+                    rounds.translate(run.data, run.output, planned, watcher)
                 meet()
                 manifest = synthetic / MANIFEST
                 check_all(manifest, lambda file=manifest: None if file.is_file() else "no such file")
             if (synthetic / MANIFEST).is_file():
-                recipe = stage.with_synthetic(synthetic)
+                recipe = planned.with_synthetic(synthetic)
             else:
                 run.tell(f"{synthetic} is still to be made: what follows is without it.")
-        of_round = dataclasses.replace(run, recipe=recipe, output=run.output / stage.name)
-        results[stage.name] = train_in_folder(of_round, dry_run)
+        of_round = dataclasses.replace(run, recipe=recipe, output=run.output / planned.name)
+        results[planned.name] = train_in_folder(of_round, dry_run)
     return {name: each for name, each in results.items() if each is not None} or None
