@@ -13,12 +13,12 @@ from hf_mlnmt.analysis import probing
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import fingerprint_of
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.text import TextSpec
 from hf_mlnmt.generation.ctranslate2_model import content_hash
 from hf_mlnmt.generation.journal import identity_of_model, identity_of_text
 from hf_mlnmt.made_from import MadeFrom, differences, digest, sha256, sha256_of_lines
-from hf_mlnmt.training.folder import digest_of_model, digest_of_tests
-from hf_mlnmt.training.preparation import RawPairs
+from hf_mlnmt.training.folder import digest_of_model
 
 # The digests here were computed by version 0.1 before there was made_from.py.
 
@@ -69,7 +69,7 @@ def test_runs(folder):
     assert digest_of_model(saved, decoding) == "0fb1fb9cf23a63be51ec82db563a5e43"
     assert digest_of_model(saved[:1], None) == "5793820b3bdf07d9646a8910a4eb533f"
     assert (
-        digest_of_tests([RawPairs("made_up", ["a ä"], ["b"], "de", "de", "en")]) == "f88ffb469ae5d7c80be9721a8dd8ed24"
+        digest_of_texts([RawPairs("made_up", ["a ä"], ["b"], "de", "de", "en")]) == "f88ffb469ae5d7c80be9721a8dd8ed24"
     )
 
 

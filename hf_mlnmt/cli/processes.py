@@ -1,4 +1,4 @@
-"""Starting a command as several processes on this machine: what `--processes` does.
+"""Start of a command as several processes on this machine: `--processes`.
 
 torchrun would do too, but it puts a traceback of its own around every message and hides the exit code.
 """
@@ -34,18 +34,18 @@ Starter = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen]
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Counts the processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_processes(count: int, option: str) -> None:
-    """UserError for far more processes than this machine has cores: a slip of the hand would fill its memory."""
+    """Raises UserError for far more processes than this machine has cores: a slip of the hand would fill its memory."""
     if count > max(16, 2 * cores()):
         raise UserError(f"{option}: {count} processes, and this machine has {cores()} cores. Give fewer.")
 
 
 def lower_priority() -> None:
-    """Leave the processor to other programs that want it; the processes that this one starts do so too."""
+    """Leaves the processor to other programs that want it; the processes that this one starts do so too."""
     if hasattr(os, "nice"):
         os.nice(10)
     else:  # Windows
@@ -55,7 +55,7 @@ def lower_priority() -> None:
 
 
 def run_in_processes(count: int, arguments: list[str]) -> int:
-    """Run `hf-mlnmt` with `arguments` in `count` processes on this machine; returns the exit code.
+    """Runs `hf-mlnmt` with `arguments` in `count` processes on this machine; returns the exit code.
 
     On a CPU a small model trains faster in as many processes as there are cores than with as many threads: most of its
     operations are too small to share. Threads are divided among the processes unless OMP_NUM_THREADS says otherwise.
@@ -86,7 +86,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
 
 
 def without_processes(arguments: list[str]) -> list[str]:
-    """The arguments but for `--processes N`, `--processes=N`, `-p N`."""
+    """Returns the arguments but for `--processes N`, `--processes=N`, `-p N`."""
     kept, skip = [], False
     for argument in arguments:
         if not skip and argument not in ("--processes", "-p") and not argument.startswith("--processes="):
@@ -96,7 +96,7 @@ def without_processes(arguments: list[str]) -> list[str]:
 
 
 def end_with_parent() -> bool:
-    """In a process that `run_in_processes` or `starting_alone` started: end with it, as by SIGTERM; else do nothing.
+    """Ends a process that `run_in_processes` or `starting_alone` started with its starter, as by SIGTERM.
 
     A thread waits at the pipe, which the system closes with the command, also when that is killed.
 
@@ -117,7 +117,7 @@ def end_with_parent() -> bool:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process, which has done its work, before Python takes its modules down.
+    """Ends this process, which has done its work, before Python takes its modules down.
 
     Threads of a group of processes abort it there now and then ("terminate called without an active exception"), also
     where the group was closed.
@@ -129,7 +129,7 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def lost_the_others(error: BaseException) -> bool:
-    """Whether an error says no more than that another process of the group is gone."""
+    """Returns whether an error says no more than that another process of the group is gone."""
     text = str(error).lower()
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
@@ -138,7 +138,7 @@ def lost_the_others(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def starting_alone() -> Iterator[Starter]:
-    """A function that starts `hf-mlnmt` with arguments, its output going to the end of a file.
+    """Yields a function that starts `hf-mlnmt` with arguments, its output going to the end of a file.
 
     It does not get what the terminal sends (Ctrl-C); it ends, as by SIGTERM, when this process is gone.
     """
@@ -155,7 +155,7 @@ def starting_alone() -> Iterator[Starter]:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[int]:
-    """The reading end of a new pipe, for other processes; the writing end is only this one's."""
+    """Yields the reading end of a new pipe, for other processes; the writing end is only this one's."""
     reading_end, writing_end = os.pipe()
     try:
         yield reading_end
@@ -165,7 +165,7 @@ def _pipe() -> Iterator[int]:
 
 
 def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, **options: Any) -> subprocess.Popen:
-    """Start `hf-mlnmt`; it ends when the other end of `pipe` is closed. Windows passes no pipe on: there it goes on."""
+    """Starts `hf-mlnmt`; it ends when the other end of `pipe` is closed (Windows passes no pipe on)."""
     if sys.platform != "win32":
         environment = {**environment, PARENT: str(pipe)}
         options["pass_fds"] = [pipe]
@@ -174,7 +174,7 @@ def _popen(arguments: Sequence[str], environment: Mapping[str, str], pipe: int, 
 
 @contextlib.contextmanager
 def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """SIGTERM, SIGHUP and SIGUSR1 that reach this process end all of these. They get Ctrl-C from the terminal."""
+    """Passes SIGTERM, SIGHUP and SIGUSR1 on to all of these. They get Ctrl-C from the terminal."""
     before = {signum: signal.signal(signum, lambda *_: _stop(processes)) for signum in SIGNALS}
     try:
         yield
@@ -184,7 +184,7 @@ def _passing_signals_on(processes: list[subprocess.Popen]) -> Iterator[None]:
 
 
 def _wait(processes: list[subprocess.Popen]) -> int | None:
-    """Wait for all; the rank that failed first, if one did. The others get some time, then SIGTERM, then SIGKILL."""
+    """Waits for all; returns the rank that failed first. Others get some time, then SIGTERM, then SIGKILL."""
     failed, deadline, kill = None, float("inf"), False
     while None in [process.poll() for process in processes]:  # a list: each must be asked, also behind one that runs
         bad = [rank for rank, process in enumerate(processes) if process.returncode]
@@ -204,13 +204,13 @@ def _wait(processes: list[subprocess.Popen]) -> int | None:
 
 
 def _first_failed(processes: list[subprocess.Popen]) -> int:
-    """The rank that failed: by a signal, else by an error of its own, else because another one was gone."""
+    """Returns the rank that failed: by a signal, else by an error of its own, else because another one was gone."""
     codes = [process.returncode or 0 for process in processes]
     return max(range(len(codes)), key=lambda rank: (codes[rank] < 0, codes[rank] not in (0, LOST), codes[rank] != 0))
 
 
 def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
-    """Print the one message about a process that could not print its own."""
+    """Prints the one message about a process that could not print its own."""
     code = processes[failed].returncode
     if code < 0:
         name = signal.Signals(-code).name
@@ -225,11 +225,11 @@ def _explain(failed: int, processes: list[subprocess.Popen], log: Path) -> None:
 
 
 def _code(returncode: int) -> int:
-    """The exit code of a shell: 128 and the signal's number for a process that a signal ended."""
+    """Returns the exit code of a shell: 128 and the signal's number for a process that a signal ended."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 def _stop(processes: list[subprocess.Popen], kill: bool = False) -> None:
-    """SIGTERM, or SIGKILL, to those that still run."""
+    """Sends SIGTERM, or SIGKILL, to those that still run."""
     for process in processes:
         process.kill() if kill else process.terminate()

@@ -17,7 +17,7 @@ from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.reports.tables import scores_of
 from hf_mlnmt.table import Number, Table
-from hf_mlnmt.training.sweep import Job, State, as_yaml, run_folder
+from hf_mlnmt.training.sweep import Job, State, as_yaml
 
 
 class Spread(NamedTuple):
@@ -155,7 +155,7 @@ def read_sweep(root: str | Path, jobs: Sequence[Job], states: Mapping[str, State
     results = {}
     for job in jobs:
         if states[job.name].kind == "finished":
-            path = run_folder(Path(root), job) / RESULTS
+            path = Path(root) / job.name / RESULTS
             read_results(path)
             results[job.name] = json.loads(path.read_text(encoding="utf-8"))
     return Sweep(jobs, states, results)

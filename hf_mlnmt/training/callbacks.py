@@ -1,4 +1,4 @@
-"""Callbacks: save and leave on a signal, save where a cycle of the learning rate ends, stop early, show progress.
+"""Callbacks: checkpoints at signals and at the ends of cycles, early stopping, progress, metrics, curves.
 
 `FiniteGuard` ends a training before a loss that is not a number spoils the weights, and names the batch.
 metrics.jsonl holds what a training logs and scores, a JSON object a line, as it goes; curves.png is drawn from it.
@@ -35,7 +35,7 @@ class NonFiniteLoss(UserError):
 
 
 class FiniteGuard:
-    """Checks each loss at once on a CPU, where reading it costs nothing; elsewhere at each log, evaluation and save.
+    """A check of each loss: at once on a CPU, where that costs nothing; elsewhere at each log, evaluation and save.
 
     Args:
         weights: gives the model's parameters.
@@ -51,37 +51,37 @@ class FiniteGuard:
     ) -> None:
         self.weights, self.show, self.save = weights, show, save
         self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
-        self._last = (-1, 0)
+        self._last = (-1, 0)  # completed steps, batch within the step
 
     def watch(self, step: int, loss: Tensor) -> None:
-        """Note the loss of the next batch after `step` completed steps; raises NonFiniteLoss on a CPU if not finite."""
+        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
         batch = self._last[1] + 1 if self._last[0] == step else 0
         self._last = step, batch
-        if loss.device.type != "cpu":
-            self._seen.append((step, batch, loss))
-        elif not math.isfinite(loss.item()):
-            self._stop(step, batch, f"the loss is {loss.item()}", weights_are_good=self._weights_are_finite())
+        self._seen.append((step, batch, loss))
+        if loss.device.type == "cpu":
+            self.check(at_once=True)
 
-    def check(self) -> None:
-        """Raise NonFiniteLoss if a loss noted since the last check is not finite."""
-        if not self._seen:
-            return
-        finite = torch.isfinite(torch.stack([loss for _, _, loss in self._seen])).tolist()
+    def check(self, at_once: bool = False) -> None:
+        """Raises NonFiniteLoss if a loss noted since the last check is not finite.
+
+        at_once: whether no step came after the loss, so that the weights may still be good.
+        """
         seen, self._seen = self._seen, []
+        finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
         for good, (step, batch, loss) in zip(finite, seen):
             if not good:
-                self._stop(step, batch, f"the loss is {loss.item()}", weights_are_good=False)
+                self._stop(step, batch, f"the loss is {loss.item()}", at_once and self._weights_are_finite())
 
     def check_weights(self) -> None:
-        """Raise NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
+        """Raises NonFiniteLoss if a weight is not finite: such a state must not be saved as a good one."""
         if not self._weights_are_finite():
-            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it", False)
+            self._stop(max(0, self._last[0]), self._last[1], "the weights are not finite after it")
 
     def _weights_are_finite(self) -> bool:
         sums = torch.stack([parameter.detach().sum().float() for parameter in self.weights()])
         return bool(torch.isfinite(sums).all())
 
-    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool) -> None:
+    def _stop(self, step: int, batch: int, what: str, weights_are_good: bool = False) -> None:
         kept = "the last checkpoint is good and is kept"
         if weights_are_good and step:
             self._last = (-1, 0)
@@ -109,36 +109,40 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Outside the training loop SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
+def handled(signums: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Gives these signals to `handler` within the block, if this is the main thread; ignored ones stay ignored."""
+    in_main = threading.current_thread() is threading.main_thread()
+    # Who let a signal be ignored, as nohup does SIGHUP, means it.
+    taken = [signum for signum in signums if in_main and signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handler) for signum in taken}
+    try:
+        yield
+    finally:
+        for signum, its_own in before.items():
+            signal.signal(signum, its_own)
+
+
+def sigterm_interrupts() -> AbstractContextManager[None]:
+    """Returns a block in which SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
 
     def interrupt(signum: int, frame: Any) -> None:
         name = signal.Signals(signum).name
         raise Interrupted(signum, f"{name}: stopped; what was finished is kept. The same command goes on from there.")
 
-    try:
-        before = {signum: signal.signal(signum, interrupt) for signum in ENDING}
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    return handled(ENDING, interrupt)
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM, SIGUSR1 or Ctrl-C: finish the step, save a checkpoint, stop. The same again ends the process at once."""
+    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came; the same again: at once."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # Only the main thread may take over signals.
-        if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
+    def listening(self) -> AbstractContextManager[None]:
+        """Returns a block around the training in which the signals are this callback's."""
+        self._before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        return handled(SIGNALS, self._receive)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # All processes ask for a checkpoint and the end at the same step.
@@ -152,20 +156,14 @@ class StopOnSignal(TrainerCallback):
             control.should_save = args.save_strategy != "no"
             control.should_training_stop = True
 
-    def release(self) -> None:
-        """Give the signals back to whom they belonged."""
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before = {}
-
     def _receive(self, signum: int, frame: Any) -> None:
         self.signum = signum
         # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
-        signal.signal(signum, self._before.pop(signum))
+        signal.signal(signum, self._before[signum])
 
 
 class SaveEndsOfCycles(TrainerCallback):
-    """Evaluate and save where a cycle of the learning rate ends."""
+    """Evaluations and checkpoints where a cycle of the learning rate ends."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -177,7 +175,7 @@ class SaveEndsOfCycles(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """Stop when `metric` has not been better for `patience` evaluations.
+    """The end of a training whose `metric` has not been better for `patience` evaluations.
 
     It reads the recorded evaluations and keeps nothing of its own: a training that was interrupted stops where an
     uninterrupted one does.
@@ -187,7 +185,7 @@ class EarlyStopping(TrainerCallback):
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
 
     def should_stop(self, history: list[dict[str, float]]) -> bool:
-        """Whether the recorded evaluations say so."""
+        """Returns whether the recorded evaluations say so."""
         sign = 1 if self.higher else -1
         values = [sign * entry[self.key] for entry in history if self.key in entry]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
@@ -232,11 +230,8 @@ class ShowProgress(TrainerCallback):
             text = ", ".join(f"{key} {value:.4g}" for key, value in scores.items())
             self._show("dev", f"dev {text}", state)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Remove the bar, at the end and after an exception."""
+        """Removes the bar, at the end and after an exception."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -256,7 +251,7 @@ DRAW_AFTER = 120.0  # seconds between two drawings, which take about half a seco
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """The lines of a metrics file that belong to the steps up to this one; what a killed process wrote half is not."""
+    """Returns a metrics file's lines of the steps up to this one, without the line that a killed process wrote half."""
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
@@ -269,7 +264,7 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """Logs before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
+    """A log before each checkpoint: the mean loss since the last log is not in it, and would be lost with the process.
 
     It must come after the callbacks that ask for checkpoints.
     """
@@ -279,7 +274,7 @@ class LogBeforeSaving(TrainerCallback):
 
 
 class WriteMetrics(TrainerCallback):
-    """Writes each log and each evaluation into the metrics file, evaluations with a few translations.
+    """The metrics file: each log and each evaluation, with a few translations.
 
     A training that goes on from a checkpoint first takes the lines after it away, so that every step is in the file
     once, however often it was interrupted.
@@ -303,18 +298,16 @@ class WriteMetrics(TrainerCallback):
         if not state.is_world_process_zero or not logs or not {"loss", "eval_loss"} & logs.keys():
             return
         line: dict[str, Any] = {"step": state.global_step, "epoch": state.epoch, **logs}
-        for key, value in logs.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                line[key] = None
-        if "eval_loss" in logs and (samples := self.samples()):
+        line |= {key: None for key, value in logs.items() if isinstance(value, float) and not math.isfinite(value)}
+        if "eval_loss" in logs and (samples := self._samples()):
             line["samples"] = samples
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         for sample in line.get("samples", []):
             self.tell("\n".join(f"  {name:<9}  {text}" for name, text in sample.items()))
 
-    def samples(self) -> list[dict[str, str]]:
-        """Source, reference and output of the chosen sentences, as last translated; none if nothing was."""
+    def _samples(self) -> list[dict[str, str]]:
+        """Returns source, reference and output of the chosen sentences, as last translated; none if nothing was."""
         dev = self.dev_set
         if not dev.translations:
             return []
@@ -323,7 +316,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """Draws curves.png from the metrics file: at the end, a signal's too, and now and then after an evaluation.
+    """The curves in curves.png, from the metrics file: at the end, a signal's too, and now and then at an evaluation.
 
     `paused`: a context in which the time is not counted as training's.
     """
@@ -344,7 +337,7 @@ class DrawCurves(TrainerCallback):
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
+        """Draws the curves. If that fails, a warning says so, once for each reason, and the training goes on."""
         try:
             from hf_mlnmt.analysis.curves import draw
 

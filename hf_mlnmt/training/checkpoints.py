@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from hf_mlnmt.data.encoded import identity_of
 from hf_mlnmt.data.text import begin_texts
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, follow_umask, is_full_disk, size_and_crc, write_json
+from hf_mlnmt.files import atomic_folder, explained, follow_umask, read_json, size_and_crc, write_json
 from hf_mlnmt.languages import check_same_direction
 from hf_mlnmt.made_from import differences
 from hf_mlnmt.model_folder import (
@@ -51,7 +51,7 @@ NO_ARCHITECTURE |= {"tokenizers", "dropout", "attention_dropout", "activation_dr
 
 
 def step_of(checkpoint: str | Path) -> int:
-    """The optimizer step in a checkpoint folder's name."""
+    """Returns the optimizer step in a checkpoint folder's name."""
     match = NAME.search(str(checkpoint))
     if not match:
         raise UserError(f"{checkpoint}: not a checkpoint folder; its name should be checkpoint-<step>.")
@@ -59,17 +59,17 @@ def step_of(checkpoint: str | Path) -> int:
 
 
 def checkpoints(run: str | Path) -> list[Path]:
-    """The checkpoint folders of a run by step, whole or not."""
+    """Returns the checkpoint folders of a run by step, whole or not."""
     return sorted((path for path in Path(run).glob("checkpoint-*") if NAME.search(path.name)), key=step_of)
 
 
 def staging_folder(checkpoint: Path) -> Path:
-    """Where a checkpoint is written before it gets its name; all processes agree on it."""
+    """Returns where a checkpoint is written before it gets its name; all processes agree on it."""
     return checkpoint.with_name(f".{checkpoint.name}.part")
 
 
 def finish(staging: Path, checkpoint: Path) -> None:
-    """List the files of `staging` with their checksums and give it the name of `checkpoint` (an old one goes away)."""
+    """Lists the files of `staging` with their checksums, renames it to `checkpoint` (an old one goes away)."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
     write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): size_and_crc(path) for path in files})
     follow_umask(staging)
@@ -78,36 +78,30 @@ def finish(staging: Path, checkpoint: Path) -> None:
 
 
 def what_is_wrong(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be used, or None when all its files are as they were written."""
-    try:
-        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """Returns why a checkpoint cannot be used, or None when all its files are as they were written."""
+    if not (checkpoint / MANIFEST).is_file():
         return f"{MANIFEST} is missing: it was not written to the end"
-    except (ValueError, OSError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read ({error})"
-    if not isinstance(files, dict):
-        return f"{MANIFEST} is no list of files with their checksums"
-    for name, expected in files.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if size_and_crc(path) != expected:
-            return f"{name} is not as it was written (size or checksum differs)"
     try:
+        for name, expected in read_json(checkpoint / MANIFEST, {...: [int]}).items():
+            path = checkpoint / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if size_and_crc(path) != expected:
+                return f"{name} is not as it was written (size or checksum differs)"
         with ExitStack() as stack:
             open_weights(checkpoint, stack)
     except UserError as error:
-        return str(error)
+        return str(error).removesuffix(".")
     return None
 
 
 def manifest_of(checkpoint: Path) -> str:
-    """The list of a checkpoint's files with their checksums, as text."""
+    """Returns the list of a checkpoint's files with their checksums, as text."""
     return (checkpoint / MANIFEST).read_text(encoding="utf-8")
 
 
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
-    """The folders named, or the last whole checkpoints of the one run named.
+    """Returns the folders named, or the last whole checkpoints of the one run named.
 
     Raises: UserError when there are not that many, `last` comes with several folders, or vocabularies differ.
     """
@@ -124,25 +118,24 @@ def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
 
 
 def _check_same_vocabularies(paths: Sequence[Path]) -> None:
-    """UserError for a folder whose tokenizers give other ids than those of the first; those without pass."""
-    kept = [path for path in paths if any(any(path.glob(name)) for name in TEXT_FILES)]
-    vocabularies = [_vocabularies(path) for path in kept]
-    for path, vocabulary in zip(kept, vocabularies, strict=True):
-        if vocabulary != vocabularies[0]:
+    """Raises UserError for a folder whose tokenizers give other ids than those of the first; those without pass."""
+    first = None
+    for path in paths:
+        if not any(any(path.glob(name)) for name in TEXT_FILES):
+            continue
+        tokenizers = load_tokenizers(path)
+        each = {"source": tokenizers.source, "target": tokenizers.target, **tokenizers.each}
+        ids = {side: identity_of(tokenizer, around=False) for side, tokenizer in each.items()}
+        first = first or (path, ids, tokenizers.processing)
+        if (ids, tokenizers.processing) != first[1:]:
             raise UserError(
-                f"{path}: its tokenizer is not that of {kept[0]}: the same rows of the embeddings are of other words. "
+                f"{path}: its tokenizer is not that of {first[0]}: the same rows of the embeddings are of other words. "
                 "Only checkpoints of one vocabulary can be averaged."
             )
 
 
-def _vocabularies(folder: Path) -> Any:
-    tokenizers = load_tokenizers(folder)
-    each = {"source": tokenizers.source, "target": tokenizers.target, **tokenizers.each}
-    return {side: identity_of(one, around=False) for side, one in each.items()}, tokenizers.processing
-
-
 def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint of a run, or None; `tell` hears of each newer one that is broken, and why."""
+    """Returns the newest whole checkpoint of a run, or None; `tell` hears of each newer one that is broken, and why."""
     for checkpoint in reversed(checkpoints(run)):
         problem = what_is_wrong(checkpoint)
         if problem is None:
@@ -152,13 +145,13 @@ def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
 
 
 def remove_leftovers(run: str | Path) -> None:
-    """Delete what a killed process left half-written."""
+    """Deletes what a killed process left half-written."""
     for path in Path(run).glob(".checkpoint-*.part"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def rotate(run: str | Path, keep: set[int]) -> None:
-    """Delete all checkpoints of a run but those of the steps in `keep`."""
+    """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
         if step_of(checkpoint) not in keep:
             # First the manifest: a deletion that is cut short must not leave something that looks whole.
@@ -167,18 +160,12 @@ def rotate(run: str | Path, keep: set[int]) -> None:
 
 
 def check_same_model(checkpoint: Path, config: Any) -> None:
-    """Refuse a checkpoint whose architecture or vocabulary is not the model's.
+    """Refuses a checkpoint whose architecture or vocabulary is not the model's.
 
     Raises: UserError naming the first differing field of config.json.
     """
-    try:
-        theirs = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{checkpoint / CONFIG}: cannot be read ({error}); it is not a checkpoint.") from error
-    ours = json.loads(config.to_json_string(use_diff=False))
-    changed = differences(theirs, ours, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & ours.keys() & theirs.keys()
-    if changed:
-        name = min(changed, key=lambda name: (name != "model_type", name))
+    theirs, ours = read_part(checkpoint, CONFIG), json.loads(config.to_json_string(use_diff=False))
+    if name := _other_field(theirs, ours):
         raise UserError(
             f"{checkpoint}: {name} is {theirs[name]!r} in this checkpoint but {ours[name]!r} in the model to "
             "be trained. A run cannot go on from a checkpoint of another architecture or vocabulary: use the "
@@ -186,23 +173,25 @@ def check_same_model(checkpoint: Path, config: Any) -> None:
         )
 
 
+def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Returns a field of two config.json that gives the weights other shapes or another meaning; None without one."""
+    changed = differences(config, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & config.keys() & other.keys()
+    return min(changed, key=lambda name: (name != "model_type", name), default=None)
+
+
 @contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Around writing `folder`: turn the many exceptions of a full disk into one message; other exceptions pass."""
-    try:
-        yield
-    except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)  # half-written; its space may be what is missing
-        if isinstance(error, UserError) or not is_full_disk(error, folder):
+    """Turns the errors of a full disk, while `folder` is written, into one message; removes what is half-written."""
+    with explained(folder):
+        try:
+            yield
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)  # its space may be what is missing
             raise
-        raise UserError(
-            f"{folder}: no space left on the device while writing a checkpoint. Earlier checkpoints are untouched: "
-            "free some space (or lower checkpoints.keep) and run the same command again."
-        ) from error
 
 
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
-    """Mean weights of model folders or checkpoints, as a state dict on the CPU in the dtype of the first.
+    """Returns the mean weights of model folders or checkpoints, as a state dict on the CPU in the dtype of the first.
 
     One tensor at a time is read from each: memory for one model, whatever their number.
 
@@ -213,33 +202,21 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
         readers = [open_weights(Path(path), stack) for path in paths]
-        _check_same_names(paths, readers)
-        _check_same_configs(paths)
+        said = PreTrainedConfig().to_dict()  # what a config.json leaves out
+        configs = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
+        for path, reader, config in zip(paths, readers, configs):
+            if different := sorted(readers[0].keys() ^ reader.keys()):
+                raise UserError(
+                    f"{path}: its weights are not those of {paths[0]}: '{different[0]}' is in one and not in the "
+                    "other. Only checkpoints of one architecture can be averaged."
+                )
+            if field := _other_field(configs[0], config):
+                raise UserError(
+                    f"{path}: {field} is {config[field]!r} in its {CONFIG}, but {configs[0][field]!r} in that of "
+                    f"{paths[0]}. Only checkpoints of one architecture can be averaged."
+                )
         check_same_direction(paths, "Only checkpoints of one direction can be averaged.")
         return {name: _mean(name, paths, readers) for name in readers[0]}
-
-
-def _check_same_configs(paths: Sequence[str | Path]) -> None:
-    """UserError for a key of config.json that gives the weights another meaning than in the first folder."""
-    said = PreTrainedConfig().to_dict()  # what a file leaves out
-    first, *others = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
-    for path, other in zip(paths[1:], others, strict=True):
-        common = first.keys() & other.keys()
-        if changed := differences(first, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & common:
-            key = min(changed)
-            raise UserError(
-                f"{path}: {key} is {other[key]!r} in its {CONFIG}, but {first[key]!r} in that of {paths[0]}. Only "
-                "checkpoints of one architecture can be averaged."
-            )
-
-
-def _check_same_names(paths: Sequence[str | Path], readers: Sequence[dict[str, Any]]) -> None:
-    for path, reader in zip(paths, readers):
-        if different := sorted(readers[0].keys() ^ reader.keys()):
-            raise UserError(
-                f"{path}: its weights are not those of {paths[0]}: '{different[0]}' is in one and not in the other. "
-                "Only checkpoints of one architecture can be averaged."
-            )
 
 
 def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, Any]]) -> Tensor:
@@ -261,13 +238,13 @@ def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, An
 def write_model(
     folder: Path, checkpoint: Path, weights_of: list[Path], generation: GenerationConfig | None = None
 ) -> Path:
-    """A model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
+    """Writes a model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
     A causal language model's tokenizer puts <s> before a text and nothing behind it. Heads of objectives stay behind.
     `generation` replaces the checkpoint's generation_config.
     """
     check_model_folder(checkpoint)
-    with atomic_folder(folder) as new, explain_full_disk(new):
+    with atomic_folder(folder) as new:
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
@@ -280,6 +257,5 @@ def write_model(
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """What was done (STATE) and, as "meter", what it cost (METER)."""
-    state, meter = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in (STATE, METER))
-    return {**state, "meter": meter}
+    """Reads what was done (STATE) and, as "meter", what it cost (METER)."""
+    return {**read_json(checkpoint / STATE), "meter": read_json(checkpoint / METER)}

@@ -29,7 +29,7 @@ SAME = 2  # evaluations with other translations and the same score, before a met
 
 @dataclass
 class DevSet:
-    """What is scored during training, and how.
+    """A development set: what is scored during training, and how.
 
     Args:
         dataset: examples as in training, with source_lengths and target_lengths.
@@ -67,7 +67,7 @@ class DevSet:
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Accelerator, **generation: Any) -> dict[str, float]:
-        """loss per item (of translation: per target token), perplexity, and the metrics; the same on every process.
+        """Measures loss per item (of translation: per target token), perplexity and metrics; the same on every process.
 
         `accelerator` says which processes there are and what this one's device is.
         """
@@ -90,7 +90,7 @@ class DevSet:
         return scores
 
     def _warn(self, measured: Mapping[str, float]) -> None:
-        """Say, once, which numbers have been the same for all translations so far: no best checkpoint is told by them.
+        """Says, once, which numbers have been the same for all translations so far: no best checkpoint is told by them.
 
         Called where the translations are others than those of the evaluation before.
         """
@@ -111,7 +111,7 @@ class DevSet:
     def _batches(
         self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Accelerator, first: int | None = None
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
-        """This process's share of the sentences in batches of similar lengths, with their indices."""
+        """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
         lengths = np.asarray(self.dataset.source_lengths)[:first]
         tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
@@ -134,7 +134,7 @@ class DevSet:
         return total / max(1.0, items)
 
     def _parts(self, model: PreTrainedModel, accelerator: Accelerator) -> dict[str, float]:
-        """Parts of a loss per item, batch by batch in the order of the sentences' lengths."""
+        """Measures parts of a loss per item, batch by batch in the order of the sentences' lengths."""
         assert self.parts is not None
         objective, first = self.parts
         names: dict[str, int] = {}
@@ -151,7 +151,7 @@ class DevSet:
     def _translate(
         self, model: PreTrainedModel, accelerator: Accelerator, generation: dict[str, Any]
     ) -> list[list[int]]:
-        """Token ids of every sentence, in order. Generates with a copy of the config: generate() must not change it."""
+        """Generates token ids of every sentence, in order, with a copy of the config: generate() must not change it."""
         generate: Any = model.generate
         config = copy.deepcopy(model.generation_config)
         config.update(**{"num_beams": self.num_beams, "max_length": None, "use_cache": True, **generation})
@@ -167,7 +167,7 @@ class DevSet:
 
 
 def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
-    """A metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
+    """Returns a metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
     `lowercase` leaves case out of sacreBLEU's: for a model of lower-cased text, whose every German noun would be wrong.
     `language` is the target's, whose tokenizers sacreBLEU's have.
@@ -192,7 +192,7 @@ def metric(name: str, lowercase: bool = False, language: str | None = None) -> M
 
 @contextmanager
 def kept_generation_config(model: PreTrainedModel) -> Iterator[None]:
-    """Put the model's generation_config back as it was: Seq2SeqTrainer writes every default into it (max_length=20)."""
+    """Puts the model's generation_config back: Seq2SeqTrainer writes every default into it (max_length=20)."""
     before = copy.deepcopy(getattr(model, "generation_config", None))
     try:
         yield

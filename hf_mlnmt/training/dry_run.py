@@ -23,22 +23,25 @@ SEEN = 1000  # steps whose shapes are counted
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
-    """Lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
+    """Returns lines of text: data, parameters, steps, batches and padding of each task, estimated time and memory."""
     args, sampler = trainer.args, trainer.sampler()
     steps, steps_per_epoch = trainer.steps()
-    figures = [_figures(task, one) for task, one in zip(trainer.tasks, sampler.samplers)]
+    figures = [
+        batch_statistics(of_task, task.data.source_lengths, task.data.target_lengths)
+        for task, of_task in zip(trainer.tasks, sampler.samplers)
+    ]
     seconds_per_token, memory = _measure(trainer)
     # An average step has of each task as many average batches as its share says.
     batches = args.gradient_accumulation_steps * args.world_size
     counts = [batches * count / sampler.rotation.length for count in sampler.rotation.counts]
-    tokens = [count * one.target_tokens_per_batch for count, one in zip(counts, figures)]
+    tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
     cycles = schedule(recipe).ends(steps)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
     state = trainer.model.num_parameters() * 16 / 2**20  # weights, gradients and Adam's two moments, float32
     lines = {
         **_tasks(trainer, sampler, figures, steps),
-        "development sets": ", ".join(f"{one.name} {len(one.dataset):,}" for one in trainer.dev_sets) or "none",
+        "development sets": ", ".join(f"{dev.name} {len(dev.dataset):,}" for dev in trainer.dev_sets) or "none",
         "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})",
         "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps (sentences, source "
         "and target length of a batch)",
@@ -54,16 +57,12 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
 
 
-def _figures(task: Task, sampler: TokenBatchSampler) -> BatchStatistics:
-    return batch_statistics(sampler, task.data.source_lengths, task.data.target_lengths)
-
-
 def _tasks(
     trainer: TranslationTrainer, sampler: TaskBatchSampler, figures: list[BatchStatistics], steps: int
 ) -> dict[str, str]:
-    """The training set, its tokens, batches and padding; of several tasks a line each, with shares and epochs."""
+    """Describes the training set, its tokens, batches and padding; of several tasks each, with shares and epochs."""
     epochs = sampler.epochs(steps * trainer.args.gradient_accumulation_steps)
-    lines = [_task(task, one) for task, one in zip(trainer.tasks, figures)]
+    lines = [_task(task, figure) for task, figure in zip(trainer.tasks, figures)]
     if len(lines) == 1:
         return lines[0]
     rows = zip(trainer.tasks, lines, sampler.rotation.counts, epochs)
@@ -86,7 +85,7 @@ def _task(task: Task, figures: BatchStatistics) -> dict[str, str]:
 
 
 def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
-    """Seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
+    """Measures seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
     trainer.model.train()
     trainer.create_optimizer()
     assert trainer.optimizer is not None
@@ -94,7 +93,7 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
         group["lr"] = 0.0
     samplers = trainer.sampler().samplers
     with trainer.compiling():
-        seconds = [_seconds_per_token(trainer, task, one) for task, one in zip(trainer.tasks, samplers)]
+        seconds = [_seconds_per_token(trainer, task, sampler) for task, sampler in zip(trainer.tasks, samplers)]
     if trainer.args.device.type == "cuda":
         return seconds, torch.cuda.max_memory_allocated() / 2**20
     return seconds, peak_memory() / 2**20
@@ -112,7 +111,7 @@ def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBa
 
 
 def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, batch: np.ndarray) -> int:
-    """One forward, backward and update of rate 0; the number of target tokens."""
+    """Runs one forward, backward and update of rate 0; returns the number of target tokens."""
     assert trainer.optimizer is not None
     examples = [task.data[i] for i in batch.tolist()]
     inputs = trainer._prepare_inputs(collate_in(sampler.boxes, task.objective.collate, examples))

@@ -1,4 +1,4 @@
-"""A run's folder, and what "changed since the last start" means in it.
+"""The folder of a run, and what "changed since the last start" means in it.
 
 One process at a time, one recipe (but for what may be amended), one training set from the first start to the last.
 
@@ -19,7 +19,6 @@ what is done with the checkpoints, or only what comes after them.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -27,20 +26,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import is_full_disk, only_one, write_json, write_text
+from hf_mlnmt.files import is_full_disk, only_one, write_text
 from hf_mlnmt.keys import build
 from hf_mlnmt.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
-from hf_mlnmt.training.model_making import is_model_of
-
-if TYPE_CHECKING:
-    from hf_mlnmt.training.preparation import RawPairs
 
 # Keys that change neither the weights nor the checkpoints so far, with all keys below them.
 FREE = ("logging", "decoding", "data.test", "data.name", "data.licence", "checkpoints.keep", "checkpoints.average")
@@ -55,12 +51,12 @@ WHOLE = ("data.train", "data.dev", "data.test.*")
 
 
 def changes(before: Recipe, now: Recipe) -> Changes:
-    """The keys whose values differ."""
+    """Returns the keys whose values differ."""
     return differences(before.to_dict(), now.to_dict(), whole=WHOLE)
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """The keys whose values differ, where none of them makes another training.
+    """Returns the keys whose values differ, where none of them makes another training.
 
     Args:
         before: the recipe that the run began with.
@@ -92,7 +88,7 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
 
 def _differ_in_cycles_alone(before: Recipe, now: Recipe) -> bool:
-    """Whether the learning rate is the same in every step that both have."""
+    """Returns whether the learning rate is the same in every step that both have."""
     old, new = before.schedule, now.schedule
     if before.budget.steps is None or now.budget.steps is None or not old.name == new.name in ENDING:
         return False
@@ -117,13 +113,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-RECIPE, FINGERPRINTS, MADE_FROM = "recipe.yaml", "data/fingerprints.json", "made_of.json"
+RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PRODUCTS = "products.json"  # which library multiplies in this run
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def check_output(output: Path) -> None:
-    """Refuse a folder that cannot become, or is not, the folder of a run. Writes nothing.
+    """Refuses a folder that cannot become, or is not, the folder of a run. Writes nothing.
 
     Raises: UserError for a file, a folder of other things, and one that cannot be written.
     """
@@ -143,7 +139,7 @@ def check_output(output: Path) -> None:
 
 @contextmanager
 def explained(output: Path) -> Iterator[None]:
-    """Turn what the system says of a full disk or a folder that cannot be written into one message."""
+    """Turns what the system says of a full disk or a folder that cannot be written into one message."""
     try:
         yield
     except Exception as error:
@@ -164,7 +160,7 @@ def explained(output: Path) -> Iterator[None]:
 
 @contextmanager
 def each_said_once() -> Iterator[None]:
-    """Let every warning of the package be said once, however often the corpus that it is about is read."""
+    """Lets every warning of the package be said once, however often the corpus that it is about is read."""
     said = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -185,7 +181,7 @@ def each_said_once() -> Iterator[None]:
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary folder, removed at the end. Raises: UserError where none can be made."""
+    """Yields a temporary folder, removed at the end. Raises: UserError where none can be made."""
     try:
         folder = tempfile.TemporaryDirectory()
     except OSError as error:
@@ -197,14 +193,14 @@ def temporary() -> Iterator[Path]:
 
 
 def alone(output: Path) -> AbstractContextManager[None]:
-    """Refuse to run beside another process that trains in the same folder. A killed process holds nothing."""
+    """Refuses to run beside another process that trains in the same folder. A killed process holds nothing."""
     return only_one(
         output, f"{output}: another training is running in this folder. Wait for it, or choose another --output."
     )
 
 
 def kept_recipe(output: Path) -> Recipe | None:
-    """The recipe that a run was last started with; None in a new folder."""
+    """Returns the recipe that a run was last started with; None in a new folder."""
     path = output / RECIPE
     if not path.is_file():
         return None
@@ -217,15 +213,13 @@ def kept_recipe(output: Path) -> Recipe | None:
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """The keys that change something in this folder, all of which may; none for a new folder.
+    """Returns the keys that change something in this folder, all of which may; none for a new folder.
 
     Raises: UserError for a conflict, see `allowed_changes`, and for changes of a run whose checkpoints are gone.
     """
     before = kept_recipe(output)
     if before is None:
         return {}
-    if _had_a_record(before) and is_model_of(output, recipe.model):
-        before.model = recipe.model
     allowed = allowed_changes(before, recipe, str(output))
     changed = {key: values for key, values in allowed.items() if not is_below(key, WITHOUT_EFFECT)}
     if changed and (output / RESULTS).is_file() and not checkpoints.checkpoints(output / "checkpoints"):
@@ -237,27 +231,21 @@ def compare(output: Path, recipe: Recipe) -> Changes:
 
 
 def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[RawPairs]]) -> bool:
-    """Whether nothing is to be done: there are results, no key changed, and the test sets have the same text."""
+    """Returns whether nothing is to be done: there are results, no key changed, the test sets have the same text."""
     if changes or not (output / RESULTS).is_file():
         return False
-    now = digest_of_tests(tests())
+    now = digest_of_texts(tests())
     return made_from(output).digests.get("tests", now) == now
 
 
-def _had_a_record(recipe: Recipe) -> bool:
-    """Whether it is of a version in which a recipe found its model by its own name, modeling/<recipe>.json."""
-    model = recipe.model
-    return not (model.system or model.record or model.fuse or model.add_to)
-
-
 def clean(output: Path) -> None:
-    """Clean up after a killed process."""
+    """Cleans up after a killed process."""
     for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("data/.*.part")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = False) -> None:
-    """Write the recipe; of an amended run, take away the results file, which says that the run is finished."""
+    """Writes the recipe; of an amended run, takes away the results file, which says that the run is finished."""
     if amended:
         (output / RESULTS).unlink(missing_ok=True)
     if amended or not (output / RECIPE).is_file():
@@ -265,35 +253,26 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
-    """Refuse to go on with other training data or tokenizers than the run began with."""
-    kept = output / FINGERPRINTS
-    try:
-        before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else fingerprints
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{kept}: not valid JSON ({error}). Choose another --output.") from error
-    if before != fingerprints:
+    """Refuses to go on with other training data or tokenizers than the run began with."""
+    made, now = made_from(output), digest(fingerprints)
+    if made.digests.get("data", now) != now:
         raise UserError(
             f"{output}: the training data, the tokenizer, or how they are read, changed since this run began. Put back "
             "what was there, or choose another --output for the new data."
         )
-    write_json(kept, fingerprints)
+    made.note("data", now)
 
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
-    """Of what a model folder is made: checkpoints, by their lists of checksums, and the decoding."""
+    """Returns a digest of a model folder: of its checkpoints, by their lists of checksums, and of the decoding."""
     manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 
-def digest_of_tests(tests: Sequence[RawPairs]) -> str:
-    """A digest of the names and the text of all test sets: equal where nothing changed."""
-    return digest([[test.name, test.sources, test.references, test.target_language] for test in tests])
-
-
 def made_from(output: Path) -> MadeFrom:
-    """What each product of a run was made from.
+    """Returns what each product of a run was made from.
 
-    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `tests` is the digest of all test sets'
-    text, to see at the start whether one of them changed.
+    Products are `model/<name>`, `translations/<file>` and `scores/<file>`. `data` and `tests` are the digests of the
+    training data and of all test sets' text, to see at the start whether they changed.
     """
     return MadeFrom(output / MADE_FROM)

@@ -1,4 +1,4 @@
-"""From two files to a model: a corpus is read, a development set held out, a recipe chosen and written, and trained.
+"""A model from two files: a corpus is read, a development set held out, a recipe chosen and written, and trained.
 
 | in the run's folder | what |
 | --- | --- |
@@ -15,12 +15,13 @@ from __future__ import annotations
 import copy
 import heapq
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -44,12 +45,13 @@ from hf_mlnmt.training.run import run_recipe
 
 HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
 FEWEST = 200  # distinct pairs that a training is begun with
+Row = TypeVar("Row", bound=Sequence[str])
 RECIPE, HELD, ASKED = folder.RECIPE, "pair", "asked.json"
 
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """What a user has: files, all relative to --data.
+    """The files that a user has, all relative to --data.
 
     pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
     dev, test: pairs of files. text: sentences of the target language. system: of the zoo.
@@ -65,7 +67,7 @@ class TwoFiles:
 
     @property
     def name(self) -> str:
-        """What the run is called: train.en-de of train.en and train.de."""
+        """Returns the run's name: train.en-de of train.en and train.de."""
         stem = chooser.stem_of(self.pair[0])
         pair = "-".join(chooser.languages_of(self.pair, (self.source, self.target)))
         return stem if stem.endswith(pair) else f"{stem}.{pair}"
@@ -82,7 +84,7 @@ def train_pair(
     console: Console | None = None,
     watcher: Watcher | None = None,
 ) -> Results | dict[str, Results] | None:
-    """Choose a recipe for two files, write it into the run's folder and train it, as `run_recipe` does.
+    """Chooses a recipe for two files, writes it into the run's folder and trains it, as `run_recipe` does.
 
     Args:
         output: the run's folder; unless told, runs/<name of the files>, with the seed if it is given.
@@ -119,14 +121,14 @@ def train_pair(
         if processes.is_main_process and (recipe.rounds is not None or not (dry_run or path.is_file())):
             write_text(path, chooser.to_yaml(content, [f"{asked.name}, to copy and change:", *lines, *changed]))
         meet()
-        one = recipe if recipe.rounds is None else path
-        return run_recipe(one, data, output, dry_run=dry_run, console=console, watcher=watcher)
+        trained = recipe if recipe.rounds is None else path
+        return run_recipe(trained, data, output, dry_run=dry_run, console=console, watcher=watcher)
 
 
 def _prepared(
     asked: TwoFiles, languages: tuple[str, str], data: Path, home: Path, processes: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """The recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
+    """Returns the recipe's content and what is said of it: chosen now, or when this was asked for the first time."""
     kept = home / HELD / ASKED
     _check_files(asked, languages, data)
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
@@ -161,7 +163,7 @@ def _prepared(
 
 @contextmanager
 def _no_empty(home: Path) -> Iterator[None]:
-    """Remove a folder that was not there before and is empty when something fails."""
+    """Removes a folder that was not there before and is empty when something fails."""
     before = home.exists()
     try:
         yield
@@ -173,7 +175,7 @@ def _no_empty(home: Path) -> Iterator[None]:
 
 
 def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> None:
-    """UserError for one file on both sides, a development set that is the corpus, and names of other languages."""
+    """Raises UserError for a file on both sides, a development set that is the corpus, names of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         chooser.check_texts(option, files or ("", ""))
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
@@ -189,7 +191,7 @@ def _check_files(asked: TwoFiles, languages: tuple[str, str], data: Path) -> Non
 
 
 def _tests(asked: TwoFiles, data: Path) -> dict[str, Any]:
-    """The test sets by the names of their files."""
+    """Returns the test sets by the names of their files."""
     tests: dict[str, Any] = {}
     for files in asked.test:
         name = chooser.stem_of(files[0]) or "test"
@@ -206,38 +208,36 @@ def _corpus(source: str | Path, target: str | Path) -> dict[str, Any]:
 def _chosen(
     asked: TwoFiles, languages: tuple[str, str], data: Path, making: Path, held: Path, processes: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the corpus, hold out the development set (into `making`, which becomes `held`), choose the recipe."""
+    """Reads the corpus, holds out the development set (into `making`, which becomes `held`), chooses the recipe."""
     spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**chooser.FILTERS)
-    dev = _pairs_of(asked.dev, data) if asked.dev else _held_out(kept(read_pairs(spec, data)))
-    sentences = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
-    corpus, left, filtered = _without(spec, data, kept, sentences, making, languages)
-    if corpus.pairs + (0 if asked.dev else len(dev)) < FEWEST:
-        without = " that hold no sentence of the development set" if asked.dev else ""
-        raise UserError(
-            f"{spec}: {corpus.pairs + (0 if asked.dev else len(dev)):,} distinct pairs{without}, and at least {FEWEST} "
-            "are needed; some 5,000 give a model that translates text very like its own. Give more pairs"
-            + (", or another development set." if asked.dev else ".")
-            + f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
-            + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
-        )
-    where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
-    names = [str(where / f"{{}}.{code}") for code in languages]
-    train, described = asked.pair, " + ".join(map(str, asked.pair))
-    lines = [f"corpus: {described}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
-    lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
     if asked.dev:
-        dev_files = asked.dev
-        lines.append(f"development set: {asked.dev[0]} + {asked.dev[1]}, {len(dev):,} pairs")
+        dev = list(read_pairs(CorpusSpec(**_corpus(*asked.dev)), data))
     else:
-        _write(making, "dev", languages, iter(dev))
-        dev_files = names[0].format("dev"), names[1].format("dev")
+        dev = _held_out(kept(read_pairs(spec, data)))
+    known = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
+    counts, filtered = Counter[str](), FilterReport()
+    remaining = kept(_unknown(read_pairs(spec, data), known, counts), filtered)
+    _write(_files(making, "train", languages), _measured(remaining, counts))
+    corpus, left = chooser.Measured(counts["pairs"], counts["words"]), counts["known"]
+    pairs = corpus.pairs + (0 if asked.dev else len(dev))
+    if pairs < FEWEST:
+        raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
+    where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
+    train, dev_files = asked.pair, asked.dev
+    lines = [f"corpus: {' + '.join(asked.pair)}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
+    lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
+    if dev_files:
+        lines.append(f"development set: {' + '.join(dev_files)}, {len(dev):,} pairs")
+    else:
+        dev_files = _files(where, "dev", languages)
+        _write(_files(making, "dev", languages), dev)
         lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
     if left:
-        train = names[0].format("train"), names[1].format("train")
+        train = _files(where, "train", languages)
         lines.append(f"training: without the {left:,} pairs that hold a sentence of it ({HELD}/train.*)")
     else:
-        for code in languages:
-            (making / f"train.{code}").unlink()
+        for name in _files(making, "train", languages):
+            Path(name).unlink()
     chosen, choices = chooser.choose(
         corpus, chooser.Machine(torch.accelerator.is_available(), processes, os.cpu_count() or 1)
     )
@@ -253,29 +253,33 @@ def _chosen(
     }
     lines += choices
     if asked.text:
-        name, count, known = asked.text, 0, 0
-        with (making / f"text.{languages[1]}").open("w", encoding="utf-8", newline="\n") as file:
-            for sentence in kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data)):
-                if sentence.strip() in sentences[1]:
-                    known += 1
-                else:
-                    count += 1
-                    file.write(f"{sentence}\n")
-        if known:
-            name = names[1].format("text")
-            lines.append(f"text: without the {known:,} sentences of the development set in it ({HELD}/text.*)")
+        spoken = kept.of_text()(read_text(TextSpec(asked.text, language=languages[1]), data))
+        name, file, counts = asked.text, making / f"text.{languages[1]}", Counter()
+        _write([str(file)], _unknown(((sentence,) for sentence in spoken), known[1:], counts))
+        if counts["known"]:
+            name = str(where / file.name)
+            lines.append(
+                f"text: without the {counts['known']:,} sentences of the development set in it ({HELD}/text.*)"
+            )
         else:
-            (making / f"text.{languages[1]}").unlink()
-        lines += chooser.with_text(content, corpus, name, count)
+            file.unlink()
+        lines += chooser.with_text(content, corpus, name, counts["left"])
     return content, lines
 
 
-def _pairs_of(files: tuple[str, str], data: Path) -> list[Pair]:
-    return list(read_pairs(CorpusSpec(**_corpus(*files)), data))
+def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, given: bool) -> str:
+    """Returns what to say of so few pairs. given: the development set was not taken from them."""
+    without, other = " that hold no sentence of the development set", ", or another development set"
+    return (
+        f"{spec}: {pairs:,} distinct pairs{without if given else ''}, and at least {FEWEST} are needed; some 5,000 "
+        f"give a model that translates text very like its own. Give more pairs{other if given else ''}."
+        f"\n{left:,} pairs of the {filtered.read + left:,} hold a sentence of the development set."
+        + (f" Of the others:\n{filtered.table()}" if filtered.read else "")
+    )
 
 
 def _held_out(pairs: Iterator[Pair]) -> list[Pair]:
-    """A twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those whose digests are the smallest."""
+    """Chooses a twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those of the smallest digests."""
     count = 0
 
     def keyed() -> Iterator[tuple[bytes, Pair]]:
@@ -289,44 +293,30 @@ def _held_out(pairs: Iterator[Pair]) -> list[Pair]:
     return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, count // 20)]
 
 
-def _without(
-    spec: CorpusSpec,
-    data: Path,
-    kept: PairFilter,
-    sentences: tuple[set[str], ...],
-    making: Path,
-    languages: tuple[str, str],
-) -> tuple[chooser.Measured, int, FilterReport]:
-    """Write the pairs that hold none of these sentences on either side.
-
-    Returns: what of them is trained on, how many were left out, and what the filters dropped of the rest.
-    """
-    left, report, count, length = 0, FilterReport(), 0, 0
-
-    def remaining() -> Iterator[Pair]:
-        nonlocal left
-        for pair in read_pairs(spec, data):
-            if any(text.strip() in held for text, held in zip(pair, sentences)):
-                left += 1
-            else:
-                yield pair
-
-    def measured(pairs: Iterator[Pair]) -> Iterator[Pair]:
-        nonlocal count, length
-        for pair in pairs:
-            count, length = count + 1, length + len(words(pair[1])) + 1
-            yield pair
-
-    _write(making, "train", languages, measured(kept(remaining(), report)))
-    return chooser.Measured(count, length), left, report
+def _unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: Counter[str]) -> Iterator[Row]:
+    """Yields the rows that hold no known sentence of their columns; counts those ("left") and the others ("known")."""
+    for row in rows:
+        is_known = any(text.strip() in sentences for text, sentences in zip(row, known))
+        counts["known" if is_known else "left"] += 1
+        if not is_known:
+            yield row
 
 
-def _write(where: Path, part: str, languages: tuple[str, str], pairs: Iterator[Pair]) -> None:
-    source, target = (where / f"{part}.{code}" for code in languages)
-    with (
-        source.open("w", encoding="utf-8", newline="\n") as one,
-        target.open("w", encoding="utf-8", newline="\n") as other,
-    ):
-        for pair in pairs:
-            one.write(f"{pair[0]}\n")
-            other.write(f"{pair[1]}\n")
+def _measured(pairs: Iterable[Pair], counts: Counter[str]) -> Iterator[Pair]:
+    for pair in pairs:
+        counts["pairs"] += 1
+        counts["words"] += len(words(pair[1])) + 1
+        yield pair
+
+
+def _files(folder: Path, part: str, languages: tuple[str, str]) -> tuple[str, str]:
+    return str(folder / f"{part}.{languages[0]}"), str(folder / f"{part}.{languages[1]}")
+
+
+def _write(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Writes a file for each column."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(name, "w", encoding="utf-8", newline="\n")) for name in names]
+        for row in rows:
+            for text, file in zip(row, files):
+                file.write(f"{text}\n")

@@ -1,6 +1,6 @@
-"""What a training needs before its first step: tokenizers, encoded corpora, model, tasks. Made once, then reused.
+"""The parts of a training before its first step: tokenizers, encoded corpora, model, tasks. Made once, then reused.
 
-`RecipeCorpora` is what a recipe says of its corpora, `Preparation` makes all parts, `CLASSES` are its objectives.
+`RecipeCorpora` has what a recipe says of its corpora, `Preparation` makes all parts, `CLASSES` are its objectives.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import encode_corpus, encode_text, filtered_pairs, filtered_text
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
+from hf_mlnmt.data.raw_pairs import RawPairs, read_raw
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.synthetic import Manifest, find_synthetic, read_manifest
-from hf_mlnmt.data.text import TextSide, TextSpec, ending, read_text, with_end
+from hf_mlnmt.data.text import TextSide, TextSpec, ending, with_end
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers, save_tokenizers, train_tokenizer, with_mask
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import atomic_folder, read_json, write_json
+from hf_mlnmt.files import atomic_folder, write_json
 from hf_mlnmt.keys import build
 from hf_mlnmt.languages import direction_of, same_language
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import generation_config
-from hf_mlnmt.training.folder import FINGERPRINTS
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
 from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
 from hf_mlnmt.training.model_making import (
@@ -56,6 +56,7 @@ from hf_mlnmt.training.objectives import (
 )
 from hf_mlnmt.training.tasks import Task, seed_of
 
+SIDES: tuple[TextSide, TextSide] = ("source", "target")
 EncodedSet = Corpora | Resegmented
 Spec = CorpusSpec | TextSpec
 
@@ -73,7 +74,7 @@ CLASSES: dict[str, type[Objective]] = {
 
 
 def make_objective(named: NamedObjective, given: Ingredients) -> Objective:
-    """The objective that a recipe names. Raises: UserError where it does not go with the model or the tokenizers."""
+    """Returns the objective that a recipe names. Raises: UserError where model or tokenizers do not go with it."""
     objective, side = CLASSES[named.name].of(named.settings, given), named.key.side
     if side is not None and not given.tokenizers.joint and given.sides - {side}:
         raise UserError(
@@ -85,7 +86,7 @@ def make_objective(named: NamedObjective, given: Ingredients) -> Objective:
 
 @dataclass(frozen=True)
 class TaskCorpora:
-    """A task of a recipe: what its keys say, read and checked."""
+    """A task of a recipe, its keys read and checked."""
 
     name: str
     section: TaskSection
@@ -97,17 +98,17 @@ class TaskCorpora:
 
     @property
     def specs(self) -> Sequence[Spec]:
-        """The task's corpora: pairs, or text of one language."""
+        """Returns the task's corpora: pairs, or text of one language."""
         return self.pairs or self.texts
 
 
 def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
-    """The keys of each training corpus of a task."""
+    """Returns the keys of each training corpus of a task."""
     return section.data if isinstance(section.data, list) else [section.data]
 
 
 class RecipeCorpora:
-    """What the keys of a recipe say of its corpora, read and checked: those of its tasks, `dev` and `test` by name.
+    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name.
 
     Raises: UserError naming the field, when it is made.
     """
@@ -134,7 +135,7 @@ class RecipeCorpora:
     def _scored(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], task: TaskCorpora | None
     ) -> Spec:
-        """A development or test set: text where it is of a task on text, else pairs."""
+        """Reads a development or test set: text where it is of a task on text, else pairs."""
         if task is not None and task.texts:
             return self.text_spec(fields, at, languages, task.objective.key.side)
         return self.pair_spec(fields, at, languages)
@@ -158,7 +159,7 @@ class RecipeCorpora:
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
-        """A corpus of pairs; one that names no languages is of these."""
+        """Reads a corpus of pairs; one that names no languages is of these."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         if spec.synthetic:
             manifest = read_manifest(find_synthetic(spec.synthetic, self.root))
@@ -175,11 +176,11 @@ class RecipeCorpora:
     def text_spec(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
     ) -> TextSpec:
-        """Text of one language; its side unless told is the one that the language is of, or without that `usual`."""
+        """Reads text of one language; its side unless told is the one of the language, or without that `usual`."""
         spec = build(TextSpec, fields, str(self.recipe.path), at)
         if spec.language is None and spec.side is None and usual is not None:
             spec = dataclasses.replace(spec, side=usual)
-        sides: list[TextSide] = [side for side in ("source", "target") if languages[side] == spec.language]
+        sides: list[TextSide] = [side for side in SIDES if languages[side] == spec.language]
         if len(set(languages.values())) == 1:  # text of one language throughout
             sides = sides[-1:]
         if spec.side is None and len(sides) != 1:
@@ -191,8 +192,8 @@ class RecipeCorpora:
         return dataclasses.replace(spec, side=side, language=spec.language or languages[side])
 
     def texts(self, side: TextSide) -> Iterator[str]:
-        """All text of one side that passes the filters, for a tokenizer to learn from."""
-        column = ("source", "target").index(side)
+        """Yields all text of one side that passes the filters, for a tokenizer to learn from."""
+        column = SIDES.index(side)
         for task in self.tasks:
             for pairs in task.pairs:
                 yield from (pair[column] for pair in self._passing(pairs))
@@ -201,17 +202,16 @@ class RecipeCorpora:
                     yield from self._passing(text)
 
     def languages(self) -> list[str]:
-        """All languages of the tasks, each once, in their order."""
-        named = (spec.languages or {} for task in self.tasks for spec in task.pairs)
-        of_texts = [str(spec.language) for task in self.tasks for spec in task.texts]
-        return list(dict.fromkeys([code for one in named for code in one.values()] + of_texts))
+        """Returns all languages of the tasks, each once, in their order."""
+        named = [code for task in self.tasks for spec in task.pairs for code in (spec.languages or {}).values()]
+        return list(dict.fromkeys(named + [str(spec.language) for task in self.tasks for spec in task.texts]))
 
     def texts_of(self, language: str) -> Iterator[str]:
-        """All text of one language that passes the filters; a file that several tasks read counts once."""
+        """Yields all text of one language that passes the filters; a file that several tasks read counts once."""
         read = set()
         for task in self.tasks:
             for pairs in task.pairs:
-                for column, side in enumerate(("source", "target")):
+                for column, side in enumerate(SIDES):
                     name = (pairs.files or {}).get(side) or repr(pairs)
                     if (pairs.languages or {}).get(side) == language and name not in read:
                         read.add(name)
@@ -221,7 +221,7 @@ class RecipeCorpora:
                     yield from self._passing(text)
 
     def _passing(self, spec: Spec) -> Iterator[Any]:
-        """The pairs or sentences of a corpus that pass the filters. Raises: UserError, at the end, where none does."""
+        """Yields pairs or sentences of a corpus that pass the filters. Raises: UserError at the end where none does."""
         report = FilterReport()
         if isinstance(spec, CorpusSpec):
             what = "pair"
@@ -234,24 +234,6 @@ class RecipeCorpora:
 
 
 ACCOUNT = "init_from.json"  # in the run's folder
-
-
-@dataclass
-class RawPairs:
-    """A development or test set as raw text: what is translated and what it is compared with."""
-
-    name: str
-    sources: list[str]
-    references: list[str]
-    language: str  # of the references
-    target_language: str | None = None  # what a multilingual model is asked for
-    source_language: str | None = None
-
-    @property
-    def asked(self) -> dict[str, str | None]:
-        """What a model of several languages is told."""
-        names = {"target_language": self.target_language}
-        return {**names, "source_language": self.source_language} if self.source_language else names
 
 
 class Preparation:
@@ -267,7 +249,7 @@ class Preparation:
     # Tokenizers
 
     def tokenizers(self) -> Tokenizers:
-        """Those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
+        """Returns those of `tokenizer.path`, those of an earlier start of this run, or newly trained ones."""
         settings, folder = self.recipe.tokenizer, self.output / "tokenizer"
         given = None
         if settings.path is not None:
@@ -310,7 +292,7 @@ class Preparation:
         self.tell(f"training a {settings.kind} tokenizer of {settings.vocab_size} subwords for {what}")
 
     def _tokenizers_of_languages(self, given: Mapping[str, Any]) -> Tokenizers:
-        """One for each language of the tasks: those given, and newly trained ones for the others."""
+        """Returns one for each language of the tasks: those given, and newly trained ones for the others."""
         each = dict(given)
         for language in self.corpora.languages():
             if language not in each:
@@ -319,7 +301,7 @@ class Preparation:
         return Tokenizers.of_languages(each)
 
     def processing(self) -> dict[str, TextProcessing]:
-        """What is done to the text of each side before the tokenizers that are trained here."""
+        """Returns what is done to the text of each side before the tokenizers that are trained here."""
         return {
             side: build(
                 TextProcessing,
@@ -331,7 +313,7 @@ class Preparation:
         }
 
     def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[str, TextProcessing]]:
-        """The source's, the target's (None: one for both), and what is done to the text of each side before them."""
+        """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
         settings, processing = self.recipe.tokenizer, self.processing()
         self._tell_of_training("both sides" if settings.joint else "each side")
 
@@ -339,20 +321,15 @@ class Preparation:
             return map(processing[side].apply, self.corpora.texts(side))
 
         if settings.joint:
-
-            def both() -> Iterator[str]:
-                return itertools.chain(texts("source"), texts("target"))
-
-            return self._train_tokenizer(both, settings.languages), None, processing
-        source, target = (
-            self._train_tokenizer(partial(texts, side), settings.languages) for side in ("source", "target")
-        )
+            both = self._train_tokenizer(lambda: itertools.chain(*map(texts, SIDES)), settings.languages)
+            return both, None, processing
+        source, target = (self._train_tokenizer(partial(texts, side), settings.languages) for side in SIDES)
         return source, target, processing
 
     # Data
 
     def training_sets(self, tokenizers: Tokenizers) -> dict[str, EncodedSet]:
-        """Each task's filtered and encoded corpora, with a report of what was dropped; ready for their epochs."""
+        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped."""
         return {task.name: self._training_set(task, tokenizers) for task in self.corpora.tasks}
 
     def _training_set(self, task: TaskCorpora, tokenizers: Tokenizers) -> EncodedSet:
@@ -382,20 +359,20 @@ class Preparation:
         pair_filter: PairFilter | None = None,
         max_length: int | None = None,
     ) -> Any:
-        """A corpus on disk, under data/<name> of the run's folder."""
-        folder, begun = self.output / "data" / name, (self.output / FINGERPRINTS).is_file()
+        """Returns a corpus on disk, under data/<name> of the run's folder."""
+        folder = self.output / "data" / name
         if isinstance(spec, TextSpec):
             text_filter = pair_filter.of_text() if pair_filter else None
-            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length, begun)
-        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length, begun)
+            return encode_text(spec, self.root, tokenizers, folder, text_filter, max_length)
+        return encode_corpus(spec, self.root, tokenizers, folder, pair_filter, max_length)
 
     def fingerprints(self, sets: Mapping[str, EncodedSet]) -> list[str]:
-        """Of all encoded training corpora in order; of several tasks with the tasks' names."""
+        """Returns those of all encoded training corpora in order; of several tasks with the tasks' names."""
         prefix = "" if self.recipe.tasks is None else "{}: "
-        return [prefix.format(name) + part.meta["fingerprint"] for name, one in sets.items() for part in one.parts]
+        return [prefix.format(name) + part.meta["fingerprint"] for name, own in sets.items() for part in own.parts]
 
     def reports(self, sets: Mapping[str, EncodedSet]) -> list[dict[str, Any]]:
-        """Of each training corpus what the recipe says, what was read, kept and dropped; and whose of several tasks."""
+        """Returns for each training corpus what the recipe says, what was read, kept and dropped; and its task."""
         reports = []
         for task in self.corpora.tasks:
             named = {} if self.recipe.tasks is None else {"task": task.name}
@@ -406,7 +383,7 @@ class Preparation:
         return reports
 
     def tasks(self, model: PreTrainedModel, tokenizers: Tokenizers, sets: Mapping[str, EncodedSet]) -> list[Task]:
-        """The tasks, their objectives made for this model."""
+        """Returns the tasks, their objectives made for this model."""
         tasks = []
         for task in self.corpora.tasks:
             objective = self.objective(task, model, tokenizers)
@@ -414,7 +391,7 @@ class Preparation:
         return tasks
 
     def objective(self, task: TaskCorpora, model: PreTrainedModel, tokenizers: Any) -> Objective:
-        """A task's objective, made for a model. Raises: UserError naming the task."""
+        """Returns a task's objective, made for a model. Raises: UserError naming the task."""
         sides = frozenset(text.side for text in task.texts if text.side)
         if getattr(tokenizers, "each", None) and task.pairs:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
@@ -425,7 +402,7 @@ class Preparation:
             raise UserError(f"{self.recipe.path}: task '{task.name}': {error}") from error
 
     def dev_sets(self, tokenizers: Tokenizers) -> list[dev.DevSet]:
-        """The development sets, whole, with the recipe's metrics where they are translated."""
+        """Returns the development sets, whole, with the recipe's metrics where they are translated."""
         return [self._dev_set(name, spec, tokenizers) for name, spec in self.corpora.dev.items()]
 
     def _dev_set(self, name: str, spec: Spec, tokenizers: Tokenizers) -> dev.DevSet:
@@ -447,44 +424,28 @@ class Preparation:
         )
 
     def raw(self, name: str, spec: Spec) -> RawPairs:
-        """A development or test set as it is; of text of one language the sentences are the sources."""
-        if isinstance(spec, TextSpec):
-            texts = list(read_text(spec, self.root))
-            if not texts:
-                raise UserError(f"{spec}: no sentences; data.{name} needs some.")
-            return RawPairs(name, texts, [], str(spec.language))
-        pairs = list(read_pairs(spec, self.root))
-        if not pairs:
-            raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
-        assert spec.languages is not None
-        language, many = spec.languages["target"], speaks_many(self.recipe, self.root)
-        return RawPairs(
-            name,
-            [pair[0] for pair in pairs],
-            [pair[1] for pair in pairs],
-            language,
-            language if self.recipe.tokenizer.languages or many else None,
-            spec.languages["source"] if many else None,
-        )
+        """Reads a development or test set as raw text."""
+        many = speaks_many(self.recipe, self.root)
+        return read_raw(name, spec, self.root, bool(self.recipe.tokenizer.languages or many), many)
 
     def test_sets(self) -> list[RawPairs]:
-        """All test sets; those of text of one language have no references."""
+        """Returns all test sets; those of text of one language have no references."""
         return [self.raw(name, spec) for name, spec in self.corpora.test.items()]
 
     def encoded_test(self, name: str, tokenizers: Tokenizers) -> Any:
-        """A test set, encoded."""
+        """Returns a test set, encoded."""
         return self.encode(f"test.{name}", self.corpora.test[name], tokenizers)
 
     def read_whole(self, tokenizers: Tokenizers, dev_sets: Sequence[dev.DevSet]) -> dict[str, Any]:
-        """Key of the recipe -> each encoded set whose sentences are read as they are; a pipeline splits others'."""
-        sets = {"data.dev" if one.name == MAIN_DEV else f"tasks.{one.name}.dev": one.dataset for one in dev_sets}
+        """Returns {key of the recipe: set} of those whose sentences are read whole; a pipeline splits others'."""
+        sets = {"data.dev" if dev.name == MAIN_DEV else f"tasks.{dev.name}.dev": dev.dataset for dev in dev_sets}
         texts = [name for name, spec in self.corpora.test.items() if isinstance(spec, TextSpec)]
         return sets | {f"data.test.{name}": self.encoded_test(name, tokenizers) for name in texts}
 
     # Model
 
     def model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        """A new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding.
+        """Returns a new model with seeded weights for these tokenizers, its generation_config as the recipe's decoding.
 
         A fused model (model.fuse) has its members' weights.
         """
@@ -504,20 +465,20 @@ class Preparation:
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
-        """The Auto class of the model that the tasks train (model_making.py)."""
+        """Returns the Auto class of the model that the tasks train (model_making.py)."""
         scored = [*self.corpora.dev.values(), *self.corpora.test.values()]
         parts = {CLASSES[task.objective.name].whole_model for task in self.corpora.tasks}
         return auto_class(self.recipe, parts, config, any(isinstance(spec, CorpusSpec) for spec in scored))
 
     def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        """The model's config for tokenizers of these sizes and ids (model_making.py)."""
+        """Returns the model's config for tokenizers of these sizes and ids (model_making.py)."""
         config = config_of_recipe(self.recipe, tokenizers, self.root, self.tell)
         if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
             config.tie_projection = True
         return config
 
     def initialise(self, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        """Put the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
+        """Puts the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
         if self.recipe.init_from is None:
             return
         sources = read_sources(self.recipe.init_from)
@@ -531,13 +492,9 @@ class Preparation:
         if PartialState().is_main_process:
             write_json(self.output / ACCOUNT, account.to_dict())
 
-    def account(self) -> dict[str, Any] | None:
-        """What `initialise` kept, when this run began."""
-        return read_json(self.output / ACCOUNT) or None
-
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
-    """The development sets, those of a task that does not translate with its task's objective to measure.
+    """Returns the development sets, those of a task that does not translate with its task's objective to measure.
 
     data.dev is of the one task that there is, where it is text.
     """

@@ -1,4 +1,4 @@
-"""What the processes of a training agree on beside its steps, however long one of them takes and wherever they run.
+"""Agreements between the processes of a training beside its steps, however long one takes and wherever they run.
 
 The group that averages gradients gives up after 10 or 30 minutes: a process that is gone must be noticed. What is done
 once, while the others wait (reading, encoding, translating), takes hours, so it has a group of its own on the CPU.
@@ -33,14 +33,14 @@ def _several() -> bool:
 
 
 def meet() -> None:
-    """Wait for all processes, for hours if need be; once before such work too, which makes the group."""
+    """Waits for all processes, for hours if need be; once before such work too, which makes the group."""
     if _several():
         torch.distributed.barrier(group=_group())
 
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """The main process goes through the block first, then the others, all at once."""
+    """Lets the main process go through the block first, then the others, all at once."""
     main = PartialState().is_main_process
     meet()
     if not main:
@@ -51,7 +51,7 @@ def main_first() -> Iterator[None]:
 
 
 def of_main(value: T) -> T:
-    """The main process's value, on all of them."""
+    """Returns the main process's value, on all of them."""
     values = [value]
     if _several():
         torch.distributed.broadcast_object_list(values, src=0, group=_group(), device=torch.device("cpu"))
@@ -59,7 +59,7 @@ def of_main(value: T) -> T:
 
 
 def of_all(value: T) -> list[T]:
-    """Every process's value by rank, on all of them."""
+    """Returns every process's value by rank, on all of them."""
     values = [value]
     if _several():
         values = values * PartialState().num_processes
@@ -68,7 +68,7 @@ def of_all(value: T) -> list[T]:
 
 
 def check_all(path: Path, problem: Callable[[], str | None]) -> None:
-    """Ask every process what is wrong with a file or folder of the run, and end all of them if something is.
+    """Asks every process what is wrong with a file or folder of the run, and ends all of them if something is.
 
     Raises: UserError, the same on all, naming the machines and what they have.
     """

@@ -15,13 +15,12 @@ This file says what the rounds are and translates for them; run.py trains them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.synthetic import Manifest
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.generation.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.keys import build
@@ -32,7 +31,7 @@ from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlannedRound:
     """A round, checked: its recipe is without the synthetic corpus, which may not be there yet."""
 
     name: str
@@ -43,32 +42,29 @@ class Stage:
 
     @property
     def translation(self) -> TranslationSection | None:
-        """What is translated for it."""
+        """Returns what is translated for it."""
         return self.round.translate
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target."""
+        """Returns source and target."""
         return self.recipe.languages.source, self.recipe.languages.target
 
     def files(self, data: Path) -> list[Path]:
-        """The text that is translated."""
-        assert self.translation is not None
-        text = self.translation.text
+        """Returns the files of the text that is translated."""
+        text = self.translation.text if self.translation else []
         return [data / name for name in ([text] if isinstance(text, str) else text)]
 
     def synthetic(self, output: Path) -> Path:
-        """The folder of its synthetic corpus, in the folder of all rounds."""
+        """Returns the folder of its synthetic corpus, in the folder of all rounds."""
         return output / f"{self.name}.synthetic"
 
     def with_synthetic(self, folder: Path) -> Recipe:
-        """The recipe with the synthetic corpus of this folder among the training corpora."""
+        """Returns the recipe with the synthetic corpus of this folder among the training corpora."""
         recipe = copy.deepcopy(self.recipe)
-        train = recipe.data.train
-        corpus: dict[str, Any] = {"synthetic": str(folder)}
-        if self.round.ratio is not None:
-            corpus["ratio"] = self.round.ratio
-        recipe.data.train = [*(train if isinstance(train, list) else [train]), corpus]  # type: ignore[list-item]
+        train: Any = recipe.data.train
+        ratio = {} if self.round.ratio is None else {"ratio": self.round.ratio}
+        recipe.data.train = [*(train if isinstance(train, list) else [train]), {"synthetic": str(folder), **ratio}]
         return recipe
 
 
@@ -77,47 +73,51 @@ class Rounds:
     """The rounds of a recipe, in order."""
 
     path: Path
-    stages: Mapping[str, Stage]
+    each: Mapping[str, PlannedRound]
 
     def doubts(self, data: Path) -> Iterator[str]:
-        """Read the texts and count: warnings about ratios that they will hardly fill.
+        """Reads the texts and counts: yields warnings about ratios that they will hardly fill.
 
         Raises: UserError for a text that is not there or cannot be read.
         """
-        for stage in self.stages.values():
-            if stage.translation is None or stage.settings is None:
+        for planned in self.each.values():
+            if planned.settings is None:
                 continue
-            lines = sum(sum(1 for _ in read_lines(path, bad=_ignore)) for path in stage.files(data))
-            lines = min(lines, stage.settings.limit or lines)
-            for files in _parallel_files(stage):
-                pairs = sum(1 for _ in read_lines(data / files["source"], bad=_ignore))
-                if stage.round.ratio is not None and stage.round.ratio * pairs > lines:
-                    yield (
-                        f"{self.path}: rounds.{stage.name}.ratio is {stage.round.ratio:g}, for {pairs:,} parallel "
-                        f"pairs, and the text has {lines:,} lines: unless filters take enough of the pairs, this will "
-                        "be refused. Lower ratio, or give more text."
-                    )
+            lines = sum(map(_count_lines, planned.files(data)))
+            lines = min(lines, planned.settings.limit or lines)
+            train, ratio = planned.recipe.data.train, planned.round.ratio
+            if ratio is None or not isinstance(train, dict) or not train.get("files") or train.get("limit"):
+                continue
+            pairs = _count_lines(data / train["files"]["source"])
+            if ratio * pairs > lines:
+                yield (
+                    f"{self.path}: rounds.{planned.name}.ratio is {ratio:g}, for {pairs:,} parallel pairs, and the "
+                    f"text has {lines:,} lines: unless filters take enough of the pairs, this will be refused. Lower "
+                    "ratio, or give more text."
+                )
 
-    def translate(self, data: Path, output: Path, stage: Stage, watcher: Watcher) -> Manifest:
-        """Make the synthetic corpus of a round; what was interrupted goes on."""
-        section, model = stage.translation, None
+    def translate(self, data: Path, output: Path, planned: PlannedRound, watcher: Watcher) -> None:
+        """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
+        section = planned.translation
         assert section is not None
-        if section.model is not None:
-            model = str(output / section.model / "average") if section.model in self.stages else section.model
-        return back_translate(
-            model,
-            stage.files(data),
-            stage.synthetic(output),
-            stage.method,
-            stage.settings,
+        back_translate(
+            str(output / section.model / "average") if section.model in self.each else section.model,
+            planned.files(data),
+            planned.synthetic(output),
+            planned.method,
+            planned.settings,
             forward=section.forward,
             tag=section.tag,
             watcher=watcher,
         )
 
 
+def _count_lines(path: Path) -> int:
+    return sum(1 for _ in read_lines(path, bad=lambda reason, number, text: None))
+
+
 def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None) -> Rounds:
-    """The rounds of a recipe, checked.
+    """Reads the rounds of a recipe, and checks them.
 
     Args:
         settings, seed: replace keys of all rounds, as of `read_recipe`.
@@ -131,16 +131,16 @@ def read_rounds(path: Path, settings: list[str] | tuple[str, ...] = (), seed: in
             f"{path}: rounds: expected names of rounds with their keys; see docs/monolingual-back-translation.md."
         )
     recipe_of(copy.deepcopy(content), path, lines)  # its mistakes, with their lines
-    stages: dict[str, Stage] = {}
+    planned: dict[str, PlannedRound] = {}
     for name, keys in described.items():
-        stages[name] = _stage(path, str(name), keys or {}, content, stages, list(described))
-    return Rounds(path, stages)
+        planned[str(name)] = _planned(path, str(name), keys or {}, content, planned, [*map(str, described)])
+    return Rounds(path, planned)
 
 
-def _stage(
-    path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, Stage], names: list[Any]
-) -> Stage:
-    """The round of this name; `before`: those that come before it; `names`: of all."""
+def _planned(
+    path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, PlannedRound], names: list[str]
+) -> PlannedRound:
+    """Returns the round of this name. before: those that come before it. names: of all."""
     at = ("rounds", name)
     where = f"{path}: {'.'.join(at)}"
     if not FILE_NAME.fullmatch(name) or name.endswith(".synthetic"):
@@ -156,7 +156,7 @@ def _stage(
     if described.translate is None:
         if described.ratio is not None:
             raise UserError(f"{where}.ratio: there is no synthetic corpus; say with translate what is translated.")
-        return Stage(name, described, recipe)
+        return PlannedRound(name, described, recipe)
     section = described.translate
     if recipe.data.train is None:
         raise UserError(f"{where}: synthetic corpora of rounds are added to data.train, not to tasks.")
@@ -168,43 +168,35 @@ def _stage(
             f"{where}.translate.tag: the tokenizer will have no token {section.tag}: add tokenizer: {{tags: "
             f"['{section.tag}']}} to the recipe."
         )
-    stage = Stage(name, described, recipe, method, settings)
-    _check_model(stage, section, where, before, names)
-    return stage
+    planned = PlannedRound(name, described, recipe, method, settings)
+    _check_model(planned, section, where, before, names)
+    return planned
 
 
 def _check_model(
-    stage: Stage, section: TranslationSection, where: str, before: Mapping[str, Stage], names: list[Any]
+    planned: PlannedRound, section: TranslationSection, where: str, before: Mapping[str, PlannedRound], names: list[str]
 ) -> None:
-    other = before.get(str(section.model))
-    if other is None:
-        if section.model is not None and str(section.model) == stage.name:
-            raise UserError(f"{where}.translate.model: a round cannot translate for itself; name an earlier one.")
-        if section.model in names:
-            raise UserError(f"{where}.translate.model: round {section.model} comes later; name an earlier one.")
-        if section.model is not None:
-            check_name(section.model)
-            there = direction_of(section.model)
-            wanted = stage.languages if section.forward else stage.languages[::-1]
-            if there and not all(map(same_language, there, wanted)):
-                raise UserError(
-                    f"{where}.translate.model: {section.model} translates {' to '.join(there)}, and this round needs a "
-                    f"model of {' to '.join(wanted)}."
-                )
+    """Raises UserError for a model that is not there yet, or of another direction than this round needs."""
+    where = f"{where}.translate.model"
+    if section.model is None:
         return
-    same = other.round.reverse == stage.round.reverse
-    if same is not section.forward:
-        needed = "its own direction" if section.forward else "the other direction"
+    if other := before.get(section.model):
+        if (other.round.reverse == planned.round.reverse) is not section.forward:
+            needed = "its own direction" if section.forward else "the other direction"
+            raise UserError(
+                f"{where}: round {other.name} translates {'-'.join(other.languages)}, but this one, "
+                f"{'-'.join(planned.languages)}, needs a model of {needed}. Set {REVERSE} in one of them, or forward."
+            )
+        return
+    if section.model == planned.name:
+        raise UserError(f"{where}: a round cannot translate for itself; name an earlier one.")
+    if section.model in names:
+        raise UserError(f"{where}: round {section.model} comes later; name an earlier one.")
+    check_name(section.model)
+    there = direction_of(section.model)
+    wanted = planned.languages if section.forward else planned.languages[::-1]
+    if there and not all(map(same_language, there, wanted)):
         raise UserError(
-            f"{where}.translate.model: round {other.name} translates {'-'.join(other.languages)}, but this one, "
-            f"{'-'.join(stage.languages)}, needs a model of {needed}. Set {REVERSE} in one of them, or forward."
+            f"{where}: {section.model} translates {' to '.join(there)}, and this round needs a model of "
+            f"{' to '.join(wanted)}."
         )
-
-
-def _parallel_files(stage: Stage) -> Iterator[dict[str, str]]:
-    train = stage.recipe.data.train
-    if isinstance(train, dict) and train.get("files") and not train.get("limit"):
-        yield train["files"]
-
-
-_ignore: Callable[[str, int, str], None] = lambda reason, number, text: None  # noqa: E731

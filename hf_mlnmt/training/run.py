@@ -1,7 +1,20 @@
-"""A whole training from a recipe, in stages: check, data, model, train, average, score. Stopped, it goes on.
+"""A whole training from a recipe to model folders with their scores, in stages; interrupted, it goes on.
 
-`train_one` is all stages in their order; each takes what those before it returned. A recipe with `rounds` is several
-trainings, one after the other, that translate for one another (`train_in_rounds`; rounds.py).
+`train_one` calls the stages in this order. Each takes what those before it returned, and leaves files in the run's
+folder, from which a later start goes on.
+
+| stage | needs | leaves |
+| --- | --- | --- |
+| `check` | the recipe, and the recipe of the last start | recipe.yaml |
+| `prepare` | the corpora | tokenizer/, data/ |
+| `build` | tokenizers, encoded data | nothing: the model, its tasks, the trainer |
+| `last_checkpoint`, `train` | the trainer | checkpoints/, metrics.jsonl, curves.png |
+| `average` | the checkpoints | best/, average/: model folders |
+| `score` | both models, the test sets | translations/, results.json |
+
+preparation.py makes the parts, trainer.py trains, checkpoints.py averages, folder.py says which changes are allowed;
+hub/publish.py publishes what is left. A recipe with `rounds` is several trainings, one after the other, that translate
+for one another (`train_in_rounds`; rounds.py).
 """
 
 from __future__ import annotations
@@ -12,8 +25,8 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +39,7 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from hf_mlnmt import products
+from hf_mlnmt.data.raw_pairs import RawPairs, digest_of_texts
 from hf_mlnmt.data.synthetic import MANIFEST
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.errors import UserError
@@ -64,9 +78,8 @@ from hf_mlnmt.training.callbacks import (
 )
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
-from hf_mlnmt.training.objectives import Objective
 from hf_mlnmt.training.preflight import check_before, check_lengths, doubts_about_rows
-from hf_mlnmt.training.preparation import EncodedSet, Preparation, RawPairs, measured_by
+from hf_mlnmt.training.preparation import ACCOUNT, EncodedSet, Preparation, measured_by
 from hf_mlnmt.training.processes import check_all, main_first, meet, of_main
 from hf_mlnmt.training.rounds import Rounds, read_rounds
 from hf_mlnmt.training.tasks import Batches, lasting_parameters
@@ -83,11 +96,10 @@ def run_recipe(
     seed: int | None = None,
     dry_run: bool = False,
     console: Console | None = None,
-    command: str | None = None,
     watcher: Watcher | None = None,
     system: str | None = None,
 ) -> Results | dict[str, Results] | None:
-    """Train a model as a recipe says, score it, and leave complete model folders.
+    """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
     Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given): tokenizer/, data/,
     checkpoints/, metrics.jsonl, curves.png, best/, average/ (model folders), translations/, results.json (of the
@@ -121,14 +133,8 @@ def run_recipe(
         )
     named = recipe.stem if seed is None else f"{recipe.stem}.seed{seed}"
     processes = PartialState(cpu=not torch.accelerator.is_available())
-    run = Run(
-        recipe,
-        Path(data),
-        Path(output or Path("runs") / named),
-        console or Console(stderr=True),
-        processes,
-        command or _command(processes.num_processes),
-    )
+    output = Path(output or Path("runs") / named)
+    run = Run(recipe, Path(data), output, console or Console(stderr=True), processes)
     if recipe.rounds is None:
         return train_in_folder(run, dry_run)
     if path is None:
@@ -136,19 +142,11 @@ def run_recipe(
     return train_in_rounds(run, read_rounds(path, settings, seed), dry_run, watcher)
 
 
-def _command(processes: int) -> str:
-    """What a user types to get this run, however its processes were started."""
-    name = Path(sys.argv[0]).name
-    words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-    return shlex.join([*words, *(["--processes", str(processes)] if processes > 1 else [])])
-
-
 @dataclass(frozen=True)
 class Run:
-    """What a training is given. All else is what its stages return.
+    """A training as it was asked for.
 
     data: the folder that the recipe's paths are relative to. output: the run's folder.
-    command: what a user types to get this run.
     """
 
     recipe: Recipe
@@ -156,36 +154,41 @@ class Run:
     output: Path
     console: Console
     processes: PartialState
-    command: str
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Returns whether this is the process that writes and speaks."""
         return self.processes.is_main_process
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """Returns what makes the parts of the training."""
+        return Preparation(self.recipe, self.data, self.output, self.tell)
 
     @property
     def saved(self) -> Path:
-        """The folder of the checkpoints."""
+        """Returns the folder of the checkpoints."""
         return self.output / "checkpoints"
 
+    @property
+    def command(self) -> str:
+        """Returns what a user types to get this run, however its processes were started."""
+        name, number = Path(sys.argv[0]).name, self.processes.num_processes
+        words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
+        return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
+
     def tell(self, text: str, style: str | None = None) -> None:
-        """A line for the user, from one process only."""
+        """Prints a line for the user, from one process only."""
         if self.is_main:
             self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """A warning for the user, in yellow, from one process only."""
+        """Prints a warning for the user, in yellow, from one process only."""
         self.tell(text, "yellow")
-
-    def warn_of(self, warnings: Iterable[str]) -> None:
-        """The same of each; other processes do not look for them."""
-        if self.is_main:
-            for warning in warnings:
-                self.warn(warning)
 
 
 def train_in_folder(run: Run, dry_run: bool) -> Results | None:
-    """`train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
+    """Runs `train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     with folder.explained(run.output), tracking_in(run.output):
@@ -199,39 +202,35 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
 
 
 def train_one(run: Run) -> Results | None:
-    """One training from its recipe to its scores; the results, on the main process."""
-    preparation = Preparation(run.recipe, run.data, run.output, run.tell)
-    start = check(run, preparation)
-    if start.finished:
+    """Runs one training from its recipe to its scores; returns the results on the main process, None on others."""
+    changes = check(run)
+    if changes is None:
         run.tell(f"{run.output} is finished, and nothing changed since. Choose another --output for another run.")
         return read_results(run.output / RESULTS)
-    data = make_data(run, preparation)
-    training = make_model(run, preparation, data)
+    data = prepare(run)
+    training = build(run, data)
     checkpoint = last_checkpoint(run, training)
     if run.is_main:
-        folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(start.changes))
-    train(run, preparation, data, training, checkpoint)
-    if not run.is_main:
-        return None
-    trained = end_of_training(run, training)
-    models = average(run, training, trained)
-    return score(run, preparation, data, training, trained, models)
+        folder.keep_recipe(run.output, run.recipe, run.command, amended=bool(changes))
+    train(run, data, training, checkpoint)
+    return score(run, data, training, average(run, training)) if run.is_main else None
 
 
 _OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
 
 
 def dry_run_of_one(run: Run) -> None:
-    """Check everything; print what would be done and an estimate of what it would cost; leave nothing."""
+    """Checks everything; prints what would be done and an estimate of what it would cost; leaves nothing."""
     if run.is_main:
         folder.compare(run.output, run.recipe)
     with folder.temporary() as output:
         arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
         run = dataclasses.replace(run, output=output, recipe=dataclasses.replace(run.recipe, arguments=arguments))
-        preparation = Preparation(run.recipe, run.data, run.output, run.tell)
-        run.warn_of(check_before(preparation, run.processes.num_processes))
-        data = make_data(run, preparation)
-        training = make_model(run, preparation, data)
+        preparation = run.preparation
+        for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
+            run.warn(warning)
+        data = prepare(run)
+        training = build(run, data)
         preparation.initialise(training.trainer.model, data.tokenizers)
         run.tell(dry_run_report(run.recipe, training.trainer))
 
@@ -239,20 +238,13 @@ def dry_run_of_one(run: Run) -> None:
 # Check
 
 
-@dataclass(frozen=True)
-class Start:
-    """What a run's folder says of it: whether nothing is to be done, and which keys changed since the last start.
+def check(run: Run) -> Changes | None:
+    """Compares with the last start; if there is something to do, checks everything that can be known beforehand.
 
-    The other processes know only the first.
+    Returns: the keys that changed since the last start, on the main process; None where nothing is to be done, on all.
     """
-
-    finished: bool
-    changes: Changes
-
-
-def check(run: Run, preparation: Preparation) -> Start:
-    """Compare with the last start; if there is something to do, check everything that can be known beforehand."""
-    finished, changes = False, {}
+    preparation = run.preparation  # a mistake in the recipe is met by all processes
+    finished, changes = False, Changes()
     meet()
     if run.is_main:
         changes = folder.compare(run.output, run.recipe)
@@ -260,26 +252,28 @@ def check(run: Run, preparation: Preparation) -> Start:
             run.tell(f"{run.output}: changed since the last start: {', '.join(changes)}")
         finished = folder.is_finished(run.output, changes, preparation.test_sets)
         if not finished:
-            run.warn_of(check_before(preparation, run.processes.num_processes))
+            for warning in check_before(preparation, run.processes.num_processes):
+                run.warn(warning)
             folder.clean(run.output)
             folder.keep_recipe(run.output, run.recipe, run.command)
-    return Start(of_main(finished), changes)
+    return None if of_main(finished) else changes
 
 
-# Data
+# Prepare
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on and scored while training; `training_sets` by the names of their tasks."""
+    """Data to train on and to score while training; `training_sets` by the names of their tasks."""
 
     tokenizers: Tokenizers
     training_sets: Mapping[str, EncodedSet]
     dev_sets: Sequence[DevSet]
 
 
-def make_data(run: Run, preparation: Preparation) -> Data:
-    """Tokenizers and data are made by one process while the others wait, then read by all."""
+def prepare(run: Run) -> Data:
+    """Makes tokenizers and data in one process while the others wait, then reads them in all."""
+    preparation = run.preparation
     with main_first():
         tokenizers = preparation.tokenizers()
         data = Data(tokenizers, preparation.training_sets(tokenizers), preparation.dev_sets(tokenizers))
@@ -288,7 +282,7 @@ def make_data(run: Run, preparation: Preparation) -> Data:
     return data
 
 
-# Model
+# Build
 
 
 @dataclass(frozen=True)
@@ -300,10 +294,15 @@ class Training:
     stop: StopOnSignal
     early: EarlyStopping | None
 
+    @property
+    def steps(self) -> int:
+        """Returns the steps of the whole training."""
+        return self.trainer.steps()[0]
 
-def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
-    """The model with new weights, its tasks, and the trainer around them."""
-    recipe, batch = run.recipe, run.recipe.batch
+
+def build(run: Run, data: Data) -> Training:
+    """Makes the model with new weights, its tasks, and the trainer around them."""
+    recipe, batch, preparation = run.recipe, run.recipe.batch, run.preparation
     arguments = training_arguments(recipe, run.output)
     if arguments.bf16 and not computes_bfloat16(arguments.use_cpu):
         run.warn(
@@ -329,17 +328,23 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
         save_extras=data.tokenizers.save,
         compiled=is_compiled(recipe, arguments.use_cpu),
     )
-    trainer.remove_callback(PrinterCallback)
-    progress, stop, patience = ShowProgress(run.console), StopOnSignal(), recipe.evaluation.patience
+    training = _with_callbacks(run, trainer)
+    for warning in [*check_budget(recipe, training.steps), *doubts_about_rows(model.config, tasks)]:
+        run.warn(warning)
+    return training
+
+
+def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
+    recipe, patience = run.recipe, run.recipe.evaluation.patience
+    progress, stop = ShowProgress(run.console), StopOnSignal()
     early = EarlyStopping(recipe.evaluation.best, higher_is_better(recipe), patience) if patience else None
-    shown = next((each for each in dev_sets if each.references), dev_sets[0])
+    shown = next((dev_set for dev_set in trainer.dev_sets if dev_set.references), trainer.dev_sets[0])
     metrics = WriteMetrics(run.output, shown, recipe.seed, run.tell)
     curves = DrawCurves(run.output, run.warn, trainer.meter.paused)
+    trainer.remove_callback(PrinterCallback)
     for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
     trainer.add_callback(LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
-    for warning in [*check_budget(recipe, trainer.steps()[0]), *doubts_about_rows(model.config, tasks)]:
-        run.warn(warning)
     return Training(trainer, progress, stop, early)
 
 
@@ -347,7 +352,7 @@ def make_model(run: Run, preparation: Preparation, data: Data) -> Training:
 
 
 def last_checkpoint(run: Run, training: Training) -> Path | None:
-    """Where training goes on; the same on every process, as the main one finds it.
+    """Returns the checkpoint that training goes on from; the same on every process, as the main one finds it.
 
     Raises: UserError for a checkpoint that this training could not have made, or could not end with, and on all
     processes where one of them has not got it.
@@ -374,15 +379,15 @@ def last_checkpoint(run: Run, training: Training) -> Path | None:
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
-    """Refuse another number of processes, a budget that is spent, too few checkpoints to average, a model alone."""
+    """Refuses another number of processes, a budget that is spent, too few checkpoints to average, a model alone."""
     now = training.trainer.args.world_size
-    before = checkpoints.read_state(checkpoint)["meter"].get("processes", 1)
+    before = checkpoints.read_state(checkpoint)["meter"]["processes"]
     if before != now:
         raise UserError(
             f"{checkpoint}: made by {before} process(es), now there are {now}. Steps would "
             f"mean other batches: start with {before} again, or choose another --output."
         )
-    done, steps = checkpoints.step_of(checkpoint), training.trainer.steps()[0]
+    done, steps = checkpoints.step_of(checkpoint), training.steps
     if done > steps:
         raise UserError(
             f"{checkpoint}: {done:,} steps are done, and the budget is now {steps:,}: a training cannot be shortened. "
@@ -404,49 +409,45 @@ def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
 
 
 def is_done(checkpoint: Path, training: Training) -> bool:
-    """Whether a training that has come to this checkpoint is at its end."""
+    """Returns whether a training that has come to this checkpoint is at its end."""
     state = checkpoints.read_state(checkpoint)
     stopped = training.early is not None and training.early.should_stop(state["log_history"])
-    return stopped or state["global_step"] >= training.trainer.steps()[0]
+    return stopped or state["global_step"] >= training.steps
 
 
-def train(run: Run, preparation: Preparation, data: Data, training: Training, checkpoint: Path | None) -> None:
-    """Train from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
-    trainer, stop = training.trainer, training.stop
+def train(run: Run, data: Data, training: Training, checkpoint: Path | None) -> None:
+    """Trains from the last good checkpoint, or from the start, to the end. Raises: Interrupted after a signal."""
+    trainer = training.trainer
     if checkpoint is not None:
         if is_done(checkpoint, training):
             return
         run.tell(f"going on from {checkpoint}")
     else:
-        preparation.initialise(trainer.model, data.tokenizers)
+        run.preparation.initialise(trainer.model, data.tokenizers)
     parameters = lasting_parameters(trainer.model)
     run.tell(f"{type(trainer.model).__name__}: {parameters:,} parameters, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()
-    try:
-        with products.using(kinds):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
-        training.progress.close()
-        stop.release()
-    if stop.signum is not None:
-        name = signal.Signals(stop.signum).name
+    with products.using(kinds), closing(training.progress), training.stop.listening():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if signum := training.stop.signum:
+        name = signal.Signals(signum).name
         raise Interrupted(
-            stop.signum,
+            signum,
             f"{name}: stopped at step {trainer.state.global_step}; the state is saved in {run.saved}. The same "
             "command goes on from there.",
         )
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """What oneDNN computes in this run (products.py): as it began, or the last digits of its numbers would be others.
+    """Returns what oneDNN computes in this run (products.py): as it began, lest the last digits of its numbers change.
 
-    A run of before there was a choice has none. Warns on a processor, or with a choice of the user's, that is another.
+    Warns on a processor, or with a choice of the user's, that is another.
     """
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, products.record())
     run.processes.wait_for_everyone()
-    began = read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []}
+    began = read_json(path, {"onednn": [str], "processor": str}) or {"onednn": []}  # none of a run that began on a GPU
     with products.using(frozenset(began["onednn"])):
         now = products.record()
         if changed := [name for name, value in began.items() if now.get(name) != value]:
@@ -455,76 +456,73 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
     return frozenset(began["onednn"])
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a training has come to: its last state, the steps to average, and the step with the best dev score."""
-
-    state: Mapping[str, Any]
-    steps: Sequence[int]
-    best: int
-
-    def averaged(self) -> dict[str, list[int]]:
-        """The steps whose weights are averaged in each of the models that are left."""
-        return {"best": [self.best], "average": list(self.steps)}
+# Average
 
 
-def end_of_training(run: Run, training: Training) -> Trained:
-    """What is in the checkpoints of a training that is at its end."""
-    state = checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
+def last_state(run: Run) -> dict[str, Any]:
+    """Returns the state of the last checkpoint."""
+    return checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
+
+
+def averaged_steps(run: Run, training: Training) -> dict[str, list[int]]:
+    """Returns the steps whose weights are averaged in each of the models that a finished training leaves."""
     steps = _kept_steps(run, training)[-run.recipe.checkpoints.average :]
-    return Trained(state, steps, state["best_global_step"] or steps[-1])
+    return {"best": [last_state(run)["best_global_step"] or steps[-1]], "average": steps}
 
 
 def _kept_steps(run: Run, training: Training) -> list[int]:
-    """Steps of the saved checkpoints that count for the average."""
-    trainer = training.trainer
-    trainer.state.max_steps, trainer.state.save_steps = trainer.steps()[0], run.recipe.evaluation.every
-    return trainer.scheduled([checkpoints.step_of(path) for path in checkpoints.checkpoints(run.saved)])
+    """Returns the steps of the saved checkpoints that count for the average."""
+    counted = set(saved_steps(run.recipe, training.steps))
+    return [step for step in map(checkpoints.step_of, checkpoints.checkpoints(run.saved)) if step in counted]
 
 
-# Average, score
+def average(run: Run, training: Training) -> dict[str, Path]:
+    """Writes the best and the average model as complete folders, unless they are there as they would be.
 
-
-def average(run: Run, training: Training, trained: Trained) -> dict[str, Path]:
-    """Write the best and the average model as complete folders, unless they are there as they would be; by their names.
+    Returns: the folders by the models' names.
 
     Raises: UserError for a checkpoint that is not whole.
     """
     generation = getattr(training.trainer.model, "generation_config", None)
-    saved_at = {step: run.saved / f"checkpoint-{step}" for step in [*trained.steps, trained.best]}
-    for path in saved_at.values():
+    weights_of = {
+        name: [run.saved / f"checkpoint-{step}" for step in steps]
+        for name, steps in averaged_steps(run, training).items()
+    }
+    for path in dict.fromkeys([*weights_of["average"], *weights_of["best"]]):
         if problem := checkpoints.what_is_wrong(path):
             raise UserError(f"{path}: {problem}. Delete this folder and run the same command again: it is made anew.")
-    made, models = folder.made_from(run.output), {}
-    for name, steps in trained.averaged().items():
-        weights_of, models[name] = [saved_at[step] for step in steps], run.output / name
-        product, made_of = f"model/{name}", folder.digest_of_model(weights_of, generation)
-        if not (models[name] / WEIGHTS).is_file() or not made.same(product, made_of):
-            checkpoints.write_model(models[name], weights_of[-1], weights_of, generation)
+    made, models = folder.made_from(run.output), {name: run.output / name for name in weights_of}
+    for name, model in models.items():
+        product, made_of = f"model/{name}", folder.digest_of_model(weights_of[name], generation)
+        if not (model / WEIGHTS).is_file() or not made.same(product, made_of):
+            checkpoints.write_model(model, weights_of[name][-1], weights_of[name], generation)
             made.note(product, made_of)
     return models
 
 
-def score(
-    run: Run, preparation: Preparation, data: Data, training: Training, trained: Trained, models: Mapping[str, Path]
-) -> Results:
-    """Scores of both models on all test sets; results.json beside each and, of the average, in the run's folder."""
-    tests = preparation.test_sets()
-    facts = _facts(run, trained.state, training.trainer, preparation.reports(data.training_sets))
-    if account := preparation.account():
-        facts["init_from"] = account
-    made, steps = folder.made_from(run.output), trained.averaged()
-    scoring = Scoring(run.output, made, run.tell)
+# Score
+
+
+def score(run: Run, data: Data, training: Training, models: Mapping[str, Path]) -> Results:
+    """Scores both models on all test sets; writes results.json beside each and, of the average, in the run's folder.
+
+    Returns: the results of the average.
+    """
+    tests, made = run.preparation.test_sets(), folder.made_from(run.output)
+    described, steps = _described(run, data, training.trainer), averaged_steps(run, training)
     pairs, texts = [test for test in tests if test.references], [test for test in tests if not test.references]
-    results = {
-        name: scoring.score(model, pairs, run.recipe.stem, {**facts, "checkpoints": steps[name]})
-        for name, model in models.items()
-    }
+    results = {}
+    for name, model in models.items():
+        extra = {**described.extra, "checkpoints": steps[name]}
+        own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
+        results[name] = score_model(run, made, model, pairs, own)
     if texts:
-        objective, tokenizers = training.trainer.tasks[0].objective, data.tokenizers
-        encode = functools.partial(preparation.encoded_test, tokenizers=tokenizers)
-        run.console.print(score_texts(models, results, objective, tokenizers, texts, encode))
-    made.note("tests", folder.digest_of_tests(tests))
+        measured = {name: losses(model, run, data, training, texts) for name, model in models.items()}
+        for name, numbers in measured.items():
+            results[name].extra["perplexity"] = numbers
+            results[name].write(models[name] / RESULTS)
+        run.console.print(table_of_losses(measured))
+    made.note("tests", digest_of_texts(tests))
     results["average"].write(run.output / RESULTS)
     if pairs:
         run.console.print(table_of(results))
@@ -532,16 +530,17 @@ def score(
     return results["average"]
 
 
-def _facts(
-    run: Run, state: Mapping[str, Any], trainer: TranslationTrainer, train: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """What a results file says of a training; `train` is what was read of each training corpus."""
-    recipe, meter, content = run.recipe, state["meter"], run.recipe.to_dict()
+def _described(run: Run, data: Data, trainer: TranslationTrainer) -> Results:
+    """Returns a results file without scores: all that it says of the training."""
+    recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
+    meter, train = state["meter"], run.preparation.reports(data.training_sets)
     seconds = max(meter["seconds"], 1e-9)
-    return {
-        "data": {"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
-        "seed": recipe.seed,
-        "budget": {
+    account = read_json(run.output / ACCOUNT)
+    return Results(
+        recipe.stem,
+        data={"name": recipe.data.name, "licence": recipe.data.licence, "train": train},
+        seed=recipe.seed,
+        budget={
             "steps": state["global_step"],
             "epochs": round(state["epoch"], 3),
             "seconds": round(meter["seconds"], 1),
@@ -552,90 +551,81 @@ def _facts(
             "device": str(trainer.args.device),
             "precision": precision(trainer.args),
         },
-        "command": run.command,
-        "parameters": lasting_parameters(trainer.model),
-        "steps_per_second": round(state["global_step"] / seconds, 3),
-        "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
-        "decoding": content["decoding"],
-        "languages": content["languages"],
-        "dev": [entry for entry in state["log_history"] if "eval_loss" in entry],
-        "recipe": content,
-    }
-
-
-class Scoring:
-    """Translates and scores the test sets with one model after the other; what is unchanged is not done again.
-
-    Args:
-        output: the run's folder, in which the model folders lie; outputs are kept in its translations/.
-        tell: hears what is being done.
-    """
-
-    def __init__(self, output: Path, made: MadeFrom, tell: Callable[[str], None]) -> None:
-        self.output, self.made, self.tell = output, made, tell
-
-    def score(self, model: Path, tests: Sequence[RawPairs], name: str, facts: Mapping[str, Any]) -> Results:
-        """Write model/results.json: every test set under both protocols.
-
-        facts: the other fields of `Results`, and further ones for the end of the file.
-        """
-        file = model / RESULTS
-        before = read_results(file) if file.is_file() else None
-        known = {field.name for field in dataclasses.fields(Results)}
-        extra = {key: value for key, value in facts.items() if key not in known}
-        results = Results(name, **{key: value for key, value in facts.items() if key in known}, extra=extra)
-        for test in tests:
-            outputs = self._outputs(model, test)
-            product = f"scores/{test.name}.{model.name}"
-            made_of = digest(outputs, test.references, test.language, versions())
-            if before is not None and self.made.same(product, made_of) and test.name in before.scores:
-                results.scores[test.name] = before.scores[test.name]
-                results.outputs[test.name] = before.outputs[test.name]
-            else:
-                results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
-            results.write(file)
-            self.made.note(product, made_of)
-        return results
-
-    def _outputs(self, model: Path, test: RawPairs) -> list[str]:
-        """The translations: those of before if nothing that they depend on changed."""
-        from hf_mlnmt.generation import TranslationPipeline
-
-        kept = self.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
-        made_of = self.made.digests.get(f"model/{model.name}")
-        made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
-        if kept.is_file():
-            outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
-            if self.made.same(f"translations/{kept.name}", digest(made_of, outputs)):
-                return outputs
-        self.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
-        translate = TranslationPipeline.from_pretrained(str(model))
-        options = {name: language for name, language in test.asked.items() if language}
-        if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
-            options = {"target_language": test.language}
-        outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
-        write_text(kept, "".join(line + "\n" for line in outputs))
-        self.made.note(f"translations/{kept.name}", digest(made_of, outputs))
-        return outputs
-
-
-def table_of(results: Mapping[str, Results]) -> Table:
-    """One row for each model and test set, with the scores of both protocols; signatures are in the results files."""
-    scored = dict.fromkeys(
-        (protocol, metric)
-        for each in results.values()
-        for protocols in each.scores.values()
-        for protocol, metrics in protocols.items()
-        for metric in metrics
+        command=run.command,
+        parameters=lasting_parameters(trainer.model),
+        steps_per_second=round(state["global_step"] / seconds, 3),
+        decoding=content["decoding"],
+        extra={
+            "target_tokens_per_second": round(meter["tokens"] / seconds, 1),
+            "languages": content["languages"],
+            "dev": [entry for entry in state["log_history"] if "eval_loss" in entry],
+            "recipe": content,
+            **({"init_from": account} if account else {}),
+        },
     )
-    rows = []
-    for test in dict.fromkeys(test for each in results.values() for test in each.scores):
-        for model, each in results.items():
-            scores = each.scores.get(test, {})
-            cells = [scores.get(protocol, {}).get(metric, {}).get("score") for protocol, metric in scored]
-            rows.append([test, model, *("" if score is None else f"{score:.2f}" for score in cells)])
-    numbers = [Number(f"{protocol}\n{with_arrow(metric)}") for protocol, metric in scored]
-    return Table(["test set", "model", *numbers], rows, "scores", CAPTION)
+
+
+def score_model(run: Run, made: MadeFrom, model: Path, tests: Sequence[RawPairs], results: Results) -> Results:
+    """Adds every test set's scores under both protocols to `results`, and writes them as model/results.json.
+
+    What is unchanged is not done again: `made` says what translations and scores of before were made from.
+    """
+    file = model / RESULTS
+    before = read_results(file) if file.is_file() else None
+    for test in tests:
+        outputs = _translations(run, made, model, test)
+        product = f"scores/{test.name}.{model.name}"
+        made_of = digest(outputs, test.references, test.language, versions())
+        if before is not None and made.same(product, made_of) and test.name in before.scores:
+            results.scores[test.name] = before.scores[test.name]
+            results.outputs[test.name] = before.outputs[test.name]
+        else:
+            results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
+        results.write(file)
+        made.note(product, made_of)
+    return results
+
+
+def _translations(run: Run, made: MadeFrom, model: Path, test: RawPairs) -> list[str]:
+    """Returns the translations: those of before if nothing that they depend on changed."""
+    from hf_mlnmt.generation import TranslationPipeline
+
+    kept = run.output / "translations" / file_name(f"{test.name}.{model.name}.{test.language}")
+    made_of = made.digests.get(f"model/{model.name}")
+    made_of = digest(made_of, test.sources, *test.asked.values(), test.language, versions())
+    if kept.is_file():
+        outputs = kept.read_text(encoding="utf-8").split("\n")[:-1]
+        if made.same(f"translations/{kept.name}", digest(made_of, outputs)):
+            return outputs
+    run.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
+    translate = TranslationPipeline.from_pretrained(str(model))
+    options = {name: language for name, language in test.asked.items() if language}
+    if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
+        options = {"target_language": test.language}
+    outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
+    write_text(kept, "".join(line + "\n" for line in outputs))
+    made.note(f"translations/{kept.name}", digest(made_of, outputs))
+    return outputs
+
+
+def losses(
+    path: Path, run: Run, data: Data, training: Training, tests: Sequence[RawPairs]
+) -> dict[str, dict[str, float]]:
+    """Returns {test set: its numbers} of a finished model on text of one language, the "perplexity" of a results file.
+
+    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
+    """
+    auto_class = auto_class_of(path)
+    model = load_model(path, getattr(transformers, auto_class)).eval()
+    if auto_class == "AutoModelForCausalLM":
+        return {test.name: perplexity(model, data.tokenizers, test.sources).to_dict() for test in tests}
+    objective = training.trainer.tasks[0].objective.measured()
+    measured = {}
+    for test in tests:
+        dev_set = DevSet(run.preparation.encoded_test(test.name, data.tokenizers), objective=objective)
+        loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
+        measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
+    return measured
 
 
 CAPTION = (
@@ -643,55 +633,48 @@ CAPTION = (
     "95 % intervals and signatures: results.json."
 )
 
+
+def table_of(results: Mapping[str, Results]) -> Table:
+    """Returns a table of the scores of both protocols; signatures are in the results files."""
+    cells = {
+        (test, model): {
+            f"{protocol}\n{with_arrow(metric)}": f"{value['score']:.2f}"
+            for protocol, metrics in protocols.items()
+            for metric, value in metrics.items()
+        }
+        for model, each in results.items()
+        for test, protocols in each.scores.items()
+    }
+    return _table(cells, "scores", CAPTION)
+
+
 COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
 
-def score_texts(
-    models: Mapping[str, Path],
-    results: Mapping[str, Results],
-    objective: Objective,
-    tokenizers: Tokenizers,
-    tests: Sequence[RawPairs],
-    encode: Callable[[str], Any],
-) -> Table:
-    """Write the key "perplexity" of each model's results.json: test set -> its numbers. Returns them as a table.
+def table_of_losses(measured: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+    """Returns a table of what `losses` returned for each model."""
+    cells = {
+        (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
+        for model, each in measured.items()
+        for test, numbers in each.items()
+    }
+    return _table(cells, "perplexity")
 
-    Of a language model perplexity (evaluation/perplexity.py); of others loss and exp(loss) per predicted token.
 
-    Args:
-        models, results: of each finished model.
-        objective: that they were trained with.
-        encode: the encoded test set of a name.
-    """
-    rows = []
-    for name, path in models.items():
-        auto_class = auto_class_of(path)
-        model = load_model(path, getattr(transformers, auto_class)).eval()
-        measured: dict[str, dict[str, float]] = {}
-        for test in tests:
-            if auto_class == "AutoModelForCausalLM":
-                measured[test.name] = perplexity(model, tokenizers, test.sources).to_dict()
-            else:
-                dev_set = DevSet(encode(test.name), objective=objective.measured())
-                loss = dev_set.evaluate(model, Accelerator(cpu=True))["loss"]
-                measured[test.name] = {"loss": loss, "per_predicted_token": math.exp(loss)}
-            rows.append((test.name, name, measured[test.name]))
-        results[name].extra["perplexity"] = measured
-        results[name].write(path / RESULTS)
-    shown = [column for column in COLUMNS if any(column in numbers for _, _, numbers in rows)]
-    cells = [
-        [test, name, *(f"{numbers[column]:.3f}" if column in numbers else "" for column in shown)]
-        for test, name, numbers in rows
-    ]
-    header = ["test set", "model", *(Number(column.replace("_", " ")) for column in shown)]
-    return Table(header, sorted(cells), "perplexity")
+def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, caption: str = "") -> Table:
+    """Returns a table with a row for each (test set, model) and a column for each name of a number."""
+    tests = list(dict.fromkeys(test for test, _ in cells))
+    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    by_test = sorted(cells, key=lambda key: tests.index(key[0]))
+    rows = [[*key, *(cells[key].get(column, "") for column in columns)] for key in by_test]
+    return Table(["test set", "model", *map(Number, columns)], rows, title, caption)
 
 
 # Rounds
 
 
 def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | None) -> dict[str, Results] | None:
-    """Every round in its turn; what is finished is passed over, what was interrupted goes on.
+    """Runs every round in its turn; what is finished is passed over, what was interrupted goes on.
 
     A dry run checks every round and prints what it would cost; of what is not translated yet, without it.
     """
@@ -699,21 +682,21 @@ def train_in_rounds(run: Run, rounds: Rounds, dry_run: bool, watcher: Watcher | 
     for warning in rounds.doubts(run.data):
         run.warn(warning)
     results = {}
-    for stage in rounds.stages.values():
-        run.tell(f"round {stage.name}: {'-'.join(stage.languages)}", "bold")
-        recipe, synthetic = stage.recipe, stage.synthetic(run.output)
-        if stage.translation is not None:
+    for planned in rounds.each.values():
+        run.tell(f"round {planned.name}: {'-'.join(planned.languages)}", "bold")
+        recipe, synthetic = planned.recipe, planned.synthetic(run.output)
+        if planned.translation is not None:
             if not dry_run:
                 meet()
                 if run.is_main:
-                    rounds.translate(run.data, run.output, stage, watcher)
+                    rounds.translate(run.data, run.output, planned, watcher)
                 meet()
                 manifest = synthetic / MANIFEST
                 check_all(manifest, lambda file=manifest: None if file.is_file() else "no such file")
             if (synthetic / MANIFEST).is_file():
-                recipe = stage.with_synthetic(synthetic)
+                recipe = planned.with_synthetic(synthetic)
             else:
                 run.tell(f"{synthetic} is still to be made: what follows is without it.")
-        one = dataclasses.replace(run, recipe=recipe, output=run.output / stage.name)
-        results[stage.name] = train_in_folder(one, dry_run)
+        of_round = dataclasses.replace(run, recipe=recipe, output=run.output / planned.name)
+        results[planned.name] = train_in_folder(of_round, dry_run)
     return {name: each for name, each in results.items() if each is not None} or None

@@ -67,14 +67,14 @@ class Schedule:
         check_restarts(self)
 
     def ends(self, total: int) -> list[int]:
-        """With restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
+        """Returns, with restarts, the steps after which a cycle ends, of a training of `total` steps; otherwise none.
 
         Raises: UserError when the cycles do not fit.
         """
         return cycle_ends(self, total)
 
     def __call__(self, step: int) -> float:
-        """The factor at optimizer step `step`."""
+        """Returns the factor at optimizer step `step`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return max(self.floor, self._after_warmup(step))
@@ -93,7 +93,7 @@ class Schedule:
                 return self.scale
 
     def _cycle(self, step: int) -> tuple[int, int, float]:
-        """The cycle that a step is in: its first step, the step after its last, and the factor it begins with."""
+        """Returns the cycle of a step: its first step, the step after its last, and the factor it begins with."""
         first = self.total - self.restarts * self.restart_steps
         if not self.restarts or step < first:
             return self.warmup, first, 1.0
@@ -102,7 +102,7 @@ class Schedule:
         return begin, begin + self.restart_steps, self.restart_factor
 
     def observe(self, dev_loss: float) -> None:
-        """Tell the schedule a dev loss: newbob waits for better ones, the others make no use of it."""
+        """Tells the schedule a dev loss: newbob waits for better ones, the others make no use of it."""
         if self.name != "newbob":
             return
         if self.best is None or dev_loss < self.best * (1 - self.threshold):
@@ -113,7 +113,7 @@ class Schedule:
             self.scale, self.waited = max(self.floor, self.scale * self.factor), 0
 
     def scheduler(self, optimizer: Optimizer) -> LambdaLR:
-        """A torch scheduler of this schedule; its state holds what newbob has seen."""
+        """Returns a torch scheduler of this schedule; its state holds what newbob has seen."""
         return _Scheduler(optimizer, self)
 
 

@@ -10,15 +10,12 @@ several at a time. Whatever ends it, the same call goes on: the folder is all th
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -27,32 +24,37 @@ from typing import Any, Literal
 import yaml
 
 from hf_mlnmt.errors import UserError
-from hf_mlnmt.files import write_json
+from hf_mlnmt.files import read_json, write_json
 from hf_mlnmt.model_folder import RESULTS
 from hf_mlnmt.recipe.reading import Recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import checkpoints, folder
+from hf_mlnmt.training.callbacks import SIGNALS, handled
 from hf_mlnmt.zoo.records import find_recipe
 
-Order = Literal["values", "seeds"]
 MOST = 10_000  # values of a range; more is a slip of the pen
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
+# The plan
+
+
 @dataclass(frozen=True)
 class Job:
-    """One training: a recipe, the keys replaced in it and the values of the point, and a seed."""
+    """A training of a sweep: a recipe, the keys replaced in it and the values of the point, and a seed.
+
+    settings: what `--set` gets: those of the whole sweep, then the point's.
+    """
 
     name: str
     path: Path
     stem: str
     seed: int
     point: Mapping[str, Any]
-    settings: tuple[str, ...] = field(default=())
-    """What `--set` gets: those of the whole sweep, then the point's."""
+    settings: tuple[str, ...] = ()
 
     def recipe(self) -> Recipe:
-        """Read and checked. UserError."""
+        """Reads and checks the recipe. Raises: UserError."""
         return read_recipe(self.path, self.settings, self.seed)
 
 
@@ -64,7 +66,7 @@ def plan(
     order: str = "values",
     systems: Sequence[str] = (),
 ) -> list[Job]:
-    """All runs, in the order in which they are started.
+    """Returns all runs, in the order in which they are started.
 
     Args:
         recipes: paths of recipes, or names of setups.
@@ -85,7 +87,7 @@ def plan(
     _check_once([str(seed) for seed in seeds or ()], "seed")
     points = [dict(zip(axes, values)) for values in product(*axes.values())]
     jobs = [
-        _job(path, stem, point, seed, [*own, *settings], list(axes))
+        _job(path, stem, point, seed, [*own, *settings])
         for (path, own), stem in zip(files, stems, strict=True)
         for point in points
         for seed in seeds or [None]  # type: ignore[list-item]
@@ -96,21 +98,21 @@ def plan(
     return jobs
 
 
-def _job(
-    path: Path, stem: str, point: dict[str, Any], seed: int | None, settings: Sequence[str], keys: list[str]
-) -> Job:
-    own = [f"{key}={as_yaml(value)}" for key, value in point.items()]
-    everything = (*settings, *own)
+def _job(path: Path, stem: str, point: dict[str, Any], seed: int | None, settings: Sequence[str]) -> Job:
+    everything = (*settings, *(f"{key}={as_yaml(value)}" for key, value in point.items()))
     recipe = read_recipe(path, everything, seed)
     if recipe.rounds is not None:
         raise UserError(f"{path}: has rounds, which a sweep does not train. Train this recipe by itself.")
-    number = recipe.seed
-    name = ".".join([stem, *(f"{_short(key, keys)}-{_in_a_name(point[key])}" for key in keys), f"seed{number}"])
-    return Job(name, path, stem, number, point, everything)
+    parts = [stem]
+    last_parts = [key.rsplit(".", 1)[-1] for key in point]
+    for (key, value), last in zip(point.items(), last_parts):
+        shown = re.sub(r"[^\w.+-]+", "-", as_yaml(value)).strip("-") or "none"
+        parts.append(f"{last if last_parts.count(last) == 1 else key}-{shown}")
+    return Job(".".join([*parts, f"seed{recipe.seed}"]), path, stem, recipe.seed, point, everything)
 
 
 def _axes(over: Sequence[str]) -> dict[str, list[Any]]:
-    """{key: its values}"""
+    """Returns {key: its values}."""
     axes: dict[str, list[Any]] = {}
     for text in over:
         key, equals, values = text.partition("=")
@@ -126,14 +128,22 @@ def _axes(over: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def read_values(text: str, where: str = "values") -> list[Any]:
-    """2..8 (whole numbers, both ends included), 0.1..0.5..0.1 (with a step), a,b,c, [1],[1,2] and mixtures of them.
+    """Reads 2..8 (whole numbers, both ends included), 0.1..0.5..0.1 (with a step), a,b,c, [1],[1,2] and mixtures.
 
     Values are read as YAML. Raises: UserError for none, broken ones, and a value twice.
     """
+    try:
+        read = parse_yaml(f"[{text}]")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where}: {text!r} is not valid YAML ({error}).") from error
     values: list[Any] = []
-    for piece in _split(text):
-        match = _RANGE.fullmatch(piece)
-        values += _range(match, where) if match else [_value(piece, where)]
+    for value in read:
+        if isinstance(value, str) and (match := _RANGE.fullmatch(value)):
+            values += _range(match, where)
+        elif isinstance(value, str) and re.fullmatch(_NUMBER, value):
+            values.append(float(value))  # 1e-3, which YAML 1.1 takes for text
+        else:
+            values.append(value)
     if not values:
         raise UserError(f"{where}: no values. Expected a range such as 2..8, or values such as 2,4,8.")
     _check_once([as_yaml(value) for value in values], f"{where}: value")
@@ -155,48 +165,9 @@ def _range(match: re.Match[str], where: str) -> list[Any]:
     return [float(f"{low + number * step:.12g}") for number in range(count)]
 
 
-def _value(piece: str, where: str) -> Any:
-    try:
-        value = parse_yaml(piece)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{where}: {piece!r} is not valid YAML ({error}).") from error
-    if isinstance(value, str) and re.fullmatch(_NUMBER, value):
-        return float(value)  # 1e-3, which YAML 1.1 takes for text
-    return value
-
-
-def _split(text: str) -> Iterator[str]:
-    """At the commas outside all brackets and quotes; nothing for an empty text."""
-    depth, quote, piece = 0, "", ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        depth += (letter in "[{") - (letter in "]}") if not quote else 0
-        if letter == "," and not depth and not quote:
-            yield piece.strip()
-            piece = ""
-        else:
-            piece += letter
-    if piece.strip():
-        yield piece.strip()
-
-
 def as_yaml(value: Any) -> str:
-    """A value in one line, as `--set` reads it back."""
+    """Returns a value in one line, as `--set` reads it back."""
     return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
-
-
-def _short(key: str, keys: list[str]) -> str:
-    """The last part of a key, where it tells it from the others."""
-    last = key.rsplit(".", 1)[-1]
-    return last if [other.rsplit(".", 1)[-1] for other in keys].count(last) == 1 else key
-
-
-def _in_a_name(value: Any) -> str:
-    text = re.sub(r"[^\w.+-]+", "-", as_yaml(value)).strip("-")
-    return text or "none"
 
 
 def _check_once(names: Sequence[str], what: str) -> None:
@@ -205,15 +176,14 @@ def _check_once(names: Sequence[str], what: str) -> None:
         raise UserError(f"{what} {twice}: is there twice.")
 
 
-LOGS, FAILED = "logs", "failed"
-Kind = Literal["finished", "failed", "begun", "new"]
+# The state of each run
 
 
 @dataclass(frozen=True)
 class State:
     """`step`: of the last checkpoint of a run that has begun; `message`: of one that failed."""
 
-    kind: Kind
+    kind: Literal["finished", "failed", "begun", "new"]
     step: int | None = None
     message: str = ""
 
@@ -223,83 +193,57 @@ class State:
         return f"failed: {self.message.splitlines()[0]}" if self.kind == "failed" and self.message else self.kind
 
 
-def run_folder(root: Path, job: Job) -> Path:
-    """The folder of a run."""
-    return root / job.name
-
-
-def log_path(root: Path, job: Job) -> Path:
-    """What its training says."""
-    return root / LOGS / f"{job.name}.log"
-
-
 def state_of(root: Path, job: Job) -> State:
-    """Of one run. UserError when its folder holds another training than this job."""
-    output = run_folder(root, job)
+    """Returns the state of a run. Raises: UserError when its folder holds another training than this job."""
+    output = root / job.name
     folder.check_output(output)
     changed = folder.compare(output, job.recipe())
     if (output / RESULTS).is_file() and not changed:
         return State("finished")
     saved = checkpoints.checkpoints(output / "checkpoints")
-    step = int(saved[-1].name.rsplit("-", 1)[-1]) if saved else None
-    failure = _failed_path(root, job)
-    if failure.is_file():
-        return State("failed", step, _message(failure))
+    step = checkpoints.step_of(saved[-1]) if saved else None
+    if failure := read_json(failed_path(root, job), {"message": str}):
+        return State("failed", step, failure["message"])
     return State("begun" if output.is_dir() else "new", step)
 
 
-def note_failure(root: Path, job: Job, code: int, message: str) -> None:
-    """Keep what a run ended with."""
-    write_json(_failed_path(root, job), {"run": job.name, "exit_code": code, "message": message})
-
-
-def forget_failure(root: Path, job: Job) -> None:
-    """It is being tried again."""
-    _failed_path(root, job).unlink(missing_ok=True)
+def failed_path(root: Path, job: Job) -> Path:
+    """Returns where the message of a run that failed is kept."""
+    return root / "failed" / f"{job.name}.json"
 
 
 def last_words(log: Path) -> str:
-    """The error at the end of a log; without one its last lines."""
+    """Returns the error at the end of a log; without one its last lines."""
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() if log.is_file() else []
     at = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].startswith("error:")), None)
     words = [lines[at].removeprefix("error:").strip(), *lines[at + 1 :]] if at is not None else lines[-5:]
     return "\n".join(words).strip() or "its log is empty"
 
 
-def _failed_path(root: Path, job: Job) -> Path:
-    return root / FAILED / f"{job.name}.json"
+# The queue
 
-
-def _message(path: Path) -> str:
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-        return str(content["message"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"{path}: not what a sweep writes ({error}). Delete it, and the run is tried again.") from error
-
-
-Start = Callable[[Job, Path], subprocess.Popen]
-"""Starts the training of a job, what it says going into the file; it ends by SIGTERM with its state saved."""
 LOOK_AFTER = 0.1  # seconds
-SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has none
 
 
 @dataclass
 class Progress:
-    """How far a sweep is; handed on at every change."""
+    """The progress of a sweep; handed on at every change.
+
+    seconds: how long the runs took that ended well in this call, of which nothing was there before.
+    """
 
     jobs: Sequence[Job]
     states: dict[str, State]
     running: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """How long the runs took that ended well in this call, of which nothing was there before."""
 
     def count(self, kind: str) -> int:
-        """Runs in a state, those that are running left out."""
+        """Counts the runs in a state, those that are running left out."""
         return sum(state.kind == kind for name, state in self.states.items() if name not in self.running)
 
     def seconds_left(self, at_a_time: int) -> float | None:
-        """An estimate from the runs so far; None before the first has ended."""
+        """Estimates it from the runs so far; None before the first has ended."""
         left = len(self.jobs) - self.count("finished") - self.count("failed")
         return left * sum(self.seconds) / len(self.seconds) / at_a_time if self.seconds else None
 
@@ -310,7 +254,7 @@ class Queue:
 
     Args:
         root: folder of the sweep.
-        start: starts one training.
+        start: starts the training of a job, what it says going into a file; it ends by SIGTERM with its state saved.
         at_a_time: how many trainings run side by side.
         tell: hears a line at every start and end.
         watch: called at every change, and after each run that finished.
@@ -318,21 +262,26 @@ class Queue:
     """
 
     root: Path
-    start: Start
+    start: Callable[[Job, Path], subprocess.Popen]
     at_a_time: int = 1
     tell: Callable[[str], None] = print
     watch: Callable[[Progress], None] = lambda progress: None
     retry: bool = True
     signum: int | None = None
+    _processes: list[subprocess.Popen] = field(default_factory=list)
 
     def run(self, jobs: Sequence[Job]) -> Progress:
-        """Train what is not trained. After a signal the trainings save their state, and `signum` says which it was."""
+        """Trains what is not trained. After a signal the trainings save their state, and `signum` says which it was.
+
+        Ctrl-C, SIGTERM and SIGHUP end the trainings in order; a second one ends them at once.
+        """
         states = {job.name: state_of(self.root, job) for job in jobs}
         progress = Progress(jobs, states)
-        waiting = [job for job in jobs if self._is_due(states[job.name])]
+        done = ("finished",) if self.retry else ("finished", "failed")
+        waiting = [job for job in jobs if states[job.name].kind not in done]
         running: dict[str, tuple[Job, subprocess.Popen, float]] = {}
         self.watch(progress)
-        with self._signals():
+        with handled(HANDLED, self._receive):
             try:
                 while (waiting and self.signum is None) or running:
                     while waiting and len(running) < self.at_a_time and self.signum is None:
@@ -348,58 +297,40 @@ class Queue:
                     process.terminate()
         return progress
 
-    def _is_due(self, state: State) -> bool:
-        return state.kind in ("new", "begun") or (state.kind == "failed" and self.retry)
-
     def _begin(self, job: Job, progress: Progress) -> subprocess.Popen:
-        place = progress.jobs.index(job) + 1
         before = progress.states[job.name]
         again = f" again, from step {before.step:,}" if before.step else " again" if before.kind != "new" else ""
-        forget_failure(self.root, job)
-        log = log_path(self.root, job)
+        failed_path(self.root, job).unlink(missing_ok=True)
+        log = self._log(job)
         log.parent.mkdir(parents=True, exist_ok=True)
         process = self.start(job, log)
         self._processes.append(process)
         if self.signum is not None:  # it came while we were starting
             process.terminate()
         progress.running.append(job.name)
-        self.tell(f"{place}/{len(progress.jobs)} {job.name}: started{again}")
-        self.watch(progress)
+        self._say(job, f"started{again}", progress)
         return process
 
     def _end(self, job: Job, code: int, seconds: float, progress: Progress) -> None:
-        place, before = progress.jobs.index(job) + 1, progress.states[job.name]
         progress.running.remove(job.name)
-        if code == 0 and (run_folder(self.root, job) / RESULTS).is_file():
+        if code == 0 and (self.root / job.name / RESULTS).is_file():
             what = f"finished after {duration(seconds)}"
-            progress.seconds += [seconds] if before.kind == "new" else []
+            progress.seconds += [seconds] if progress.states[job.name].kind == "new" else []
         elif self.signum is not None and code in (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM):
             what = "stopped, its state is saved"
         else:
-            message = _by_signal(code) or last_words(log_path(self.root, job))
-            note_failure(self.root, job, code, message)
+            message = _by_signal(code) if code < 0 else last_words(self._log(job))
+            write_json(failed_path(self.root, job), {"run": job.name, "exit_code": code, "message": message})
             what = f"failed: {message}"
         progress.states[job.name] = state_of(self.root, job)
-        self.tell(f"{place}/{len(progress.jobs)} {job.name}: {what}")
+        self._say(job, what, progress)
+
+    def _log(self, job: Job) -> Path:
+        return self.root / "logs" / f"{job.name}.log"
+
+    def _say(self, job: Job, what: str, progress: Progress) -> None:
+        self.tell(f"{progress.jobs.index(job) + 1}/{len(progress.jobs)} {job.name}: {what}")
         self.watch(progress)
-
-    # Signals
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ctrl-C, SIGTERM and SIGHUP end the trainings in order; a second one ends them at once."""
-        self._processes: list[subprocess.Popen] = []
-        numbers: list[Any] = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-        if threading.current_thread() is not threading.main_thread():
-            numbers = []
-        # Who let a signal be ignored, as nohup does SIGHUP, means it.
-        numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._receive) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _receive(self, signum: int, frame: Any) -> None:
         second, self.signum = self.signum is not None, signum
@@ -408,15 +339,13 @@ class Queue:
 
 
 def _by_signal(code: int) -> str:
-    """What to say of a process that a signal ended and that could say nothing itself."""
-    if code >= 0:
-        return ""
+    """Returns what to say of a process that a signal ended and that could say nothing itself."""
     memory = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
     return f"ended by {signal.Signals(-code).name}.{memory}"
 
 
 def duration(seconds: float) -> str:
-    """ "2 h 5 min", "12 min", "40 s"."""
+    """Returns "2 h 5 min", "12 min" or "40 s"."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

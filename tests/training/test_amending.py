@@ -255,17 +255,3 @@ def test_a_run_of_an_earlier_version_goes_on_unless_it_used_what_was_dropped(fin
         else:
             run(recipe, data, output)
     assert not written_again(output, before)
-
-
-def test_a_run_of_a_recipe_that_found_its_model_by_its_name_goes_on(finished, data):
-    """Before there were setups the recipe of m-10.multi30k-ende named no model: the config in the folder says which."""
-    output, recipe = finished
-    kept = yaml.safe_load((output / "recipe.yaml").read_text())
-    assert kept["model"]["system"]
-    kept["model"] = {"record": None, "system": None, "shape": "base", "settings": {}}
-    (output / "recipe.yaml").write_text(yaml.safe_dump(kept))
-    before = times(output)
-    assert "is finished, and nothing changed since" in run(recipe, data, output)
-    assert written_again(output, before) == set()
-    with pytest.raises(UserError, match=r"model\.system: nothing -> "):
-        run(recipe, data, output, settings=["model.settings.dropout=0.45"])

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,13 +17,15 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.raw_pairs import RawPairs
+from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe
 from hf_mlnmt.training import run as runs
 from hf_mlnmt.training.callbacks import EarlyStopping
 from hf_mlnmt.training.folder import made_from
-from hf_mlnmt.training.preparation import Preparation, RawPairs
-from hf_mlnmt.training.run import Scoring
+from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.run import score_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -318,8 +321,8 @@ def test_a_test_set_of_another_language_is_scored_as_that_language(tmp_path, mon
 
     monkeypatch.setattr(TranslationPipeline, "from_pretrained", lambda name, **options: Echo())
     tests = [RawPairs(code, ["a"], ["l'un"], code, code) for code in ("de", "fr")]
-    scoring = Scoring(tmp_path, made_from(tmp_path), print)
-    scores = scoring.score(tmp_path / "average", tests, "toy", {}).scores
+    run = SimpleNamespace(output=tmp_path, tell=print)
+    scores = score_model(run, made_from(tmp_path), tmp_path / "average", tests, Results("toy")).scores
     for code in ("de", "fr"):
         assert f"tok:moses-{code}" in scores[code]["classic"]["BLEU"]["signature"]
         assert (tmp_path / "translations" / f"{code}.average.{code}").read_text() == f"a ({code})\n"
