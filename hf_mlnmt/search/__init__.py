@@ -28,13 +28,11 @@ from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.constraints import Constraints, constrained_beam_search
-from hf_mlnmt.search.decoders import decoder_of
-from hf_mlnmt.search.fusion import FusedDecoder
-from hf_mlnmt.search.hypotheses import SearchBatch
-from hf_mlnmt.search.loops import beam_search, sample
+from hf_mlnmt.search.decoder import HANDLED, Source
+from hf_mlnmt.search.decoders import FusedDecoder, decoder_of
+from hf_mlnmt.search.loops import SearchBatch, beam_search, sample
 from hf_mlnmt.search.prepare import prepare, record, what_is_around
 from hf_mlnmt.search.rules import Abandon, Rules
-from hf_mlnmt.search.source import HANDLED, Source
 
 __all__ = ["find_decoder", "loop_for", "prepare", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)

@@ -32,7 +32,7 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.hypotheses import (
+from hf_mlnmt.search.loops import (
     IMPOSSIBLE,
     FinishedHypotheses,
     SearchBatch,

@@ -38,11 +38,11 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.hypotheses import BLOCK, IMPOSSIBLE, FinishedHypotheses
+from hf_mlnmt.search.decoder import Source
+from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses
 from hf_mlnmt.search.lstm import LSTMDecoder
-from hf_mlnmt.search.products import AdditiveMask
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.steps import AdditiveMask
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
@@ -551,7 +551,7 @@ class Stage:
         return self.is_end.index_select(0, tokens.view(-1)).view(tokens.shape)
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """As hypotheses.best_continuations: sums and numbers without the step (sentences, candidates)."""
+        """As loops.best_continuations: sums and numbers without the step (sentences, candidates)."""
         running = self.running.unsqueeze(-1)
         if not self.in_blocks:
             sums, numbers = (log_probs + running).flatten(1).topk(self.count)
@@ -726,7 +726,7 @@ def _state_of(model: Any) -> int:
 
 
 class Draws:
-    """The random numbers of a search, which are those of hypotheses.draw_tokens: for all sentences, also ended ones.
+    """The random numbers of a search, which are those of loops.draw_tokens: for all sentences, also ended ones.
 
     Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
     """

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.search.native_library import library, pointer
+from hf_mlnmt.search.native import PANEL, library, pointer
 
 STEPS = 127
-PANEL, INPUTS = 64, 64  # outputs of a packed weight that lie together, and what inputs are padded to: as in search.c
+INPUTS = 64  # what inputs are padded to, as in search.c
 MOST_INPUTS = 2**16  # sums of more could pass 2^31
 _OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product needed
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8)

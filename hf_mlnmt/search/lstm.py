@@ -16,8 +16,7 @@ from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.source import HANDLED, Source
+from hf_mlnmt.search.decoder import HANDLED, Source, gather_beams
 
 
 class LSTMState(NamedTuple):

@@ -32,11 +32,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hf_mlnmt.kept_weights import kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.native import PACKED
-from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.decoder import HANDLED
+from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
 from hf_mlnmt.search.single import Single, Wanted
-from hf_mlnmt.search.source import HANDLED
 from hf_mlnmt.search.steps import find_step, write_out
 
 KEPT = 16  # options of a model that are kept, the latest ones

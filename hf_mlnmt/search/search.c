@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
  * decoder for one new position of every beam (steps.py writes them out in PyTorch), and `choose`, the best
- * continuations (hypotheses.py). native_library.py compiles them. Equations as in layers.py and attention.py:
+ * continuations (loops.py). native.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
@@ -618,7 +618,7 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 }
 
 /* ---- one sentence ----
- * The whole of a greedy or beam search, loops.py and hypotheses.py in other words (which are its reference), for single
+ * The whole of a greedy or beam search, loops.py in other words (which is its reference), for single
  * precision. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
 
 enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */

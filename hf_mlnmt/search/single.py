@@ -24,8 +24,9 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE
+from hf_mlnmt.search.decoder import Source, read_source
 from hf_mlnmt.search.int8 import Int8Linear, compiled
+from hf_mlnmt.search.loops import IMPOSSIBLE
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,
@@ -37,7 +38,6 @@ from hf_mlnmt.search.native import (
     Unit,
 )
 from hf_mlnmt.search.rules import Change, Rules
-from hf_mlnmt.search.source import Source, read_source
 from hf_mlnmt.search.steps import ByRows, DecoderStep
 from hf_mlnmt.search.transformer import PRUNE_FROM
 

@@ -17,10 +17,8 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.products import AdditiveMask, attend
-from hf_mlnmt.search.source import HANDLED, Source, read_source
-from hf_mlnmt.search.steps import StepContext, find_step, write_out
+from hf_mlnmt.search.decoder import HANDLED, Source, gather_beams, read_source
+from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
 PRUNE_FROM = 64  # slots
 

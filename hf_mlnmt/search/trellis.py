@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
 
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Recombination, SearchBatch, continuations, is_possible
+from hf_mlnmt.search.decoder import Source
+from hf_mlnmt.search.loops import IMPOSSIBLE, Recombination, SearchBatch, continuations, is_possible
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.source import Source
 
 History = tuple[int, ...]
 Arc = tuple[int, int, int]  # parent, token, child; child END for a finished path

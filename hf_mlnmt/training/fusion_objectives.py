@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_mlnmt.modeling.loss import divisor
-from hf_mlnmt.search.fusion import FusedDecoder
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.decoder import Source
+from hf_mlnmt.search.decoders import FusedDecoder
 from hf_mlnmt.search.trellis import END, Trellis, build_trellis
 from hf_mlnmt.training.objectives import (
     IGNORED,

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_mlnmt import TransformerForConditionalGeneration
-from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.decoder import Source, gather_beams
 from hf_mlnmt.search.decoders import DECODERS
-from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.generation.batches import log_probabilities
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.decoder import Source
 
 VOCABULARY, LONGEST = 6, 3
 EXHAUSTIVE = {"num_beams": 160, "early_stopping": "never", "max_new_tokens": LONGEST}
