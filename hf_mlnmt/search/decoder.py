@@ -1,10 +1,11 @@
-"""What the loops of a search need of a decoder: two calls, and a state that goes from each call to the next.
+"""The face of a decoder for the loops of a search: two calls, and a state that goes from each call to the next.
 
 A decoder is a function of tokens and state; all that it knows of a sentence so far (keys and values, the window of a
 convolution, the context of a recurrent attention, h and c of an LSTM, the states of two models side by side) is in its
-state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave.
+state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave. Every call uses the
+given state up: what it returns takes its place, and may be the same object, changed.
 
-Every call uses the given state up: what it returns takes its place, and may be the same object, changed.
+`width` is how many hypotheses of a sentence are searched side by side: num_beams, or the draws of sampling.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ HANDLED = {
 }
 
 
-class Source(NamedTuple):
-    """The sources of the sentences that are being translated, once for each sentence."""
+class SourceBatch(NamedTuple):
+    """The sources of the sentences that are being translated, once for each sentence, whatever the width."""
 
     outputs: Any  # the encoder's output, its tensors (sentences, ...)
     real: Tensor  # (sentences, source), False at padding
 
     @classmethod
-    def take(cls, outputs: Any, mask: Tensor | None, width: int) -> Source:
-        """From what generate() hands to its loops, where every sentence is there `width` times; one copy is kept.
+    def take(cls, outputs: Any, mask: Tensor | None, width: int) -> SourceBatch:
+        """Takes what generate() hands to its loops, where every sentence is there `width` times, and keeps one copy.
 
         outputs: generate()'s own container (modeling/generation.py); it is emptied, so that the other copies are freed.
         mask: (sentences x width, source), or None where nothing is padding.
@@ -45,33 +46,33 @@ class Source(NamedTuple):
             outputs[name] = None
         return cls(type(outputs)(**tensors), mask[::width].bool())
 
-    def pad(self, length: int) -> Source:
-        """Zeros behind the sources up to this length; all tensors are (sentences, source, ...)."""
+    def padded(self, length: int) -> SourceBatch:
+        """Returns it with zeros behind the sources up to this length; all tensors are (sentences, source, ...)."""
         blank = length - self.real.shape[1]
         outputs = {
             name: torch.cat([value, value.new_zeros(len(value), blank, *value.shape[2:])], dim=1)
             for name, value in self.outputs.items()
         }
-        return Source(type(self.outputs)(**outputs), torch.nn.functional.pad(self.real, (0, blank)))
+        return SourceBatch(type(self.outputs)(**outputs), torch.nn.functional.pad(self.real, (0, blank)))
 
-    def select(self, sentences: Tensor, length: int | None = None) -> Source:
-        """These sentences (indices), and if `length` is given only so many positions of (sentences, source, ...)."""
+    def select(self, sentences: Tensor, length: int | None = None) -> SourceBatch:
+        """Selects sentences (indices), and if `length` is given only so many positions of (sentences, source, ...)."""
         part = (sentences,) if length is None else (sentences, slice(length))
         outputs = {name: value[part] for name, value in self.outputs.items()}
-        return Source(type(self.outputs)(**outputs), self.real[part])
+        return SourceBatch(type(self.outputs)(**outputs), self.real[part])
 
 
 class DecoderState(Protocol):
-    """What a decoder knows: of every sentence, (sentences, ...), and after `expand` of each of its beams."""
+    """The state of every sentence, (sentences, ...), and after `expand` of each of its beams."""
 
     def expand(self, width: int) -> Self:
-        """Every sentence has `width` beams from now on, all alike."""
+        """Gives every sentence `width` beams, all alike."""
 
     def reorder(self, parents: Tensor) -> Self:
-        """Beam i of sentence b goes on from its beam parents[b, i]; parents (sentences, width)."""
+        """Lets beam i of sentence b go on from its beam parents[b, i]; parents (sentences, width)."""
 
     def select(self, sentences: Tensor, source_length: int) -> Self:
-        """Keep these sentences (indices); none of their sources has a real position behind `source_length`."""
+        """Keeps these sentences (indices); none of their sources has a real position behind `source_length`."""
 
 
 State = TypeVar("State", bound=DecoderState)
@@ -82,18 +83,18 @@ class Decoder(Protocol[State]):
 
     normalized: bool  # scores are what a search adds up: nothing may pass them through a softmax first
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, State]:
-        """Read the prompt (sentences, length): scores of the next token (sentences, 1, vocabulary), and the state."""
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
+        """Reads the prompt (sentences, length): scores of the next token (sentences, 1, vocabulary), and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
+        """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
 
         The scores may lie in memory that the next step writes into.
         """
 
 
 def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
-    """What each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
+    """Gathers what each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
 
     Whole rows are copied; `take_along_dim` would first compute the place of every number.
     """
@@ -101,13 +102,13 @@ def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
 
 
 def rows_of_beams(parents: Tensor) -> Tensor:
-    """The beams parents[b, i] of the sentences b (sentences, width), as rows of (sentences x width)."""
+    """Returns the beams parents[b, i] of the sentences b (sentences, width) as rows of (sentences x width)."""
     first = torch.arange(0, parents.numel(), parents.shape[1], device=parents.device).unsqueeze(-1)
     return (parents + first).flatten()
 
 
 def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
-    """All `width` beams of these sentences (indices), as rows of (sentences x width)."""
+    """Returns all `width` beams of these sentences (indices) as rows of (sentences x width)."""
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
 
 
@@ -119,11 +120,11 @@ class RealPositions:
         self.sentences, self.positions = real.nonzero(as_tuple=True)
 
     def pack(self, memory: Tensor) -> Tensor:
-        """Memory (sentences, source, ...) -> its real positions as one long sentence, (1, real, ...)."""
+        """Packs the real positions of a memory (sentences, source, ...) into one long sentence, (1, real, ...)."""
         return memory[self.sentences, self.positions].unsqueeze(0)
 
     def project(self, project: Callable, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (sentences, heads, source, d_h) of a packed memory, zeros at padding.
+        """Computes keys and values (sentences, heads, source, d_h) of a packed memory, zeros at padding.
 
         Most of a batch can be padding, and `project` sees none of it. Keys lie transposed in memory.
         """
@@ -137,7 +138,7 @@ class RealPositions:
 
 
 def read_source(attentions: list[tuple[Any, Tensor]], real: Tensor, cache: Any) -> None:
-    """Fill the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
+    """Fills the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
     positions, memory, packed = RealPositions(real), None, None
     for attention, read in attentions:
         if packed is None or read is not memory:  # most layers read the same

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search import prepare, single
+from hf_mlnmt.search import single
 from hf_mlnmt.search.int8 import compiled, in_int8
 from hf_mlnmt.search.native import library
 
@@ -266,10 +266,3 @@ def test_a_model_is_freed():
     del model
     gc.collect()
     assert gone() is None
-
-
-def test_prepare_is_generate(model):
-    batch = sources((5,))
-    translate = prepare(model, OPTIONS)
-    expected = by_loops(model, batch).sequences.tolist()
-    assert [translate(*batch.values()).sequences.tolist() for _ in range(2)] == [expected] * 2
