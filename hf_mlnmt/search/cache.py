@@ -246,23 +246,3 @@ class BeamCache(EncoderDecoderCache):
     def slots(self) -> int:
         """Returns how many slots of the target are in use."""
         return self.self_attention_cache.get_seq_length()
-
-    def expand(self, width: int) -> None:
-        """Gives each sentence, one row so far, `width` beams."""
-        for layer in self.target_layers:
-            layer.expand(width)
-
-    def reorder(self, parents: Tensor) -> None:
-        """Lets beam i of each sentence go on from its beam parents[:, i]."""
-        for layer in self.target_layers:
-            layer.reorder(parents)
-
-    def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keeps these sentences, and the first `source_length` positions of their sources."""
-        for layer in (*self.target_layers, *self.source_layers):
-            layer.select(sentences, source_length)
-
-    def select_slots(self, slots: Tensor) -> None:
-        """Keeps these slots of the target, (sentences, kept)."""
-        for layer in self.target_layers:
-            layer.select_slots(slots)

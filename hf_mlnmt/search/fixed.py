@@ -131,8 +131,8 @@ class FixedCacheLayer(BeamCacheLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         if self.buffers is None:
-            shapes = ((*x.shape[:2], self.state.size.slots, x.shape[3]) for x in (key_states, value_states))
-            self.buffers = key_states.new_zeros(next(shapes)), value_states.new_zeros(next(shapes))
+            slots = self.state.size.slots
+            self.buffers = tuple(x.new_zeros(*x.shape[:2], slots, x.shape[3]) for x in (key_states, value_states))
         keys, values = self.buffers
         keys.index_copy_(2, self.state.places, key_states)
         values.index_copy_(2, self.state.places, value_states)

@@ -166,21 +166,22 @@ def what_is_around(model: Any) -> str | None:
     return None
 
 
-class Snapshot:
-    """The state of a model from which a search was made ready."""
+class Ready:
+    """The searches for one sentence that no thread uses now, and the state of the model that they were made from."""
 
     def __init__(self, model: Any):
+        single = _single_of(model)
+        self.possible, self.idle = single is not None, [single]
         self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
         self.marks = self._marks(model)
         self.weights = [weight for marks in self.marks for weight in marks if isinstance(weight, Tensor)]
         self.places = self._places()
         self.library, self.forgotten = library(torch.float32), times_forgotten()
         self.diagonals = kept_diagonals([model, *self.modules])
-        weights, kept = zip(*self.diagonals) if self.diagonals else ((), ())
-        addresses = ctypes.c_void_p * len(weights)
-        self.kept_at = addresses(*(weight.data_ptr() for weight in weights))
-        self.kept_as = addresses(*(diagonal.data_ptr() for diagonal in kept))
-        sizes = [size for weight in weights for size in weight.shape]
+        addresses = ctypes.c_void_p * len(self.diagonals)
+        self.kept_at = addresses(*(weight.data_ptr() for weight, _ in self.diagonals))
+        self.kept_as = addresses(*(diagonal.data_ptr() for _, diagonal in self.diagonals))
+        sizes = [size for weight, _ in self.diagonals for size in weight.shape]
         self.sizes = (ctypes.c_long * len(sizes))(*sizes)
 
     def _marks(self, model: Any) -> list[Any]:
@@ -211,15 +212,6 @@ class Snapshot:
         )
 
 
-class _Ready:
-    """Searches for one sentence that no thread uses now, all of the same model as it is in the snapshot."""
-
-    def __init__(self, model: Any):
-        single = _single_of(model)
-        self.possible, self.idle = single is not None, [single]
-        self.snapshot = Snapshot(model)
-
-
 def _is_altered(model: Any) -> bool:
     """Tells whether calling a module does more than its class says, or dropout."""
     return what_is_around(model) is not None or any(
@@ -238,11 +230,11 @@ def _single_of(model: Any) -> Single | None:
 def translate_one(model: Any, ids: Tensor, mask: Tensor, wanted: Wanted) -> Any:
     """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
     ready = _READY.get(model)
-    if ready is None or not ready.snapshot.holds(model):
+    if ready is None or not ready.holds(model):
         _READY.pop(model, None)
         if _is_altered(model):
             return None
-        ready = _READY[model] = _Ready(model)
+        ready = _READY[model] = Ready(model)
     if not ready.possible or not bool(mask.all()):
         return None
     try:
@@ -281,5 +273,5 @@ def _is_plain(value: Any, inside: bool = False) -> bool:
 
 
 _PREPARED: WeakKeyDictionary[Any, OrderedDict[Any, Prepared]] = WeakKeyDictionary()
-_READY: WeakKeyDictionary[Any, _Ready] = WeakKeyDictionary()
+_READY: WeakKeyDictionary[Any, Ready] = WeakKeyDictionary()
 _LOCK = threading.Lock()

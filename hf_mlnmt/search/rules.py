@@ -29,6 +29,7 @@ NAMES_OF_SCORES = (
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(processors, name)}
+OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
 
 
 class Change(NamedTuple):
@@ -51,7 +52,7 @@ class Change(NamedTuple):
             return cls(tokens, [added] * len(tokens), forced, at)
 
         kind = type(processor)
-        if kind in (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor):
+        if kind in OF_LEAST_LENGTHS:
             least = least_length(processor)
             return change(processor.eos_token_id, lambda length: length < least)
         if kind is processors.ForcedBOSTokenLogitsProcessor:
@@ -115,8 +116,7 @@ class Rules:
         self.max_length = min(limits, default=None)
         self.abandon = [criterion for criterion in criteria if isinstance(criterion, Abandon)]
         # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
-        lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
-        forbidding = [processor for processor in logits_processor if type(processor) in lengths]
+        forbidding = [processor for processor in logits_processor if type(processor) in OF_LEAST_LENGTHS]
         self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
         self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
 

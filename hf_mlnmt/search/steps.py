@@ -327,18 +327,18 @@ class DecoderStep:
             inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
         return self.linear(module.fc2, inner, onto)
 
-    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Computes the module's product, added to `onto`."""
+    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+        """Computes the module's product, added to `onto`; PyTorch's own library in `memory`."""
         if type(module) is Int8Linear:
             return module(states) if onto is None else onto + module(states)
         product = packed(module, states, onto=onto, layouts=self.layouts)
         if product is not None:
             return product
         weight, bias = self.factor(module, len(states))
-        if bias is not None:
-            product = torch.addmm(bias, states, weight)
-            return product if onto is None else product.add_(onto)
-        return torch.mm(states, weight) if onto is None else torch.addmm(onto, states, weight)
+        if bias is None:
+            return torch.mm(states, weight, out=memory) if onto is None else torch.addmm(onto, states, weight)
+        product = torch.addmm(bias, states, weight, out=memory)
+        return product if onto is None else product.add_(onto)
 
     def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
         """Returns the transposed weight and the bias. Where that pays for so many rows, it lies so in memory."""
@@ -351,19 +351,10 @@ class DecoderStep:
     def score(self, states: Tensor) -> Tensor:
         """Computes the output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of
         that size goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
-        if type(self.projection) is Int8Linear:
-            return self.projection(states)
-        product = packed(self.projection, states, layouts=self.layouts)
-        if product is not None:
-            return product
-        weight, bias = self.factor(self.projection, len(states))
-        size = states.shape[0] * weight.shape[1]
+        size = len(states) * self.projection.out_features
         if self.logits_memory is None or self.logits_memory.numel() < size:
             self.logits_memory = states.new_empty(size)
-        logits = self.logits_memory[:size].view(-1, weight.shape[1])
-        if bias is None:
-            return torch.mm(states, weight, out=logits)
-        return torch.addmm(bias, states, weight, out=logits)
+        return self.linear(self.projection, states, memory=self.logits_memory[:size].view(len(states), -1))
 
     def norm(self, module: Any, states: Tensor) -> Tensor:
         """Computes layer norm; or nothing, at the end of a post-norm stack."""

@@ -59,13 +59,15 @@ class TransformerState:
         self.length += 1
 
     def expand(self, width: int) -> "TransformerState":
-        self.cache.expand(width)
+        for layer in self.cache.target_layers:
+            layer.expand(width)
         self.history_mask = self.history_mask[:, :, -1:].repeat(1, 1, width, 1)
         return self
 
     def reorder(self, parents: Tensor) -> "TransformerState":
         self.history_mask = gather_beams(self.history_mask.squeeze(1), parents).unsqueeze(1)
-        self.cache.reorder(parents)
+        for layer in self.cache.target_layers:
+            layer.reorder(parents)
         if self.cache.slots >= self.next_pruning:
             self.prune()
         return self
@@ -74,7 +76,8 @@ class TransformerState:
         length = whole_blocks(source_length) if self.step_class else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
-        self.cache.select(sentences, self.source.real.shape[1])
+        for layer in (*self.cache.target_layers, *self.cache.source_layers):
+            layer.select(sentences, self.source.real.shape[1])
         return self
 
     def prune(self) -> None:
@@ -85,7 +88,8 @@ class TransformerState:
         if 4 * count > 3 * self.cache.slots:
             return
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
-        self.cache.select_slots(slots)
+        for layer in self.cache.target_layers:
+            layer.select_slots(slots)
         width = self.history_mask.shape[2]
         mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
         self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
