@@ -10,7 +10,7 @@ given state up: what it returns takes its place, and may be the same object, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -46,20 +46,28 @@ class SourceBatch(NamedTuple):
             outputs[name] = None
         return cls(type(outputs)(**tensors), mask[::width].bool())
 
-    def padded(self, length: int) -> SourceBatch:
-        """Returns it with zeros behind the sources up to this length; all tensors are (sentences, source, ...)."""
-        blank = length - self.real.shape[1]
+    def select(
+        self, sentences: Tensor | None, length: int | None = None, names: Collection[str] | None = None
+    ) -> SourceBatch:
+        """Selects sentences (indices; None: all), fitted to a length: `real` and all tensors, or those of these names."""
         outputs = {
-            name: torch.cat([value, value.new_zeros(len(value), blank, *value.shape[2:])], dim=1)
+            name: fitted(value, sentences, length if names is None or name in names else None)
             for name, value in self.outputs.items()
         }
-        return SourceBatch(type(self.outputs)(**outputs), torch.nn.functional.pad(self.real, (0, blank)))
+        return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
 
-    def select(self, sentences: Tensor, length: int | None = None) -> SourceBatch:
-        """Selects sentences (indices), and if `length` is given only so many positions of (sentences, source, ...)."""
-        part = (sentences,) if length is None else (sentences, slice(length))
-        outputs = {name: value[part] for name, value in self.outputs.items()}
-        return SourceBatch(type(self.outputs)(**outputs), self.real[part])
+
+def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: int = 1) -> Tensor:
+    """Selects rows of a tensor (None: all); dimension `dim` is cut to the length, or has zeros behind it."""
+    if length is not None and tensor.shape[dim] > length:
+        tensor = tensor.narrow(dim, 0, length)
+    if rows is not None:
+        tensor = tensor.index_select(0, rows)
+    if length is None or tensor.shape[dim] == length:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = length - shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim=dim)
 
 
 class DecoderState(Protocol):

@@ -34,10 +34,9 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from transformers.utils import logging
 
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
-from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
+from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.decoder import SourceBatch
+from hf_mlnmt.search.decoder import SourceBatch, fitted
 from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses, pad_token_of, sampled
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
@@ -238,18 +237,6 @@ def put_rows(place: Any, rows: Tensor) -> None:
     place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
 
 
-def fitted(tensor: Tensor, rows: Tensor, dim: int | None = None, length: int = 0) -> Tensor:
-    """Selects rows of a tensor; dimension `dim` is cut to `length`, or has zeros behind it."""
-    tensor = tensor.index_select(0, rows)
-    if dim is None or tensor.shape[dim] == length:
-        return tensor
-    if tensor.shape[dim] > length:
-        return tensor.narrow(dim, 0, length)
-    shape = list(tensor.shape)
-    shape[dim] = length - shape[dim]
-    return torch.cat([tensor, tensor.new_zeros(shape)], dim=dim)
-
-
 class FixedTransformer:
     """The state of a `TransformerDecoder` of one size."""
 
@@ -267,16 +254,11 @@ class FixedTransformer:
         target.layers = self.layers
         source.layer_class_to_replicate = FixedSourceLayer
         self.cache = EncoderDecoderCache(target, source)
-        for module in decoder.model.model.modules():
-            if isinstance(module, PreviousWeightAttention):
-                self.layers[module.layer_idx].over_source = True
+        decoder.mark_over_source(self.layers)
 
     def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
         """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are the beams."""
-        if decoder.step_class is not None:
-            encoded = EncoderOutput.of(source.outputs, decoder.model.get_encoder().hands_on)
-            source = source._replace(outputs=encoded)
-        self._take_source(source)
+        self._take_source(decoder.read(source))
         for layer in self.layers:
             layer.restart()
         self.cache.is_updated = {}
@@ -294,8 +276,7 @@ class FixedTransformer:
     def _take_source(self, source: SourceBatch) -> None:
         real = source.real
         outputs = {name: value for name, value in source.outputs.items() if isinstance(value, Tensor)}
-        mask = torch.zeros(real.shape, dtype=self.steps_mask.dtype, device=real.device)
-        mask = mask.masked_fill_(~real, self.hidden)[:, None, None, :]
+        mask: Any = additive_mask(real, self.steps_mask)
         if self.source is None:
             self.source = SourceBatch(type(source.outputs)(**outputs), real.clone())
             self.source_mask = AdditiveMask(mask)
@@ -330,21 +311,19 @@ class FixedTransformer:
     def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
         """Puts these sentences, and what is known of them, into the state of another size."""
         slots, length = other.size.slots, other.size.source
-        outputs = {name: fitted(value, rows, 1, length) for name, value in self.source.outputs.items()}
-        real = fitted(self.source.real, rows, 1, length)
-        other._take_source(SourceBatch(type(self.source.outputs)(**outputs), real))
+        other._take_source(self.source.select(rows, length))
         other.history_mask, other.places = other.steps_mask, other.clock.slots
-        mask = fitted(self.steps_mask - self.hidden, rows, 3, slots) + self.hidden  # zeros behind are hidden
+        mask = fitted(self.steps_mask - self.hidden, rows, slots, 3) + self.hidden  # zeros behind are hidden
         other.steps_mask.copy_(mask)
         for slot, into in zip(self.layers, other.layers, strict=True):
             keys, states = slot.tensors()[:2], slot.tensors()[2:]
-            taken = [fitted(tensor, rows, 2, slots) for tensor in keys]
+            taken = [fitted(tensor, rows, slots, 2) for tensor in keys]
             over_source = getattr(slot, "over_source", False)
-            taken += [fitted(x, rows, x.dim() - 1, length) if over_source else fitted(x, rows) for x in states]
+            taken += [fitted(x, rows, length, x.dim() - 1) if over_source else fitted(x, rows) for x in states]
             into.take(taken)
         for index, done in self.cache.is_updated.items():
             layer: Any = self.cache.cross_attention_cache.layers[index]
-            keys = [fitted(tensor, rows, 2, length) for tensor in (layer.keys, layer.values)]
+            keys = [fitted(tensor, rows, length, 2) for tensor in (layer.keys, layer.values)]
             other.cache.cross_attention_cache.update(*keys, index)
             other.cache.is_updated[index] = done
 
@@ -383,8 +362,8 @@ class FixedLSTM:
         state, length = self.state, other.size.source
         if other.inner is None:
             other.inner = self.inner
-        keys, values = (fitted(x, rows, 2, length) for x in (state.keys, state.values))
-        other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, 3, length)))
+        keys, values = (fitted(x, rows, length, 2) for x in (state.keys, state.values))
+        other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, length, 3)))
 
 
 class LengthTable:
@@ -785,6 +764,8 @@ def _run(
     size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
     stage, ids = stage_of(decoder, size, rules, config), torch.arange(real, device=prompt.device)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
+    # Of what an RNN's encoder hands on, only this has the source's positions.
+    names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
@@ -796,7 +777,7 @@ def _run(
         if done:
             stage.run()
         else:
-            stage.begin(prompt.index_select(0, filled), _padded(decoder, source, filled, size.source), real)
+            stage.begin(prompt.index_select(0, filled), source.select(filled, size.source, names), real)
         done += 1
         arriving.append(stage.how_many_are_left())
         while len(arriving) > (0 if done == longest else LATE):
@@ -837,16 +818,6 @@ def _source_length(decoder: Any, source: SourceBatch) -> int:
     length = source.real.shape[1]
     transformer = isinstance(decoder, TransformerDecoder)
     return rounded(length, 8) if (decoder.step_class if transformer else "features" in source.outputs) else length
-
-
-def _padded(decoder: Any, source: SourceBatch, rows: Tensor, length: int) -> SourceBatch:
-    """Returns these rows of a source, with zeros up to `length` behind them, and behind what has its positions."""
-    of_source = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else source.outputs.keys()
-    outputs = {
-        name: fitted(value, rows, 1, length) if name in of_source else fitted(value, rows)
-        for name, value in source.outputs.items()
-    }
-    return SourceBatch(type(source.outputs)(**outputs), fitted(source.real, rows, 1, length))
 
 
 def _keep(kept: FinishedHypotheses, stage: Stage, ids: Tensor, first: int, end: int) -> None:

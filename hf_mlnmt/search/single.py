@@ -180,7 +180,7 @@ class Single:
         encoded = EncoderOutput.of(outputs, encoder.hands_on)
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool))
-        source = source.padded(whole_blocks(ids.shape[1]))
+        source = source.select(None, whole_blocks(ids.shape[1]))
         cache = BeamCache([])
         read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
         return cache.source_layers

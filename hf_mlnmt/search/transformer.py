@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
+from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
 from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
@@ -34,13 +35,11 @@ class TransformerState:
         self.length = 0  # positions of the target that have been read
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
-        self._change_source(source.padded(whole_blocks(source.real.shape[1])) if step_class else source)
+        self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if step_class else source)
 
     def _change_source(self, source: SourceBatch) -> None:
         self.source = source
-        mask = torch.zeros(source.real.shape, dtype=self.dtype, device=source.real.device)
-        mask = mask.masked_fill_(~source.real, self.hidden)[:, None, None, :]  # (sentences, 1, 1, source)
-        self.source_mask = AdditiveMask(mask)
+        self.source_mask = AdditiveMask(additive_mask(source.real, source.outputs.last_hidden_state))
         sources = self.step_class.sources(self.model.model, source.outputs) if self.step_class else ()
         self.memories: dict[Any, Tensor] = dict(sources)  # of every attention over the source, what it reads
 
@@ -119,18 +118,25 @@ class TransformerDecoder:
         unknown = set(kinds_of_layers(model, arguments)) - BEAM_LAYERS.keys()
         return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
 
+    def read(self, source: SourceBatch) -> SourceBatch:
+        """Returns the source with what this package's encoders hand on, of a family that the search knows."""
+        if self.step_class is None:
+            return source
+        return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))
+
+    def mark_over_source(self, layers: list[Any]) -> None:
+        """Marks the slots of the target whose state has a number for each position of the source."""
+        for module in self.model.model.modules():
+            if isinstance(module, PreviousWeightAttention):
+                layers[module.layer_idx].over_source = True
+
     def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
-        if self.step_class is not None:
-            encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
-            source = source._replace(outputs=encoded)
-        cache = BeamCache(self.kinds)
+        source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(self.model, cache, source, self.step_class)
         if self.step_class is not None:
             known = [(a, memory) for a, memory in state.memories.items() if type(a) in self.step_class.attentions]
             read_source(known, state.source.real, cache)
-            for module in self.model.model.modules():
-                if isinstance(module, PreviousWeightAttention):
-                    cache.target_layers[module.layer_idx].over_source = True
+            self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
         if self.written_out is not None and state.length == 1 and self.written_out.prepare_first(cache):
             return self.write_out(prompt, state, state.history_mask.contiguous()), state
