@@ -49,7 +49,7 @@ class SourceBatch(NamedTuple):
     def select(
         self, sentences: Tensor | None, length: int | None = None, names: Collection[str] | None = None
     ) -> SourceBatch:
-        """Selects sentences (indices; None: all), fitted to a length: `real` and all tensors, or those of these names."""
+        """Selects sentences (indices; None: all), fitted to a length: `real`, and all tensors or these."""
         outputs = {
             name: fitted(value, sentences, length if names is None or name in names else None)
             for name, value in self.outputs.items()

@@ -37,7 +37,7 @@ from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
 from hf_mlnmt.search.decoder import SourceBatch, fitted
-from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses, pad_token_of, sampled
+from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses, divisors, pad_token_of, sampled
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
 from hf_mlnmt.search.steps import AdditiveMask
@@ -113,9 +113,10 @@ class Clock:
     def advance(self) -> None:
         self.counters += self.ticks
 
-    def begin_steps(self, prompt: int) -> None:
-        """Sets position and slots to where they are before the first step behind a prompt of this length."""
+    def restart(self, prompt: int) -> None:
+        """Sets all counters to where they are before the first step behind a prompt of this length."""
         width = len(self.slots)
+        self.counters.zero_()
         self.position.fill_(prompt - 1)
         self.slots.copy_(torch.arange(width, device=self.slots.device) + prompt - width)
 
@@ -467,9 +468,7 @@ class Stage:
         assert rules.max_length is not None
         assert rules.by_length is not None
         lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
-        hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
-        longest, penalty = rules.max_length - self.size.prompt, config.length_penalty
-        numbers = [[length**penalty, (longest if hopeful else length) ** penalty] for length in lengths]
+        numbers = [divisors(config, length, rules.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
             fill(self.divisors, numbers)
             self.written = numbers
@@ -488,9 +487,7 @@ class Stage:
         self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are alike at first: one stands for all
         self.best.fill_(-torch.inf)
         self.last.fill_(-self.span)  # of step -1
-        self.clock.step.zero_()
-        self.clock.first_candidate.zero_()
-        self.clock.begin_steps(self.size.prompt)
+        self.clock.restart(self.size.prompt)
         self.done.zero_()
         self.close(real)
         self.choose(scores)

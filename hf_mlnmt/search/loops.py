@@ -211,15 +211,14 @@ def continuations(
     """
     width = running.shape[1]
     if rules.lengths_alone and not normalized:
-        forbidden = rules.forbidden(history.shape[-1])
-        more = 0 if forbidden is None else forbidden.numel() * width  # among so many more, enough are allowed
-        best = best_continuations_natively(scores.expand(-1, width, -1), running, count + more)
-        if best is not None and forbidden is None:
-            return best
-        if best is not None:
-            order = torch.isin(best[2], forbidden).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+        forbidden = rules.forbidden(history.shape[-1])  # among so many candidates more, enough are allowed
+        best = best_continuations_natively(scores.expand(-1, width, -1), running, count + len(forbidden) * width)
+        if best is not None and forbidden:
+            order = torch.isin(best[2], torch.tensor(forbidden)).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
             sums, beams, tokens = (part.gather(1, order) for part in best)
             return sums, beams, tokens
+        if best is not None:
+            return best
     log_probs = scores if normalized else log_softmax(scores)
     log_probs = rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
     return best_continuations(log_probs, running, count)
@@ -256,6 +255,12 @@ def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[
     return sums, beam.gather(1, chosen), token.gather(1, chosen)
 
 
+def divisors(config: Any, length: int, longest: int) -> tuple[float, float]:
+    """Returns that by which a sum of so many tokens is divided, and that by which the best open one could still be."""
+    hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
+    return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
+
+
 class FinishedHypotheses:
     """The finished hypotheses of every sentence, and the steps from which all sequences can be read off."""
 
@@ -283,8 +288,7 @@ class FinishedHypotheses:
         if self.config.early_stopping is True:
             shut = shut | filled.all(dim=1)
         allowed = over & ~shut.unsqueeze(-1)
-        divisor = (length - self.prompt.shape[1]) ** self.config.length_penalty
-        new = torch.where(allowed, sums[:, :num_beams] / divisor, -torch.inf)
+        new = torch.where(allowed, sums[:, :num_beams] / self._divisors(length)[0], -torch.inf)
         self.scores[ids], best = torch.cat([before, new], dim=1).topk(num_beams)
         self.filled[ids] = torch.cat([filled, allowed], dim=1).gather(1, best)
         newest = torch.stack([torch.full_like(tokens, len(self.steps)), tokens, parents], dim=-1)[:, :num_beams]
@@ -302,19 +306,17 @@ class FinishedHypotheses:
         """
         scores, filled = self.scores[ids], self.filled[ids]
         worst = torch.where(filled, scores.amin(dim=1, keepdim=True), -torch.inf)
-        open_ = self.open[ids] & (running[:, :1] / self._divisor(length) > worst).any(dim=1)
+        open_ = self.open[ids] & (running[:, :1] / self._divisors(length)[1] > worst).any(dim=1)
         self.open[ids] = open_
         return ~open_ | filled.all(dim=1) if self.config.early_stopping is True else ~open_
 
     def settled(self, ids: Tensor, running: Tensor, length: int) -> Tensor:
         """Tells of which sentences no beam can any more be among those that are returned, by the same measure."""
-        return running[:, 0] / self._divisor(length) <= self.scores[ids, self.config.num_return_sequences - 1]
+        return running[:, 0] / self._divisors(length)[1] <= self.scores[ids, self.config.num_return_sequences - 1]
 
-    def _divisor(self, length: int) -> float:
-        """Returns that by which the best open beam could still be divided."""
-        config, prompt = self.config, self.prompt.shape[1]
-        hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
-        return (config.max_length - prompt if hopeful else length - prompt) ** config.length_penalty
+    def _divisors(self, length: int) -> tuple[float, float]:
+        prompt = self.prompt.shape[1]
+        return divisors(self.config, length - prompt, self.config.max_length - prompt)
 
     def result(self) -> Any:
         """Returns the best num_return_sequences of each sentence, as generate() does."""

@@ -257,12 +257,8 @@ def _key(options: dict[str, Any], given: Any) -> Any:
     """Returns something that is equal for the same options; None where they are no plain values."""
     if not (given is None or type(given) is GenerationConfig) or not all(map(_is_plain, options.values())):
         return None
-    values = []
-    for name, value in options.items():
-        if type(value) in (list, tuple, dict):
-            value = repr(value)
-        values.append((name, type(value), value, None if type(value) in PLAIN else repr(vars(value))))
-    return tuple(values), id(given)
+    values = [(name, type(value), value, getattr(value, "__dict__", None)) for name, value in options.items()]
+    return repr(values), id(given)
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:

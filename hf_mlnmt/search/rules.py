@@ -52,8 +52,10 @@ class Change(NamedTuple):
             return cls(tokens, [added] * len(tokens), forced, at)
 
         kind = type(processor)
-        if kind in OF_LEAST_LENGTHS:
-            least = least_length(processor)
+        if kind is processors.MinLengthLogitsProcessor:
+            return change(processor.eos_token_id, lambda length: length < processor.min_length)
+        if kind is processors.MinNewTokensLengthLogitsProcessor:
+            least = processor.prompt_length_to_skip + processor.min_new_tokens
             return change(processor.eos_token_id, lambda length: length < least)
         if kind is processors.ForcedBOSTokenLogitsProcessor:
             return change(processor.bos_token_id, lambda length: length == 1, 0.0, True)
@@ -68,13 +70,6 @@ class Change(NamedTuple):
             if all(len(word) == 1 for word in words):
                 return cls([word[0] for word in words], [float(x) for x in words.values()], False, lambda length: True)
         return None
-
-
-def least_length(processor: Any) -> int:
-    """Returns the length from which on a processor of least lengths allows everything."""
-    if type(processor) is processors.MinLengthLogitsProcessor:
-        return processor.min_length
-    return processor.prompt_length_to_skip + processor.min_new_tokens
 
 
 class Abandoned(Exception):
@@ -115,10 +110,7 @@ class Rules:
         limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
         self.max_length = min(limits, default=None)
         self.abandon = [criterion for criterion in criteria if isinstance(criterion, Abandon)]
-        # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
-        forbidding = [processor for processor in logits_processor if type(processor) in OF_LEAST_LENGTHS]
-        self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
-        self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
+        self.lengths_alone = all(type(processor) in OF_LEAST_LENGTHS for processor in logits_processor)
 
     @cached_property
     def by_length(self) -> list[Any] | None:
@@ -141,19 +133,17 @@ class Rules:
         ends = self.end_tokens.to(tokens.device)
         return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
 
-    def forbidden(self, length: int) -> Tensor | None:
-        """Returns the tokens that may not follow a sequence of this length, where `lengths_alone`; None: all may."""
-        forbidden = [tokens.flatten() for least, tokens in self.least if length < least]
-        return torch.cat(forbidden).unique() if forbidden else None
+    def forbidden(self, length: int) -> list[int]:
+        """Returns the tokens that may not follow a sequence of this length, where `lengths_alone`."""
+        return sorted({token for change in self.by_length or () if change.at(length) for token in change.tokens})
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
         """Processes scores (sentences, width, vocabulary), in place or not; history (sentences, width, length)."""
         if self.lengths_alone:
-            tokens = self.forbidden(history.shape[-1])
-            if tokens is None:
+            if not (tokens := self.forbidden(history.shape[-1])):
                 return scores
             scores = scores.clone() if scores.stride(1) == 0 else scores
-            return scores.index_fill_(-1, tokens.to(scores.device), -torch.inf)
+            return scores.index_fill_(-1, torch.tensor(tokens, device=scores.device), -torch.inf)
         # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 

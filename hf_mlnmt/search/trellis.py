@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
 from hf_mlnmt.search.decoder import SourceBatch
 from hf_mlnmt.search.loops import IMPOSSIBLE, Recombination, SearchBatch, continuations, first_sums, is_possible
@@ -68,7 +69,7 @@ def build_trellis(
     beams: int,
     k: int,
     longest: int,
-    tolerance: float = 0.0,
+    tolerance: float,
 ) -> list[Trellis]:
     """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
 
@@ -79,7 +80,7 @@ def build_trellis(
             `longest`.
     """
     batch = SearchBatch(decoder, source, beams)
-    rules = Rules(LogitsProcessorList(), [])
+    rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
     running = first_sums(prompt, beams)
     joined = Recombination(k, prompt, running, batch.scale)
     total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
@@ -91,9 +92,9 @@ def build_trellis(
         running = joined.join(running)
         for row, sentence in enumerate(batch.ids.tolist()):
             builders[sentence].join(chosen[row].tolist(), stands[row].tolist())
-        count = min(max(2, 1 + len(ends)) * beams, beams * scores.shape[-1])
+        count = min(rules.candidates(beams), beams * scores.shape[-1])
         sums, parents, tokens = continuations(rules, history, scores, decoder.normalized, running, count)
-        over, real = torch.isin(tokens, torch.tensor(ends, device=tokens.device)), is_possible(sums)
+        over, real = rules.is_last(tokens, length), is_possible(sums)
         finished = (over & real)[:, :beams]
         for row, place in finished.nonzero().tolist():
             builders[int(batch.ids[row])].finish(int(parents[row, place]), int(tokens[row, place]))
