@@ -153,37 +153,31 @@ class Single:
         threads, length = torch.get_num_threads(), ids.shape[1]
         if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
             return None
-        if self.encoder is not None:
+        if self.encoder is None:
+            sources, slots = self._call_encoder(model, ids)
+        else:
             tokens = ids[0].tolist()
             if length > self.encoder.places or min(tokens) < 0 or max(tokens) >= self.encoder.vocabulary:
                 return None
-            own, slots = self.encoder(ids, threads)
-            sources = {slot: (keys.data_ptr(), values.data_ptr(), slots) for slot, (keys, values) in own.items()}
-        else:
-            caches = self._call_encoder(model, ids)
-            sources = {
-                slot: (cache.keys.data_ptr(), cache.values.data_ptr(), cache.values.shape[2])
-                for slot, cache in enumerate(caches)
-            }
-            slots = caches[0].values.shape[2]
+            sources, slots = self.encoder(ids, threads)
         mask = source_mask(length, slots)
         for unit, slot in zip(self.units, self.native.slots):
             if unit.kind == SOURCE_ATTENTION:
-                unit.keys, unit.values, unit.capacity = sources[slot]
+                keys, values = sources[slot]
+                unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), slots
                 unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), 1, slots
         return self._search(wanted, threads)
 
-    def _call_encoder(self, model: Any, ids: Tensor) -> list[Any]:
-        """Returns slots with the source's keys and values, the encoder called as a module."""
-        encoder = model.get_encoder()
+    def _call_encoder(self, model: Any, ids: Tensor) -> tuple[dict[int, Any], int]:
+        """Calls the encoder as a module, and returns what `EncoderUnits` do."""
+        encoder, slots = model.get_encoder(), whole_blocks(ids.shape[1])
         outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
         encoded = EncoderOutput.of(outputs, encoder.hands_on)
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
-        source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool))
-        source = source.select(None, whole_blocks(ids.shape[1]))
+        source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
         cache = BeamCache([])
         read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
-        return cache.source_layers
+        return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
         """Runs the loop, over the source that the units point to."""
@@ -276,7 +270,7 @@ class EncoderUnits:
                 return None
         return cls(encoder, step, native)
 
-    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Tensor], int]:
+    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Any], int]:
         """Encodes ids (1, source): keys and values for every slot of the cache, and how many positions these have."""
         length, slots = ids.shape[1], whole_blocks(ids.shape[1])
         caches = torch.zeros(1 + len(self.sources), 2, self.d_model * slots, **NUMBERS)
