@@ -56,11 +56,15 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
 
 def fingerprint_of(weight: Tensor) -> Fingerprint:
     """Takes that of a weight that has one dimension or more."""
-    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
-    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
+    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
     columns = weight.shape[-1]
     diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
     return Fingerprint(place, weight.detach().flatten()[diagonal])
+
+
+def changes_of(weight: Tensor) -> int:
+    """Counts how often a weight was changed in its place; -1 for an inference tensor, which does not count it."""
+    return -1 if weight.is_inference() else weight._version
 
 
 def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:

@@ -33,6 +33,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils import logging
 
+from hf_mlnmt.kept_weights import changes_of
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
@@ -141,23 +142,6 @@ class FixedCacheLayer(BeamCacheLayer):
     def get_seq_length(self) -> int:
         return 0
 
-    def restart(self) -> None:
-        """Begins a new batch, whose prompt comes next."""
-
-    def begin_step(self) -> None:
-        """Resumes from the states in their place, also where the last step was recorded and not computed."""
-
-    def end_step(self) -> None:
-        """Puts the states that a step has made anew back where they were."""
-
-    def tensors(self) -> list[Tensor]:
-        """Returns those with a row for each sentence."""
-        return list(self.buffers or ())
-
-    def take(self, tensors: list[Tensor]) -> None:
-        """Takes `tensors()` of another size, padded to this one."""
-        self.buffers = put(self.buffers, tensors)
-
 
 class FixedStateLayer(FixedCacheLayer):
     """A slot with a state for each beam, (sentences, beams, ...), in one place after `expand`."""
@@ -165,34 +149,16 @@ class FixedStateLayer(FixedCacheLayer):
     states: Any = None
     place: Tensor | None = None
 
-    def restart(self) -> None:
-        self.states, self.of_beams = None, False
-
     def expand(self, width: int) -> None:
-        self._put(self.states.expand(-1, width, *self.states.shape[2:]))
+        self.put(self.states.expand(-1, width, *self.states.shape[2:]))
 
-    def _put(self, states: Tensor) -> None:
+    def put(self, states: Tensor) -> None:
+        """Puts the states of all beams into their place."""
         (self.place,) = put(None if self.place is None else (self.place,), [states])
         self.states, self.of_beams = self.place, True
 
     def reorder(self, rows: Tensor) -> None:
         put_rows(self.place, rows)
-
-    def begin_step(self) -> None:
-        self.states = self.place
-
-    def end_step(self) -> None:
-        assert self.place is not None
-        self.place.copy_(self.states)
-
-    def tensors(self) -> list[Tensor]:
-        assert self.place is not None
-        return [*super().tensors(), self.place]
-
-    def take(self, tensors: list[Tensor]) -> None:
-        *keys, states = tensors
-        super().take(keys)
-        self._put(states)
 
 
 class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
@@ -252,6 +218,7 @@ class FixedTransformer:
         self.places = self.prompt_places
         target, source = DynamicCache(), DynamicCache()
         self.layers: list[Any] = [FIXED_LAYERS[kind](self) for kind in decoder.kinds]
+        self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, FixedStateLayer)]
         target.layers = self.layers
         source.layer_class_to_replicate = FixedSourceLayer
         self.cache = EncoderDecoderCache(target, source)
@@ -260,8 +227,8 @@ class FixedTransformer:
     def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
         """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are the beams."""
         self._take_source(decoder.read(source))
-        for layer in self.layers:
-            layer.restart()
+        for layer in self.stateful:
+            layer.states, layer.of_beams = None, False
         self.cache.is_updated = {}
         self.places = self.prompt_places
         shape = self.size.prompt, self.size.slots
@@ -289,7 +256,8 @@ class FixedTransformer:
         """Returns the large ones."""
         source: list[Any] = self.cache.cross_attention_cache.layers
         of_source = [tensor for layer in source for tensor in (layer.keys, layer.values)]
-        return [tensor for layer in self.layers for tensor in layer.tensors()] + of_source + [self.steps_mask]
+        of_target = [tensor for layer in self.layers for tensor in layer.buffers or ()]
+        return [*of_target, *(layer.place for layer in self.stateful), *of_source, self.steps_mask]
 
     def reorder(self, rows: Tensor) -> None:
         """Lets the beams change places as `put_rows` does."""
@@ -301,12 +269,12 @@ class FixedTransformer:
         """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
         own = self.clock.slots.view(1, 1, -1, 1).expand(len(tokens), 1, -1, 1)
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
-        for layer in self.layers:
-            layer.begin_step()
+        for layer in self.stateful:
+            layer.states = layer.place  # also where the last step was recorded and not computed
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
-        for layer in self.layers:
-            layer.end_step()
+        for layer in self.stateful:
+            layer.place.copy_(layer.states)
         return scores
 
     def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
@@ -316,12 +284,11 @@ class FixedTransformer:
         other.history_mask, other.places = other.steps_mask, other.clock.slots
         mask = fitted(self.steps_mask - self.hidden, rows, slots, 3) + self.hidden  # zeros behind are hidden
         other.steps_mask.copy_(mask)
-        for slot, into in zip(self.layers, other.layers, strict=True):
-            keys, states = slot.tensors()[:2], slot.tensors()[2:]
-            taken = [fitted(tensor, rows, slots, 2) for tensor in keys]
-            over_source = getattr(slot, "over_source", False)
-            taken += [fitted(x, rows, length, x.dim() - 1) if over_source else fitted(x, rows) for x in states]
-            into.take(taken)
+        for layer, into in zip(self.layers, other.layers, strict=True):
+            if layer.buffers:
+                into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
+        for layer, into in zip(self.stateful, other.stateful, strict=True):
+            into.put(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
         for index, done in self.cache.is_updated.items():
             layer: Any = self.cache.cross_attention_cache.layers[index]
             keys = [fitted(tensor, rows, length, 2) for tensor in (layer.keys, layer.values)]
@@ -681,11 +648,7 @@ def keep_stage(stage: Stage) -> None:
 
 def _state_of(model: Any) -> int:
     """Returns another number when a weight lies elsewhere or was changed, or when a call computes something else."""
-
-    def version(weight: Tensor) -> int:
-        return -1 if weight.is_inference() else weight._version
-
-    weights = [(weight.data_ptr(), version(weight), weight.dtype) for weight in (*model.parameters(), *model.buffers())]
+    weights = [(w.data_ptr(), changes_of(w), w.dtype) for w in (*model.parameters(), *model.buffers())]
     # What PEFT's layers say of themselves: a graph knows nothing of a switch between adapters.
     names = "_disable_adapters", "_active_adapter", "merged_adapters", "scaling"
     switches = [repr(vars(part).get(name)) for part in model.modules() if names[0] in vars(part) for name in names]

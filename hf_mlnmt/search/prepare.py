@@ -27,7 +27,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_mlnmt.kept_weights import kept_diagonals, times_forgotten
+from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.native import PACKED, library
@@ -192,8 +192,7 @@ class Ready:
         ]
 
     def _places(self) -> list[tuple[int, int]]:
-        """Returns where each weight lies, and how often it was changed there, which inference tensors do not count."""
-        return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in self.weights]
+        return [(weight.data_ptr(), changes_of(weight)) for weight in self.weights]
 
     def holds(self, model: Any) -> bool:
         """Tells whether the model is the same, and calling its modules is using their weights."""
