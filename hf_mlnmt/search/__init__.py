@@ -7,7 +7,7 @@ Preparation, arguments, processors and results stay Transformers'. Of the loops 
 | one sentence on a CPU, options seen before, and nothing that search.c does not know (prepare.py asks) | single.py |
 | something that `why_not` names; a debug line of this file's logger says what | Transformers', the tests' reference |
 | phrases that must be there: `Constraints` among the logits processors | constraints.py |
-| anything that `fixed.why_not` knows, on a GPU | fixed.py |
+| nothing that `fixed.why_not` names, on a device that Python runs ahead of (a GPU) | fixed.py |
 | several beams | loops.beam_search |
 | greedy search, sampling | loops.sample |
 
@@ -16,10 +16,7 @@ What makes them fast:
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding;
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
-- tokens and parents are kept, not sequences; the sequences are read off at the end;
-- what does not depend on the sentences is made once for a model and its options (prepare.py);
-- on a CPU one sentence is encoded and searched in two calls of compiled code (single.py);
-- on a GPU a step has one of a few sizes, reads nothing, and is captured as a graph (fixed.py).
+- tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
 from collections.abc import Callable
