@@ -150,9 +150,9 @@ class FixedStateLayer(FixedCacheLayer):
     place: Tensor | None = None
 
     def expand(self, width: int) -> None:
-        self.put(self.states.expand(-1, width, *self.states.shape[2:]))
+        self.store(self.states.expand(-1, width, *self.states.shape[2:]))
 
-    def put(self, states: Tensor) -> None:
+    def store(self, states: Tensor) -> None:
         """Puts the states of all beams into their place."""
         (self.place,) = put(None if self.place is None else (self.place,), [states])
         self.states, self.of_beams = self.place, True
@@ -288,7 +288,7 @@ class FixedTransformer:
             if layer.buffers:
                 into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
         for layer, into in zip(self.stateful, other.stateful, strict=True):
-            into.put(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
+            into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
         for index, done in self.cache.is_updated.items():
             layer: Any = self.cache.cross_attention_cache.layers[index]
             keys = [fitted(tensor, rows, length, 2) for tensor in (layer.keys, layer.values)]

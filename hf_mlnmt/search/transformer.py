@@ -39,7 +39,8 @@ class TransformerState:
 
     def _change_source(self, source: SourceBatch) -> None:
         self.source = source
-        self.source_mask = AdditiveMask(additive_mask(source.real, source.outputs.last_hidden_state))
+        mask: Any = additive_mask(source.real, source.outputs.last_hidden_state)
+        self.source_mask = AdditiveMask(mask)
         sources = self.step_class.sources(self.model.model, source.outputs) if self.step_class else ()
         self.memories: dict[Any, Tensor] = dict(sources)  # of every attention over the source, what it reads
 
