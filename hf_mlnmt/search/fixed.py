@@ -270,11 +270,12 @@ class FixedTransformer:
         own = self.clock.slots.view(1, 1, -1, 1).expand(len(tokens), 1, -1, 1)
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
         for layer in self.stateful:
-            layer.states = layer.place  # also where the last step was recorded and not computed
+            layer.states = layer.place  # a step that could not be captured has left others
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
         for layer in self.stateful:
             layer.place.copy_(layer.states)
+            layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
 
     def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
