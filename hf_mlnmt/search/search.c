@@ -50,6 +50,9 @@ enum { PACKED, TRANSPOSED, AS_IT_LIES };                         /* a weight: in
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
 
+/* native.py reads Rounded, Unit, Stack, Search and the heads of all functions that are not static: their fields and
+ * arguments are longs, doubles (of fields), pointers, or structures that are declared before. */
+
 /* A weight in int8: W = numbers * scales, rounded to 127 steps either way for each output. `numbers`: panels (outputs /
  * PANEL rounded up, inputs / 4, PANEL, 4), zeros behind the last input up to a multiple of INPUTS, and behind the last
  * output; sums: 128 times the sum of an output's numbers. `numbers` NULL: there is none. */
