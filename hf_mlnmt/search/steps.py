@@ -190,7 +190,7 @@ class DecoderStep:
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
     def __call__(self, tokens: Tensor, position: int, context: StepContext) -> Tensor:
-        """Computes logits (sentences, width, vocabulary), until the next call, of tokens (sentences, width)."""
+        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`."""
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
         here = decoder.positions(1, position).to(states.dtype)
