@@ -21,7 +21,7 @@ LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float3
 
 
 class Fingerprint(NamedTuple):
-    """What shows that a weight is still the same."""
+    """The marks of a weight by which it is known to be still the same."""
 
     place: tuple[Any, ...]
     diagonal: Tensor
@@ -40,7 +40,7 @@ _FORGOTTEN = [0]  # how often
 
 
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """make(module.weight), kept under the layout's name; made anew when the weight has changed.
+    """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed.
 
     A weight that is too large, or does not lie in one piece, is laid out anew each time.
     """
@@ -55,16 +55,20 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def fingerprint_of(weight: Tensor) -> Fingerprint:
-    """Of a weight that has one dimension or more."""
-    changes = -1 if weight.is_inference() else weight._version  # of inference tensors it is not counted
-    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes
+    """Takes that of a weight that has one dimension or more."""
+    place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
     columns = weight.shape[-1]
     diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
     return Fingerprint(place, weight.detach().flatten()[diagonal])
 
 
+def changes_of(weight: Tensor) -> int:
+    """Counts how often a weight was changed in its place; -1 for an inference tensor, which does not count it."""
+    return -1 if weight.is_inference() else weight._version
+
+
 def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
-    """The weights of these modules that copies are kept of, and what is on their wrapped diagonals.
+    """Returns the weights of these modules that copies are kept of, and what is on their wrapped diagonals.
 
     Copies of what a weight was before a change are left out: no search uses them.
     """
@@ -73,18 +77,18 @@ def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
 
 
 def forget() -> None:
-    """Keep nothing any longer."""
+    """Forgets all copies."""
     _KEPT.clear()
     _FORGOTTEN[0] += 1
 
 
 def times_forgotten() -> int:
-    """How often `forget` was called: who holds a copy longer than for a search asks whether it still counts."""
+    """Counts the calls of `forget`: who holds a copy longer than for a search asks whether it still counts."""
     return _FORGOTTEN[0]
 
 
 @cache
 def _wrapped_diagonal(rows: int, columns: int) -> Tensor:
-    """Places in a flat matrix that meet every row and every column."""
+    """Returns places in a flat matrix that meet every row and every column."""
     steps = torch.arange(max(rows, columns))
     return steps % rows * columns + steps % columns

@@ -1,4 +1,4 @@
-"""Memory: how much there is, and whether the C library keeps what is freed or hands it back to the system."""
+"""The memory that there is, and whether the C library keeps what is freed or hands it back to the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _kept = False  # keep_memory() was called, and the C library took it
 
 
 def keep_memory() -> bool:
-    """Let this process keep freed memory, up to 2 GiB, instead of handing it back to the system.
+    """Lets this process keep freed memory, up to 2 GiB, instead of handing it back to the system.
 
     glibc hands large pieces back as soon as they are free; a step of a training then asks for the same pages again and
     waits until the system has cleared them: a seventh of the processor time with three auxiliary decoders at the small
@@ -39,7 +39,7 @@ def keep_memory() -> bool:
 
 
 def return_memory() -> None:
-    """Hand free memory back to the system, with glibc; nothing after `keep_memory`.
+    """Hands free memory back to the system, with glibc; nothing after `keep_memory`.
 
     For a program that has just replaced a large buffer by a larger one: buffers that grow by turns leave gaps in the C
     library's memory, up to twice what is in use.
@@ -52,7 +52,7 @@ def return_memory() -> None:
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process has held at once."""
+    """Returns the most bytes of memory that this process has held at once."""
     try:
         import resource
     except ImportError:  # Windows
@@ -64,7 +64,7 @@ def peak_memory() -> int:
 
 
 def memory_of_machine(on_cpu: bool) -> float:
-    """Bytes of the accelerator, or of the machine or, where that is less, of the container this runs in."""
+    """Returns the bytes of the accelerator, or of the machine or, where that is less, of the container it runs in."""
     import psutil
     import torch
 

@@ -57,7 +57,7 @@ def packed(
     onto: Tensor | None = None,
     layouts: dict[nn.Module, Tensor] | None = None,
 ) -> Tensor | None:
-    """The product of a plain layer without gradients, by oneDNN where that is faster; None where it is not.
+    """Computes the product of a plain layer without gradients by oneDNN where that is faster; None where it is not.
 
     Args:
         states: (rows, inputs). onto: (rows, outputs), which is added; not with an activation.
@@ -85,12 +85,12 @@ def packed(
 
 
 def takes_few(module: nn.Module) -> bool:
-    """Whether oneDNN is the faster one for this layer and few rows."""
+    """Tells whether oneDNN is the faster one for this layer and few rows."""
     return isinstance(module, nn.Linear) and module.weight.dtype == torch.float32 and "few" in chosen()
 
 
 def project(module: Any, states: Tensor) -> Tensor | None:
-    """module(states), states (..., inputs); None where that is to be called. Gradients where they are wanted."""
+    """Computes module(states), states (..., inputs), and its gradients; None where the module is to be called."""
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module) or not _is_for_onednn(states, module.weight):
         return None
@@ -106,7 +106,7 @@ def project(module: Any, states: Tensor) -> Tensor | None:
 
 
 def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """states (rows, inputs) times the transpose of weight (outputs, inputs), for gradients, or None: torch.mm is."""
+    """Multiplies states (rows, inputs) by the transpose of weight (outputs, inputs); None where torch.mm is to."""
     return _multiply(states, weight) if kind in chosen() and _is_for_onednn(states, weight) else None
 
 
@@ -140,7 +140,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
-    """Whether the product is one of float32 on a CPU, large enough, and not traced, counted or under autocast."""
+    """Tells whether the product is of float32 on a CPU, large enough, and not traced, counted or under autocast."""
     return (
         not torch.jit.is_tracing()
         and {type(states), type(weight)} <= {Tensor, nn.Parameter}
@@ -155,7 +155,7 @@ def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
 
 
 def chosen() -> frozenset[str]:
-    """The kinds of products that oneDNN computes here. Raises: UserError for another value of HF_MLNMT_PRODUCTS."""
+    """Returns the kinds of products that oneDNN computes here. Raises: UserError for a bad HF_MLNMT_PRODUCTS."""
     library = os.environ.get(VARIABLE)
     if library:
         if library not in LIBRARIES:
@@ -166,7 +166,7 @@ def chosen() -> frozenset[str]:
 
 @contextmanager
 def using(kinds: frozenset[str]) -> Iterator[None]:
-    """These kinds by oneDNN inside, whatever is faster; HF_MLNMT_PRODUCTS stays stronger."""
+    """Lets oneDNN compute these kinds inside, whatever is faster; HF_MLNMT_PRODUCTS stays stronger."""
     _USED.append(kinds if has_onednn() else frozenset())
     try:
         yield
@@ -175,13 +175,13 @@ def using(kinds: frozenset[str]) -> Iterator[None]:
 
 
 def has_onednn() -> bool:
-    """Whether this build of PyTorch has the operators."""
+    """Tells whether this build of PyTorch has the operators."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def measured() -> dict[str, Any]:
-    """processor, torch, threads; gigaflops: of each kind PyTorch's and oneDNN's, in 10^9 operations a second; onednn:
-    the kinds that oneDNN is to compute. Timed if the cache folder does not have it for this number of threads."""
+    """Returns processor, torch, threads; gigaflops: of each kind PyTorch's and oneDNN's, in 10^9 operations a second;
+    onednn: the kinds that oneDNN is to compute. Timed if the cache folder has none for this number of threads."""
     threads = torch.get_num_threads()
     if threads not in _MEASURED:
         with _LOCK:
@@ -200,8 +200,7 @@ def _measured(threads: int) -> dict[str, Any]:
         pass
     rates = _timed() if has_onednn() else {}
     faster = [kind for kind, (own, onednn) in rates.items() if onednn > GAIN * own]
-    found = {"processor": processor_name(), "torch": torch.__version__, "threads": threads}
-    found |= {"gigaflops": rates, "onednn": faster}
+    found = _machine() | {"gigaflops": rates, "onednn": faster}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
@@ -212,7 +211,7 @@ def _measured(threads: int) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _timed() -> dict[str, list[float]]:
-    """Of each kind PyTorch's and oneDNN's speed, by turns, the best of some rounds."""
+    """Measures PyTorch's and oneDNN's speed of each kind, by turns, the best of some rounds."""
     rates = {}
     for kind, rows in ROWS.items():
         both = _by_both(kind, rows)
@@ -222,7 +221,7 @@ def _timed() -> dict[str, list[float]]:
 
 
 def _by_both(kind: str, rows: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """A product of the kind by PyTorch, and by oneDNN."""
+    """Returns a product of the kind by PyTorch, and by oneDNN."""
     shapes = (rows, INPUTS), (OUTPUTS, INPUTS), (rows, OUTPUTS)
     states, weight, gradient = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in shapes)
     if kind == "by_states":
@@ -234,25 +233,23 @@ def _by_both(kind: str, rows: int) -> tuple[Callable[[], Tensor], Callable[[], T
 
 
 def _seconds(product: Callable[[], Any]) -> float:
-    """Of this thread alone: other programs of a busy machine count less."""
+    """Measures the time of this thread alone: other programs of a busy machine count less."""
     start = time.thread_time()
     product()
     return time.thread_time() - start
 
 
 def record() -> dict[str, Any]:
-    """processor, torch, threads, and onednn: the kinds that oneDNN computes now, for what is written down."""
-    kinds = [kind for kind in KINDS if kind in chosen()]
-    return {
-        "processor": processor_name(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "onednn": kinds,
-    }
+    """Returns processor, torch, threads, and onednn: the kinds that oneDNN computes now, for what is written down."""
+    return _machine() | {"onednn": [kind for kind in KINDS if kind in chosen()]}
+
+
+def _machine() -> dict[str, Any]:
+    return {"processor": processor_name(), "torch": torch.__version__, "threads": torch.get_num_threads()}
 
 
 def processor_name() -> str:
-    """The processor's name as it says it, with what tells its generation where the name does not."""
+    """Returns the processor's name as it says it, with what tells its generation where the name does not."""
     known = dict(line.split("\t", 1) for line in _cpuinfo() if "\t" in line)
     values = {name: known.get(name, "").strip(" \t:") for name in ("model name", "cpu family", "model")}
     if not values["model name"]:
@@ -261,7 +258,7 @@ def processor_name() -> str:
 
 
 def processor() -> str:
-    """What code made for this processor depends on: its name and the instructions it has."""
+    """Returns what code made for this processor depends on: its name and the instructions it has."""
     names = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
     return "\n".join(
         [platform.platform(), platform.processor(), *sorted({x for x in _cpuinfo() if x.startswith(names)})]

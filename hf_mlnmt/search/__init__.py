@@ -1,18 +1,22 @@
-"""generate() made fast: greedy search, sampling and beam search for the models of this package.
+"""Search made fast: the loops behind generate() for the models of this package.
 
-When generate() calls one of a model's loops, the model asks here whether there is a faster one (`loop_for`);
-preparation, arguments, processors and results stay Transformers'. What these loops do not know is left to Transformers'
-own loop, which is also the reference that the tests compare with; a debug line of this file's logger says why.
+Preparation, arguments, processors and results stay Transformers'. Of the loops the first runs that fits:
 
-What makes it fast:
+| what is asked for | loop |
+| --- | --- |
+| one sentence on a CPU, options seen before, and nothing that search.c does not know (prepare.py asks) | single.py |
+| something that `why_not` names; a debug line of this file's logger says what | Transformers', the tests' reference |
+| phrases that must be there: `Constraints` among the logits processors | constraints.py |
+| nothing that `fixed.why_not` names, on a device that Python runs ahead of (a GPU) | fixed.py |
+| several beams | loops.beam_search |
+| greedy search, sampling | loops.sample |
+
+What makes them fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding;
 - one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
-- tokens and parents are kept, not sequences; the sequences are read off at the end;
-- what does not depend on the sentences is made once for a model and its options (prepare.py);
-- on a CPU one sentence is encoded and searched in two calls of compiled code (single.py);
-- on a GPU a step has one of a few sizes, reads nothing, and is captured as a graph (fixed.py).
+- tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
 from collections.abc import Callable
@@ -23,25 +27,22 @@ from transformers import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
-from hf_mlnmt.modeling.fusion import FusionForConditionalGeneration
 from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import fixed
 from hf_mlnmt.search.constraints import Constraints, constrained_beam_search
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch
 from hf_mlnmt.search.decoders import decoder_of
-from hf_mlnmt.search.fusion import FusedDecoder
-from hf_mlnmt.search.hypotheses import SearchBatch
-from hf_mlnmt.search.loops import beam_search, sample
-from hf_mlnmt.search.prepare import prepare, record, what_is_around
+from hf_mlnmt.search.loops import SearchBatch, beam_search, sample
+from hf_mlnmt.search.prepare import record, what_is_around
 from hf_mlnmt.search.rules import Abandon, Rules
-from hf_mlnmt.search.source import HANDLED, Source
 
-__all__ = ["find_decoder", "loop_for", "prepare", "run", "what_is_around", "why_not"]
+__all__ = ["decoder_of", "loop_for", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
 
 
 def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> Callable | None:
-    """The loop to call in the place of `GenerationMixin._sample` or `_beam_search`, or None: theirs.
+    """Returns the loop to call in the place of `GenerationMixin._sample` or `_beam_search`, or None: theirs.
 
     Args:
         criteria, config, arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
@@ -56,43 +57,31 @@ def loop_for(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) 
 
 
 def run(model: Any, input_ids: Tensor, logits_processor: Any, criteria: Any, config: Any, arguments: dict) -> Any:
-    """The search that the config asks for: what generate() returns."""
+    """Runs the search that the config asks for, and returns what generate() returns."""
     width = max(config.num_beams, config.num_return_sequences)
-    decoder = find_decoder(model)(model, arguments)
-    source = Source.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
-    asked = next((one for one in logits_processor if isinstance(one, Constraints)), None)
-    if asked is not None:
-        rules = Rules(LogitsProcessorList(one for one in logits_processor if one is not asked), criteria)
-        return constrained_beam_search(SearchBatch(decoder, source, width), input_ids, rules, config, asked)
-    rules = Rules(logits_processor, criteria)
-    record(decoder, input_ids, logits_processor, criteria, config, arguments)
-    if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
-        return fixed.search(decoder, source, input_ids, rules, config)
+    decoder = decoder_of(model)(model, arguments)
+    source = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), width)
+    constraints = [processor for processor in logits_processor if isinstance(processor, Constraints)]
+    others = LogitsProcessorList(processor for processor in logits_processor if processor not in constraints)
+    rules = Rules(others, criteria)
+    if not constraints:
+        record(decoder, input_ids, logits_processor, criteria, config, arguments)
+        if runs_ahead(input_ids) and fixed.why_not(decoder, rules, config) is None:
+            return fixed.search(decoder, source, input_ids, rules, config)
     batch = SearchBatch(decoder, source, width)
     del source  # so that sentences that leave the batch leave the memory too
+    if constraints:
+        return constrained_beam_search(batch, input_ids, rules, config, constraints[0])
     return (beam_search if config.num_beams > 1 else sample)(batch, input_ids, rules, config)
 
 
-def find_decoder(model: Any) -> Any:
-    """The decoder that searches with a model, or None; for a fused model it is its members' decoders side by side."""
-    return FusedDecoder if isinstance(model, FusionForConditionalGeneration) else decoder_of(model)
-
-
 def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> str | None:
-    """What the loops do not know, or None."""
-    decoder = find_decoder(model)
+    """Names something that was asked for and that the loops of this package do not know, or returns None."""
+    decoder = decoder_of(model)
     if decoder is None:
         return f"the class {type(model).__name__} from {type(model).__module__}"
-    return (
-        what_is_around(model)
-        or _why_not_options(model, criteria, config)
-        or _why_not_arguments(config, arguments)
-        or decoder.why_not(model, arguments)
-    )
-
-
-def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:
-    """What was asked for with the generation config."""
+    if around := what_is_around(model):
+        return around
     if config.num_beams > 1 and config.do_sample:
         return "do_sample with several beams"
     if config.return_dict_in_generate:
@@ -106,11 +95,6 @@ def _why_not_options(model: Any, criteria: Any, config: Any) -> str | None:
         return "is_assistant, low_memory or prefill_chunk_size"
     if model.config._attn_implementation not in ("sdpa", "eager"):
         return f"attn_implementation={model.config._attn_implementation}"
-    return None
-
-
-def _why_not_arguments(config: Any, arguments: dict[str, Any]) -> str | None:
-    """What was given for the model and the loop."""
     if arguments.get("streamer") is not None:
         return "a streamer"
     if arguments.get("synced_gpus"):
@@ -127,4 +111,4 @@ def _why_not_arguments(config: Any, arguments: dict[str, Any]) -> str | None:
         return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:
         return f"the argument {others[0]}"
-    return None
+    return decoder.why_not(model, arguments)

@@ -28,12 +28,12 @@ LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
 
 
 def whole_blocks(length: int) -> int:
-    """The next multiple of BLOCK."""
+    """Returns the next multiple of BLOCK."""
     return -(-length // BLOCK) * BLOCK
 
 
 def with_spare_slots(length: int) -> int:
-    """How many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
+    """Returns how many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
     return whole_blocks(length + length // 2 + BLOCK)
 
 
@@ -45,7 +45,7 @@ class HeadMatrices(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> "HeadMatrices":
-        """From (sentences, heads, slots, d_h) each."""
+        """Makes them of keys and values (sentences, heads, slots, d_h)."""
         return cls(keys.transpose(2, 3).flatten(0, 1), values.flatten(0, 1))
 
 
@@ -58,7 +58,7 @@ class SourceCacheLayer(DynamicLayer):
     matrices: HeadMatrices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Store the keys, transposed in memory, and the values."""
+        """Stores the keys, transposed in memory, and the values."""
         self.lazy_initialization(key_states, value_states)
         self.keys = key_states.transpose(2, 3).contiguous().transpose(2, 3)
         self.values = value_states.contiguous()
@@ -66,7 +66,7 @@ class SourceCacheLayer(DynamicLayer):
         return self.keys, self.values
 
     def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keep these sentences, and the first `source_length` positions."""
+        """Keeps these sentences, and the first `source_length` positions."""
         self.keys = self.keys.transpose(2, 3)[..., :source_length].index_select(0, sentences).transpose(2, 3)
         self.values = self.values[:, :, :source_length].index_select(0, sentences)
         self.matrices = HeadMatrices.of(self.keys, self.values)
@@ -92,7 +92,7 @@ class BeamCacheLayer(DynamicLayer):
         self.value_buffer = value_states.new_zeros(*value_states.shape[:2], 0, value_states.shape[3])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Write the new slots behind the others; all come back, with zeros up to a whole block."""
+        """Writes the new slots behind the others; all come back, with zeros up to a whole block."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         new = key_states.shape[2]
@@ -107,7 +107,7 @@ class BeamCacheLayer(DynamicLayer):
         return self.keys, self.values
 
     def extend(self, new: int) -> int:
-        """Count `new` slots more, in larger buffers if need be; returns the first of them, to write from there."""
+        """Counts `new` slots more, in larger buffers if need be; returns the first of them, to write from there."""
         start, self.size = self.size, self.size + new
         capacity = self.value_buffer.shape[2]
         if self.size > capacity:
@@ -119,7 +119,7 @@ class BeamCacheLayer(DynamicLayer):
         return start
 
     def return_old_buffers(self) -> None:
-        """Give the memory of buffers that were replaced back to the system."""
+        """Gives the memory of buffers that were replaced back to the system."""
         if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
             return_memory()
 
@@ -127,19 +127,19 @@ class BeamCacheLayer(DynamicLayer):
         return self.size
 
     def expand(self, width: int) -> None:
-        """From one row for each sentence (the prompt) to `width` beams: they share what is there."""
+        """Gives each sentence `width` beams behind its prompt, one row: they share what is there."""
 
     def reorder(self, parents: Tensor) -> None:
-        """Beam i goes on from beam parents[:, i]: the mask says so, nothing moves."""
+        """Lets beam i go on from beam parents[:, i]: the mask says so, nothing moves."""
 
     def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keep these sentences."""
+        """Keeps these sentences."""
         self.key_buffer = self.key_buffer.index_select(0, sentences)
         self.value_buffer = self.value_buffer.index_select(0, sentences)
         self.end = 0
 
     def select_slots(self, slots: Tensor) -> None:
-        """Keep these slots of each sentence, (sentences, kept)."""
+        """Keeps these slots of each sentence, (sentences, kept)."""
         self.size, self.end = slots.shape[1], 0
         blank = with_spare_slots(self.size) - self.size
         heads, width = self.value_buffer.shape[1], self.value_buffer.shape[3]
@@ -157,7 +157,7 @@ class BeamStateLayer(BeamCacheLayer):
     of_beams = False
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Those of the prompt as the mask says; beams are all real."""
+        """Returns those of the prompt as the mask says; beams are all real."""
         return None if self.of_beams else real
 
     def expand(self, width: int) -> None:
@@ -175,7 +175,7 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
     """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, 1 or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Inputs (sentences, prompt or beams, d_model), each behind the `kept` before it: (..., (kept + 1) d_model)."""
+        """Joins inputs (sentences, prompt or beams, d_model) to the `kept` before each: (..., (kept + 1) d_model)."""
         if self.of_beams:
             seen = torch.cat([self.states, inputs], dim=-1)
             self.states = seen[..., inputs.shape[2] :]
@@ -192,25 +192,25 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
     source_product: Any = None
 
     def of_source(self, compute: Callable[[], Any]) -> Any:
-        """`compute()`, a product of the source's keys: computed again only when sentences have left."""
+        """Returns `compute()`, a product of the source's keys: computed again only when sentences have left."""
         if self.source_product is None:
             self.source_product = compute()
         return self.source_product
 
     def last_state(self) -> Tensor | None:
-        """(sentences, heads, width): behind the prompt. Beams have none in common."""
+        """Returns that behind the prompt, (sentences, heads, width). Beams have none in common."""
         return None if self.states is None or self.of_beams else self.states[:, -1]
 
     def states_before(self, length: int) -> Tensor | None:
-        """The state of every beam, (sentences, heads, beams, width)."""
+        """Returns the state of every beam, (sentences, heads, beams, width)."""
         return self.states.transpose(1, 2) if self.of_beams else super().states_before(length)
 
     def append_states(self, states: Tensor) -> None:
-        """The states behind each position of the prompt, or of each beam: (sentences, positions, heads, width)."""
+        """Takes the states behind each position of the prompt or each beam: (sentences, positions, heads, width)."""
         self.states = states if self.of_beams else states[:, -1:]
 
     def count(self, new: int) -> Tensor:
-        """Count `new` slots more, of one position for each beam; the states, to be written over in place."""
+        """Counts `new` slots more, of one position for each beam; returns the states, to be written over in place."""
         self.extend(new)
         self.states = self.states.contiguous()
         return self.states
@@ -234,7 +234,7 @@ class BeamCache(EncoderDecoderCache):
     """Slots for the target, shared by the beams of a sentence; the source's keys and values once for each sentence."""
 
     def __init__(self, kinds: Iterable[type]):
-        """`kinds`: of the slots of every decoder layer, classes in BEAM_LAYERS."""
+        """Takes the kinds of the slots of every decoder layer, classes in BEAM_LAYERS."""
         target, source = DynamicCache(), DynamicCache()
         target.layers = [BEAM_LAYERS[kind]() for kind in kinds]
         source.layer_class_to_replicate = SourceCacheLayer
@@ -244,25 +244,5 @@ class BeamCache(EncoderDecoderCache):
 
     @property
     def slots(self) -> int:
-        """How many slots of the target are in use."""
+        """Returns how many slots of the target are in use."""
         return self.self_attention_cache.get_seq_length()
-
-    def expand(self, width: int) -> None:
-        """From one row for each sentence to `width` beams."""
-        for layer in self.target_layers:
-            layer.expand(width)
-
-    def reorder(self, parents: Tensor) -> None:
-        """Beam i of each sentence goes on from its beam parents[:, i]."""
-        for layer in self.target_layers:
-            layer.reorder(parents)
-
-    def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keep these sentences, and the first `source_length` positions of their sources."""
-        for layer in (*self.target_layers, *self.source_layers):
-            layer.select(sentences, source_length)
-
-    def select_slots(self, slots: Tensor) -> None:
-        """Keep these slots of the target, (sentences, kept)."""
-        for layer in self.target_layers:
-            layer.select_slots(slots)

@@ -32,11 +32,12 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt.errors import UserError
 from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.hypotheses import (
+from hf_mlnmt.search.loops import (
     IMPOSSIBLE,
     FinishedHypotheses,
     SearchBatch,
     best_continuations,
+    first_sums,
     is_possible,
     log_softmax,
 )
@@ -46,13 +47,13 @@ Phrase = Sequence[int]
 
 
 class Constraints(LogitsProcessor):
-    """What each sentence's hypotheses must have; given to generate() among its logits processors, with several beams.
+    """The phrases that each sentence's hypotheses must have; one of generate()'s logits processors, for several beams.
 
-    Where no hypothesis can have it all within the length limit, the sequence that generate() returns is empty.
+    Where no hypothesis can have them all within the length limit, the sequence that generate() returns is empty.
     """
 
     def __init__(self, sentences: Sequence[Sequence[Sequence[Phrase]]]):
-        """sentences: of each one its constraints, of each constraint its alternatives, none of them empty."""
+        """Takes of each sentence its constraints, of each constraint its alternatives, none of them empty."""
         self.sentences = sentences
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ class Automaton(NamedTuple):
         return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes)))
 
     def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Behind a token: nodes (sentences, any), met (sentences, any, constraints), tokens as nodes -> both anew."""
+        """Follows tokens from nodes, (sentences, any) each, and returns these and met (sentences, any, constraints)."""
         same = tokens.unsqueeze(-1) == self.alphabet.unsqueeze(1)  # (sentences, any, symbols)
         symbols = torch.where(same.any(-1), 1 + same.int().argmax(-1), 0)
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
@@ -110,20 +111,20 @@ class Automaton(NamedTuple):
         return nodes, met | self.met[sentence, nodes]
 
     def banks(self, nodes: Tensor, met: Tensor) -> Tensor:
-        """How many constraint tokens there are: (sentences, any)."""
+        """Counts the constraint tokens that there are: (sentences, any)."""
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
         begun = self.begun[sentence, nodes].masked_fill(met, 0)
         return (met * self.sizes.unsqueeze(1)).sum(-1) + begun.amax(-1)
 
     def keep(self, sentences: Tensor) -> "Automaton":
-        """Of these sentences (indices)."""
+        """Keeps these sentences (indices)."""
         return Automaton(*(part[sentences] for part in self))
 
 
 def _build(
     constraints: Sequence[Sequence[Phrase]],
 ) -> tuple[list[int], list[tuple[list[int], set[int], dict[int, int]]]]:
-    """Tokens of the alphabet, and of each node: where each leads, the constraints met there, tokens of those begun."""
+    """Returns the alphabet, and of each node: where each token leads, constraints met there, tokens of those begun."""
     tokens = sorted({token for constraint in constraints for phrase in constraint for token in phrase})
     children: list[dict[int, int]] = [{}]
     ends: list[set[int]] = [set()]
@@ -157,7 +158,7 @@ def _build(
 
 
 def allocated(sums: Tensor, banks: Tensor) -> Tensor:
-    """The order in which candidates get beams, (sentences, candidates), from their scores and banks, as both."""
+    """Returns the order in which candidates get beams, from their scores and banks: (sentences, candidates) each."""
     by_score = sums.argsort(dim=1, descending=True, stable=True)
     possible = is_possible(sums).gather(1, by_score)
     banks = torch.where(possible, banks.gather(1, by_score), -1)  # what is impossible has a bank of its own
@@ -174,32 +175,31 @@ def allocated(sums: Tensor, banks: Tensor) -> Tensor:
 def constrained_beam_search(
     batch: SearchBatch, input_ids: Tensor, rules: Rules, config: Any, constraints: Constraints
 ) -> Any:
-    """The best `num_return_sequences` hypotheses of every sentence that meet its constraints; as `beam_search`.
+    """Finds the best `num_return_sequences` hypotheses of every sentence that meet its constraints; as `beam_search`.
 
     Raises: UserError for one beam, or recombination, or another number of sentences.
     """
-    beams = batch.width
+    width = batch.width
     if config.num_beams == 1 or getattr(config, "recombine", None) is not None:
         raise UserError("terms, or constraints: need several beams (num_beams, --beams), and know no recombine.")
-    if len(constraints.sentences) != len(input_ids) // beams:
-        raise UserError(f"constraints of {len(constraints.sentences)} sentences for {len(input_ids) // beams}.")
-    prompt = input_ids[::beams]  # (sentences, length)
+    prompt = input_ids[::width]  # (sentences, length)
+    if len(constraints.sentences) != len(prompt):
+        raise UserError(f"constraints of {len(constraints.sentences)} sentences for {len(prompt)}.")
     automaton = Automaton.of(constraints.sentences, prompt.device)
-    nodes = prompt.new_zeros(len(prompt), beams)
-    met = (automaton.sizes == 0).unsqueeze(1).expand(-1, beams, -1)  # (sentences, beams, constraints)
-    running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)  # sums (sentences, beams)
-    running[:, 0] = 0.0  # the beams are one at first
+    nodes = prompt.new_zeros(len(prompt), width)
+    met = (automaton.sizes == 0).unsqueeze(1).expand(-1, width, -1)  # (sentences, width, constraints)
+    running = first_sums(prompt, width)
     finished = FinishedHypotheses(prompt, config)
-    history = input_ids.view(-1, beams, prompt.shape[1])  # (sentences, beams, length)
+    history = input_ids.view(-1, width, prompt.shape[1])  # (sentences, width, length)
     scores, length = batch.begin(prompt), prompt.shape[1]  # (sentences, 1, vocabulary)
-    most = beams + (0 if rules.end_tokens is None else rules.end_tokens.numel())
+    of_beam = width + len(rules.ends)  # candidates
     while True:
         length += 1
         log_probs = scores if batch.decoder.normalized else log_softmax(scores)
-        log_probs = rules.process(history, log_probs.expand(-1, beams, -1))  # (sentences, beams, vocabulary)
-        sums, tokens = _candidates(log_probs, automaton.alphabet, most)  # (sentences, beams, candidates of a beam)
+        log_probs = rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
+        sums, tokens = _candidates(log_probs, automaton.alphabet, of_beam)  # (sentences, width, candidates of a beam)
         sums = (sums + running.unsqueeze(-1)).flatten(1)
-        parents = torch.arange(beams, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
+        parents = torch.arange(width, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
         tokens = tokens.flatten(1)
         following = automaton.follow(nodes.gather(1, parents), _of_parents(met, parents), tokens)
         last = rules.is_last(tokens, length)
@@ -207,9 +207,9 @@ def constrained_beam_search(
         order = allocated(sums, automaton.banks(*following))
         sums, tokens, parents, last = (part.gather(1, order) for part in (sums, tokens, parents, last))
         finished.add(batch.ids, sums, tokens, parents, last & is_possible(sums), length)
-        chosen = last.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, in their order
+        chosen = last.int().argsort(dim=1, stable=True)[:, :width]  # those that go on, in their order
         running = torch.where(last, -torch.inf, sums).gather(1, chosen)
-        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, beams)
+        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)  # (sentences, width)
         chosen = order.gather(1, chosen)
         nodes, met = following[0].gather(1, chosen), _of_parents(following[1], chosen)
         finished.step(batch.ids, tokens, parents)
@@ -225,27 +225,27 @@ def constrained_beam_search(
             history = torch.cat([gather_beams(history, parents), tokens.unsqueeze(-1)], dim=-1)
         if (kept := rules.sentences_to_keep(ended, left)) is not None:
             batch.keep(kept)
-            rules.keep(kept, beams)
+            rules.keep(kept, width)
             automaton = automaton.keep(kept)
             tokens, parents, running, history = tokens[kept], parents[kept], running[kept], history[kept]
             nodes, met = nodes[kept], met[kept]
-        scores = batch.step(tokens, parents)  # (sentences, beams, vocabulary)
+        scores = batch.step(tokens, parents)  # (sentences, width, vocabulary)
     finished.last[~finished.filled] = finished.last.new_tensor([-1, 0, 0])  # no step, no token
     return finished.result()
 
 
-def _candidates(log_probs: Tensor, alphabet: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """log P and tokens (sentences, beams, candidates): the `most` best of every beam, and the whole alphabet once."""
-    sentences, beams, vocabulary = log_probs.shape
+def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tensor, Tensor]:
+    """Returns log P and tokens (sentences, width, candidates): the best of every beam, and the whole alphabet once."""
+    sentences, width, vocabulary = log_probs.shape
     rows = log_probs.reshape(-1, 1, vocabulary)
-    best, _, tokens = best_continuations(rows, rows.new_zeros(len(rows), 1), min(most, vocabulary))
-    best, tokens = best.view(sentences, beams, -1), tokens.view(sentences, beams, -1)
-    asked = alphabet.unsqueeze(1).expand(-1, beams, -1)  # (sentences, beams, symbols)
+    best, _, tokens = best_continuations(rows, rows.new_zeros(len(rows), 1), min(of_beam, vocabulary))
+    best, tokens = best.view(sentences, width, -1), tokens.view(sentences, width, -1)
+    asked = alphabet.unsqueeze(1).expand(-1, width, -1)  # (sentences, width, symbols)
     values = log_probs.gather(2, asked.clamp(min=0))
     there = (asked.unsqueeze(-1) == tokens.unsqueeze(-2)).any(-1) | (asked < 0)
     return torch.cat([best, values.masked_fill(there, -torch.inf)], dim=-1), torch.cat([tokens, asked.clamp(min=0)], -1)
 
 
 def _of_parents(met: Tensor, parents: Tensor) -> Tensor:
-    """met (sentences, any, constraints) of these places (sentences, more)."""
+    """Gathers met (sentences, any, constraints) at these places (sentences, more)."""
     return met.gather(1, parents.unsqueeze(-1).expand(-1, -1, met.shape[2]))

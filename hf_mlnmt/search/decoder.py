@@ -1,31 +1,86 @@
-"""What the loops of a search need of a decoder: two calls, and a state that goes from each call to the next.
+"""The face of a decoder for the loops of a search: two calls, and a state that goes from each call to the next.
 
 A decoder is a function of tokens and state; all that it knows of a sentence so far (keys and values, the window of a
 convolution, the context of a recurrent attention, h and c of an LSTM, the states of two models side by side) is in its
-state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave.
+state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave. Every call uses the
+given state up: what it returns takes its place, and may be the same object, changed.
 
-Every call uses the given state up: what it returns takes its place, and may be the same object, changed.
+`width` is how many hypotheses of a sentence are searched side by side: num_beams, or the draws of sampling.
 """
 
-from typing import Protocol, Self, TypeVar
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.modeling.releases import CACHE_NAMES
+
+# What generate() gives its loops by keyword, and the loops hand on in another form or not at all.
+HANDLED = {
+    *("encoder_outputs", "attention_mask", *CACHE_NAMES, "use_cache", "logits_to_keep", "streamer", "synced_gpus")
+}
+
+
+class SourceBatch(NamedTuple):
+    """The sources of the sentences that are being translated, once for each sentence, whatever the width."""
+
+    outputs: Any  # the encoder's output, its tensors (sentences, ...)
+    real: Tensor  # (sentences, source), False at padding
+
+    @classmethod
+    def take(cls, outputs: Any, mask: Tensor | None, width: int) -> SourceBatch:
+        """Takes what generate() hands to its loops, where every sentence is there `width` times, and keeps one copy.
+
+        outputs: generate()'s own container (modeling/generation.py); it is emptied, so that the other copies are freed.
+        mask: (sentences x width, source), or None where nothing is padding.
+        """
+        states = outputs.last_hidden_state
+        mask = states.new_ones(states.shape[:2]) if mask is None else mask
+        tensors = {}
+        for name, value in list(outputs.items()):
+            if isinstance(value, Tensor):
+                tensors[name] = value[::width].contiguous()
+            outputs[name] = None
+        return cls(type(outputs)(**tensors), mask[::width].bool())
+
+    def select(
+        self, sentences: Tensor | None, length: int | None = None, names: Collection[str] | None = None
+    ) -> SourceBatch:
+        """Selects sentences (indices; None: all), fitted to a length: `real`, and all tensors or these."""
+        outputs = {
+            name: fitted(value, sentences, length if names is None or name in names else None)
+            for name, value in self.outputs.items()
+        }
+        return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
+
+
+def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: int = 1) -> Tensor:
+    """Selects rows of a tensor (None: all); dimension `dim` is cut to the length, or has zeros behind it."""
+    if length is not None and tensor.shape[dim] > length:
+        tensor = tensor.narrow(dim, 0, length)
+    if rows is not None:
+        tensor = tensor.index_select(0, rows)
+    if length is None or tensor.shape[dim] == length:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = length - shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim=dim)
 
 
 class DecoderState(Protocol):
-    """What a decoder knows: of every sentence, (sentences, ...), and after `expand` of each of its beams."""
+    """The state of every sentence, (sentences, ...), and after `expand` of each of its beams."""
 
     def expand(self, width: int) -> Self:
-        """Every sentence has `width` beams from now on, all alike."""
+        """Gives every sentence `width` beams, all alike."""
 
     def reorder(self, parents: Tensor) -> Self:
-        """Beam i of sentence b goes on from its beam parents[b, i]; parents (sentences, width)."""
+        """Lets beam i of sentence b go on from its beam parents[b, i]; parents (sentences, width)."""
 
     def select(self, sentences: Tensor, source_length: int) -> Self:
-        """Keep these sentences (indices); none of their sources has a real position behind `source_length`."""
+        """Keeps these sentences (indices); none of their sources has a real position behind `source_length`."""
 
 
 State = TypeVar("State", bound=DecoderState)
@@ -36,18 +91,18 @@ class Decoder(Protocol[State]):
 
     normalized: bool  # scores are what a search adds up: nothing may pass them through a softmax first
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, State]:
-        """Read the prompt (sentences, length): scores of the next token (sentences, 1, vocabulary), and the state."""
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
+        """Reads the prompt (sentences, length): scores of the next token (sentences, 1, vocabulary), and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
+        """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
 
         The scores may lie in memory that the next step writes into.
         """
 
 
 def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
-    """What each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
+    """Gathers what each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
 
     Whole rows are copied; `take_along_dim` would first compute the place of every number.
     """
@@ -55,11 +110,46 @@ def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
 
 
 def rows_of_beams(parents: Tensor) -> Tensor:
-    """The beams parents[b, i] of the sentences b (sentences, width), as rows of (sentences x width)."""
+    """Returns the beams parents[b, i] of the sentences b (sentences, width) as rows of (sentences x width)."""
     first = torch.arange(0, parents.numel(), parents.shape[1], device=parents.device).unsqueeze(-1)
     return (parents + first).flatten()
 
 
 def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
-    """All `width` beams of these sentences (indices), as rows of (sentences x width)."""
+    """Returns all `width` beams of these sentences (indices) as rows of (sentences x width)."""
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
+
+
+class RealPositions:
+    """The positions of a batch of sources (sentences, source) that are not padding."""
+
+    def __init__(self, real: Tensor):
+        self.shape = real.shape
+        self.sentences, self.positions = real.nonzero(as_tuple=True)
+
+    def pack(self, memory: Tensor) -> Tensor:
+        """Packs the real positions of a memory (sentences, source, ...) into one long sentence, (1, real, ...)."""
+        return memory[self.sentences, self.positions].unsqueeze(0)
+
+    def project(self, project: Callable, packed: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes keys and values (sentences, heads, source, d_h) of a packed memory, zeros at padding.
+
+        Most of a batch can be padding, and `project` sees none of it. Keys lie transposed in memory.
+        """
+        key, value = project(packed)
+        heads, width = key.shape[1], key.shape[3]
+        keys = key.new_zeros(self.shape[0], heads, width, self.shape[1])
+        keys.permute(0, 3, 1, 2)[self.sentences, self.positions] = key[0].transpose(0, 1)
+        values = value.new_zeros(self.shape[0], value.shape[1], self.shape[1], value.shape[3])
+        values.transpose(1, 2)[self.sentences, self.positions] = value[0].transpose(0, 1)
+        return keys.transpose(2, 3), values
+
+
+def read_source(attentions: list[tuple[Any, Tensor]], real: Tensor, cache: Any) -> None:
+    """Fills the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
+    positions, memory, packed = RealPositions(real), None, None
+    for attention, read in attentions:
+        if packed is None or read is not memory:  # most layers read the same
+            memory, packed = read, positions.pack(read)
+        cache.cross_attention_cache.update(*positions.project(attention.project_source, packed), attention.layer_idx)
+        cache.is_updated[attention.layer_idx] = True

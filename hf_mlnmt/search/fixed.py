@@ -10,10 +10,10 @@ every value that Python reads to decide what comes next. So a step is made once 
 - only where half of the sentences have ended does the batch go on in a smaller size, and in a larger one where the
   slots for the target are used up.
 
-Candidates, scores, draws, rules for stopping and results are those of loops.py; what this file does not know
-(processors that look at the tokens before, recombination, fused models) is left to that file. As there, the beams of a
-sentence are neighbouring positions of one sequence (cache.py); here all slots are there from the beginning, and a mask
-hides those that are not filled.
+Candidates, scores, draws, rules for stopping and results are those of loops.py; what `why_not` names (processors that
+look at the tokens before, recombination, fused models) is left to that file. As there, the beams of a sentence are
+neighbouring positions of one sequence (cache.py); here all slots are there from the beginning, and a mask hides those
+that are not filled.
 
 A step reads the last tokens and chooses the next ones; behind the prompt they are chosen call by call. Random numbers
 are drawn before a step, into a tensor that stays where it is: no graph holds a generator.
@@ -31,18 +31,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
-from transformers.generation import GenerateEncoderDecoderOutput
 from transformers.utils import logging
 
+from hf_mlnmt.kept_weights import changes_of
 from hf_mlnmt.modeling.caches import ConvolutionCacheLayer, RecurrentCacheLayer
-from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
+from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BeamCacheLayer, BeamConvolutionCacheLayer, BeamRecurrentCacheLayer
-from hf_mlnmt.search.hypotheses import BLOCK, IMPOSSIBLE, FinishedHypotheses
+from hf_mlnmt.search.decoder import SourceBatch, fitted
+from hf_mlnmt.search.loops import BLOCK, IMPOSSIBLE, FinishedHypotheses, divisors, pad_token_of, sampled
 from hf_mlnmt.search.lstm import LSTMDecoder
-from hf_mlnmt.search.products import AdditiveMask
 from hf_mlnmt.search.rules import OF_SCORES, Change, Rules
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.steps import AdditiveMask
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
@@ -54,7 +53,7 @@ KEPT_BYTES = 2**31  # of their tensors; what takes more is not kept
 
 
 class Size(NamedTuple):
-    """sentences, beams, positions of the source, and steps after the prompt that there are slots for."""
+    """The numbers of sentences, beams, positions of source and prompt, and steps behind it that there are slots for."""
 
     sentences: int
     width: int
@@ -64,12 +63,12 @@ class Size(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Of the target's cache."""
+        """Returns how many slots the target's cache has."""
         return self.prompt + self.steps * self.width
 
 
 def rounded(count: int, least: int = 1) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
+    """Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
     size = least
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else size * 4 // 3 if size > 1 else 2
@@ -77,7 +76,7 @@ def rounded(count: int, least: int = 1) -> int:
 
 
 def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
-    """What these steps do not know, or None."""
+    """Names something that these steps do not know, or returns None."""
     if type(decoder) not in (TransformerDecoder, LSTMDecoder):
         return f"the decoder {type(decoder).__name__}"
     if decoder.model.training:
@@ -99,6 +98,30 @@ def why_not(decoder: Any, rules: Rules, config: Any) -> str | None:
     return None
 
 
+class Clock:
+    """The counters of a search: one tensor on the device, so that a step advances them by one operation.
+
+    step (1,): the number of the step; first_candidate (1,): step x span; position (1, 1): of the tokens that it reads;
+    slots (width,): those that it fills.
+    """
+
+    def __init__(self, width: int, span: int, device: torch.device):
+        self.counters = torch.zeros(3 + width, dtype=torch.long, device=device)
+        self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
+        self.step, self.first_candidate = self.counters[:1], self.counters[1:2]
+        self.position, self.slots = self.counters[2:3].view(1, 1), self.counters[3:]
+
+    def advance(self) -> None:
+        self.counters += self.ticks
+
+    def restart(self, prompt: int) -> None:
+        """Sets all counters to where they are before the first step behind a prompt of this length."""
+        width = len(self.slots)
+        self.counters.zero_()
+        self.position.fill_(prompt - 1)
+        self.slots.copy_(torch.arange(width, device=self.slots.device) + prompt - width)
+
+
 class FixedCacheLayer(BeamCacheLayer):
     """Keys and values of a decoder layer, (sentences, heads, slots, d_h), written where `state.places` says."""
 
@@ -109,8 +132,8 @@ class FixedCacheLayer(BeamCacheLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         if self.buffers is None:
-            shapes = ((*x.shape[:2], self.state.size.slots, x.shape[3]) for x in (key_states, value_states))
-            self.buffers = key_states.new_zeros(next(shapes)), value_states.new_zeros(next(shapes))
+            slots = self.state.size.slots
+            self.buffers = tuple(x.new_zeros(*x.shape[:2], slots, x.shape[3]) for x in (key_states, value_states))
         keys, values = self.buffers
         keys.index_copy_(2, self.state.places, key_states)
         values.index_copy_(2, self.state.places, value_states)
@@ -119,23 +142,6 @@ class FixedCacheLayer(BeamCacheLayer):
     def get_seq_length(self) -> int:
         return 0
 
-    def restart(self) -> None:
-        """A new batch: its prompt comes next."""
-
-    def settle(self) -> None:
-        """Behind a step: what it has made anew goes back to where it was."""
-
-    def put_back(self) -> None:
-        """After a step that was not computed: what it would have made anew is forgotten."""
-
-    def tensors(self) -> list[Tensor]:
-        """Those with a row for each sentence."""
-        return list(self.buffers or ())
-
-    def take(self, tensors: list[Tensor]) -> None:
-        """Take `tensors()` of another size, padded to this one."""
-        self.buffers = put(self.buffers, tensors)
-
 
 class FixedStateLayer(FixedCacheLayer):
     """A slot with a state for each beam, (sentences, beams, ...), in one place after `expand`."""
@@ -143,34 +149,16 @@ class FixedStateLayer(FixedCacheLayer):
     states: Any = None
     place: Tensor | None = None
 
-    def restart(self) -> None:
-        self.states, self.of_beams = None, False
-
     def expand(self, width: int) -> None:
-        states = self.states.expand(-1, width, *self.states.shape[2:])
+        self.store(self.states.expand(-1, width, *self.states.shape[2:]))
+
+    def store(self, states: Tensor) -> None:
+        """Puts the states of all beams into their place."""
         (self.place,) = put(None if self.place is None else (self.place,), [states])
         self.states, self.of_beams = self.place, True
 
     def reorder(self, rows: Tensor) -> None:
         put_rows(self.place, rows)
-
-    def settle(self) -> None:
-        assert self.place is not None
-        self.place.copy_(self.states)
-        self.states = self.place
-
-    def put_back(self) -> None:
-        self.states = self.place
-
-    def tensors(self) -> list[Tensor]:
-        assert self.place is not None
-        return [*super().tensors(), self.place]
-
-    def take(self, tensors: list[Tensor]) -> None:
-        *keys, states = tensors
-        super().take(keys)
-        (self.place,) = put(None if self.place is None else (self.place,), [states])
-        self.states, self.of_beams = self.place, True
 
 
 class FixedConvolutionLayer(FixedStateLayer, BeamConvolutionCacheLayer):
@@ -203,7 +191,7 @@ class FixedSourceLayer(DynamicLayer):
 
 
 def put(places: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors, copied into `places` if there are some already."""
+    """Returns the tensors, copied into `places` if there are some already."""
     if not places:
         return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
     for place, tensor in zip(places, tensors, strict=True):
@@ -212,27 +200,14 @@ def put(places: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def put_rows(place: Any, rows: Tensor) -> None:
-    """Beam i, counted through all sentences, goes on from beam rows[i]: place (sentences, beams, ...)."""
+    """Lets beam i, counted through all sentences, go on from beam rows[i]: place (sentences, beams, ...)."""
     place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
-
-
-def fitted(tensor: Tensor, rows: Tensor, dim: int | None = None, length: int = 0) -> Tensor:
-    """Rows of a tensor; zeros behind its dimension `dim` up to `length`, or so much of it."""
-    tensor = tensor.index_select(0, rows)
-    if dim is None or tensor.shape[dim] == length:
-        return tensor
-    if tensor.shape[dim] > length:
-        return tensor.narrow(dim, 0, length)
-    shape = list(tensor.shape)
-    shape[dim] = length - shape[dim]
-    return torch.cat([tensor, tensor.new_zeros(shape)], dim=dim)
 
 
 class FixedTransformer:
     """The state of a `TransformerDecoder` of one size."""
 
-    def __init__(self, decoder: TransformerDecoder, size: Size, clock: Tensor):
-        """clock (1 + width,): the position of the tokens that a step reads, and the slots that it fills."""
+    def __init__(self, decoder: TransformerDecoder, size: Size, clock: Clock):
         self.size, self.clock = size, clock
         self.source: Any = None
         device, dtype = decoder.model.device, decoder.model.dtype
@@ -240,26 +215,20 @@ class FixedTransformer:
         self.steps_mask = torch.empty(size.sentences, 1, size.width, size.slots, dtype=dtype, device=device)
         self.history_mask = self.steps_mask
         self.prompt_places = torch.arange(size.prompt, device=device)
-        self.step_places = clock[1:]
         self.places = self.prompt_places
-        self.position = clock[:1].view(1, 1)
         target, source = DynamicCache(), DynamicCache()
         self.layers: list[Any] = [FIXED_LAYERS[kind](self) for kind in decoder.kinds]
+        self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, FixedStateLayer)]
         target.layers = self.layers
         source.layer_class_to_replicate = FixedSourceLayer
         self.cache = EncoderDecoderCache(target, source)
-        for module in decoder.model.model.modules():
-            if isinstance(module, PreviousWeightAttention):
-                self.layers[module.layer_idx].over_source = True
+        decoder.mark_over_source(self.layers)
 
-    def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: Source) -> Tensor:
-        """Read the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are the beams."""
-        if decoder.step_class is not None:
-            encoded = EncoderOutput.of(source.outputs, decoder.model.get_encoder().hands_on)
-            source = source._replace(outputs=encoded)
-        self._take_source(source)
-        for layer in self.layers:
-            layer.restart()
+    def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
+        """Reads the prompt (sentences, length): scores (sentences, 1, vocabulary). Then there are the beams."""
+        self._take_source(decoder.read(source))
+        for layer in self.stateful:
+            layer.states, layer.of_beams = None, False
         self.cache.is_updated = {}
         self.places = self.prompt_places
         shape = self.size.prompt, self.size.slots
@@ -268,86 +237,75 @@ class FixedTransformer:
         scores = decoder.call_modules(prompt, self, logits_to_keep=1)  # type: ignore[arg-type]
         for layer in self.layers:
             layer.expand(self.size.width)
-        self._begin_steps()
+        self.history_mask, self.places = self.steps_mask, self.clock.slots
+        self.steps_mask.fill_(self.hidden)[..., : self.size.prompt] = 0
         return scores
 
-    def _begin_steps(self) -> None:
-        self.history_mask, self.places = self.steps_mask, self.step_places
-        self.steps_mask.fill_(self.hidden)[..., : self.size.prompt] = 0
-        width = self.size.width  # what the clock says is added to before the first step
-        self.step_places.copy_(torch.arange(width, device=self.clock.device) + self.size.prompt - width)
-        self.position.fill_(self.size.prompt - 1)
-
-    def _take_source(self, source: Source) -> None:
+    def _take_source(self, source: SourceBatch) -> None:
         real = source.real
         outputs = {name: value for name, value in source.outputs.items() if isinstance(value, Tensor)}
-        mask = torch.zeros(real.shape, dtype=self.steps_mask.dtype, device=real.device)
-        mask = mask.masked_fill_(~real, self.hidden)[:, None, None, :]
+        mask: Any = additive_mask(real, self.steps_mask)
         if self.source is None:
-            self.source = Source(type(source.outputs)(**outputs), real.clone())
+            self.source = SourceBatch(type(source.outputs)(**outputs), real.clone())
             self.source_mask = AdditiveMask(mask)
             return
         put(tuple(self.source.outputs.values()), list(outputs.values()))
         put((self.source.real, self.source_mask.tensor), [real, mask])
 
-    def put_back(self) -> None:
-        """As of a layer."""
-        for layer in self.layers:
-            layer.put_back()
-
     def tensors(self) -> list[Tensor]:
-        """The large ones."""
+        """Returns the large ones."""
         source: list[Any] = self.cache.cross_attention_cache.layers
         of_source = [tensor for layer in source for tensor in (layer.keys, layer.values)]
-        return [tensor for layer in self.layers for tensor in layer.tensors()] + of_source + [self.steps_mask]
+        of_target = [tensor for layer in self.layers for tensor in layer.buffers or ()]
+        return [*of_target, *(layer.place for layer in self.stateful), *of_source, self.steps_mask]
 
     def reorder(self, rows: Tensor) -> None:
-        """As `put_rows`."""
+        """Lets the beams change places as `put_rows` does."""
         put_rows(self.steps_mask, rows)
         for layer in self.layers:
             layer.reorder(rows)
 
     def step(self, decoder: TransformerDecoder, tokens: Tensor) -> Tensor:
-        """Read one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
-        own = self.step_places.view(1, 1, -1, 1).expand(len(tokens), 1, -1, 1)
+        """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
+        own = self.clock.slots.view(1, 1, -1, 1).expand(len(tokens), 1, -1, 1)
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
-        scores = decoder.call_modules(tokens, self, **{decoder.positions: self.position})  # type: ignore[arg-type]
-        for layer in self.layers:
-            layer.settle()
+        for layer in self.stateful:
+            layer.states = layer.place  # a step that could not be captured has left others
+        positions: Any = {decoder.positions: self.clock.position}
+        scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
+        for layer in self.stateful:
+            layer.place.copy_(layer.states)
+            layer.states = layer.place  # nothing of a graph's memory stays in use
         return scores
 
     def move_to(self, other: FixedTransformer, rows: Tensor) -> None:
-        """Put these sentences, and what is known of them, into the state of another size."""
+        """Puts these sentences, and what is known of them, into the state of another size."""
         slots, length = other.size.slots, other.size.source
-        outputs = {name: fitted(value, rows, 1, length) for name, value in self.source.outputs.items()}
-        real = fitted(self.source.real, rows, 1, length)
-        other._take_source(Source(type(self.source.outputs)(**outputs), real))
-        other.history_mask, other.places = other.steps_mask, other.step_places
-        mask = fitted(self.steps_mask - self.hidden, rows, 3, slots) + self.hidden  # zeros behind are hidden
+        other._take_source(self.source.select(rows, length))
+        other.history_mask, other.places = other.steps_mask, other.clock.slots
+        mask = fitted(self.steps_mask - self.hidden, rows, slots, 3) + self.hidden  # zeros behind are hidden
         other.steps_mask.copy_(mask)
-        for slot, into in zip(self.layers, other.layers, strict=True):
-            keys, states = slot.tensors()[:2], slot.tensors()[2:]
-            taken = [fitted(tensor, rows, 2, slots) for tensor in keys]
-            over_source = getattr(slot, "over_source", False)
-            taken += [fitted(x, rows, x.dim() - 1, length) if over_source else fitted(x, rows) for x in states]
-            into.take(taken)
+        for layer, into in zip(self.layers, other.layers, strict=True):
+            if layer.buffers:
+                into.buffers = put(into.buffers, [fitted(tensor, rows, slots, 2) for tensor in layer.buffers])
+        for layer, into in zip(self.stateful, other.stateful, strict=True):
+            into.store(fitted(layer.place, rows, length if getattr(layer, "over_source", False) else None, -1))
         for index, done in self.cache.is_updated.items():
             layer: Any = self.cache.cross_attention_cache.layers[index]
-            keys = [fitted(tensor, rows, 2, length) for tensor in (layer.keys, layer.values)]
+            keys = [fitted(tensor, rows, length, 2) for tensor in (layer.keys, layer.values)]
             other.cache.cross_attention_cache.update(*keys, index)
             other.cache.is_updated[index] = done
 
 
 class FixedLSTM:
-    """The state of an `LSTMDecoder` of one size."""
+    """The state of an `LSTMDecoder` of one size, with the methods of `FixedTransformer`."""
 
-    def __init__(self, decoder: LSTMDecoder, size: Size, clock: Tensor):
+    def __init__(self, decoder: LSTMDecoder, size: Size, clock: Clock):
         self.size = size
         self.state: Any = None
         self.inner: Any = None
 
-    def begin(self, decoder: LSTMDecoder, prompt: Tensor, source: Source) -> Tensor:
-        """As `FixedTransformer.begin`."""
+    def begin(self, decoder: LSTMDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
         decoder.inner = self.inner  # a graph reads these products where they were at first
         scores, state = decoder.begin(prompt, source)
         self.inner = decoder.inner
@@ -358,30 +316,23 @@ class FixedLSTM:
         mask = state.keys.new_zeros(len(state.keys), 1, 1, state.keys.shape[2]) if state.mask is None else state.mask
         self.state = type(state)(*put(self.state, [state.rows, state.keys, state.values, mask]))
 
-    def put_back(self) -> None:
-        """Nothing: a step that is not computed leaves the state."""
-
     def tensors(self) -> list[Tensor]:
-        """As `FixedTransformer.tensors`."""
         return list(self.state)
 
     def reorder(self, rows: Tensor) -> None:
-        """As `put_rows`."""
         put_rows(self.state.rows, rows)
 
     def step(self, decoder: LSTMDecoder, tokens: Tensor) -> Tensor:
-        """As `FixedTransformer.step`."""
         scores, state = decoder.step(tokens, self.state)
         self.state.rows.copy_(state.rows)
         return scores
 
     def move_to(self, other: FixedLSTM, rows: Tensor) -> None:
-        """As `FixedTransformer.move_to`."""
         state, length = self.state, other.size.source
         if other.inner is None:
             other.inner = self.inner
-        keys, values = (fitted(x, rows, 2, length) for x in (state.keys, state.values))
-        other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, 3, length)))
+        keys, values = (fitted(x, rows, length, 2) for x in (state.keys, state.values))
+        other._put(type(state)(fitted(state.rows, rows), keys, values, fitted(state.mask, rows, length, 3)))
 
 
 class LengthTable:
@@ -396,7 +347,7 @@ class LengthTable:
         self.written: Any = None
 
     def limit(self, changes: list[Change], prompt: int) -> None:
-        """Write the rows of a search; `changes` are those given at first, but for the lengths."""
+        """Writes the rows of a search; `changes` are those given at first, but for the lengths."""
         lengths = range(prompt, prompt + len(self.row_of))  # of what a step goes on from
         states = [tuple(change.at(length) for change in changes) for length in lengths]
         if states == self.written:
@@ -426,38 +377,35 @@ class LengthTable:
 class Stage:
     """A search while it has one size: its tensors, and the step that is repeated.
 
-    A candidate's number is (step x beams + its beam) x vocabulary + its token, the vocabulary in whole blocks.
+    A candidate's number is (step x width + its beam) x columns + its token; columns: the vocabulary in whole blocks.
     """
 
     def __init__(self, decoder: Any, size: Size, rules: Rules, config: Any, key: Any):
         self.size, self.key, self.normalized = size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
         self.device, self.draws = device, config.do_sample
-        self.beams = config.num_beams if config.num_beams > 1 else 0
+        self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.early = config.early_stopping is True
         self.vocabulary = decoder.model.config.target_vocab_size
-        ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
-        self.count = max(2, 1 + len(ends)) * self.beams  # candidates
-        self.in_blocks = self.vocabulary // BLOCK * self.beams >= 4 * self.count > 0
+        self.count = rules.candidates(self.num_beams)
+        self.in_blocks = self.vocabulary // BLOCK * self.num_beams >= 4 * self.count > 0
         self.columns = -(-self.vocabulary // BLOCK) * BLOCK if self.in_blocks else self.vocabulary
         self.span = size.width * self.columns
-        long = {"dtype": torch.long, "device": device}
-        self.clock = torch.zeros(3 + size.width, **long)  # steps, steps x span, then the state's
-        self.ticks = torch.tensor([1, self.span, 1, *[size.width] * size.width], **long)
-        self.step_number, self.first_number = self.clock[:1], self.clock[1:2]
+        self.clock = Clock(size.width, self.span, device)
         kind: Any = FixedLSTM if isinstance(decoder, LSTMDecoder) else FixedTransformer
-        self.state = kind(decoder, size, self.clock[2:])
+        self.state = kind(decoder, size, self.clock)
+        long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
         self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
         self.done = torch.zeros(shape, dtype=torch.bool, device=device)  # without beams
         self.ended = torch.zeros(size.sentences, dtype=torch.bool, device=device)
-        if not self.beams and size.width == 1:
+        if not self.num_beams and size.width == 1:
             self.ended = self.done.view(-1)
         self.number_of_ended = torch.zeros(1, **long)
-        self.ends = torch.tensor([end for end in ends if end < self.vocabulary], **long)
-        self.padded = rules.end_tokens is not None
+        self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
+        self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.columns, dtype=torch.bool, device=device)
-        self.pad = torch.zeros((), **long) if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
+        self.pad_token = torch.zeros((), **long) + pad_token_of(config, device)
         # Of beams: sums, the finished ones and their numbers; scores in whole blocks.
         self.running = torch.zeros(shape, device=device)
         self.best, self.last = torch.zeros(shape, device=device), torch.zeros(shape, **long)
@@ -480,17 +428,15 @@ class Stage:
         self.arrivals: list[Any] = []
 
     def bytes(self) -> int:
-        """Of the large tensors; those of a step alone, which all graphs of a model share, do not count."""
+        """Counts the large tensors; those of a step alone, which all graphs of a model share, do not count."""
         return sum(tensor.nbytes for tensor in [*self.state.tensors(), self.sums, self.noise])
 
     def limit(self, rules: Rules, config: Any) -> None:
-        """What depends on the length, for each step: tables on the device."""
+        """Writes what depends on the length, for each step, into tables on the device."""
         assert rules.max_length is not None
         assert rules.by_length is not None
         lengths = range(1, len(self.divisors) + 1)  # behind the step, without the prompt
-        hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
-        longest, penalty = rules.max_length - self.size.prompt, config.length_penalty
-        numbers = [[length**penalty, (longest if hopeful else length) ** penalty] for length in lengths]
+        numbers = [divisors(config, length, rules.max_length - self.size.prompt) for length in lengths]
         if numbers != self.written:
             fill(self.divisors, numbers)
             self.written = numbers
@@ -500,58 +446,56 @@ class Stage:
         self.is_end.zero_().index_fill_(0, self.ends, True)
 
     def end_all(self) -> None:
-        """With the next step everything ends."""
+        """Lets everything end with the next step."""
         self.is_end.fill_(True)
 
-    def begin(self, prompt: Tensor, source: Source, real: int) -> None:
-        """A new batch, of which the first `real` sentences are real: (sentences, prompt). Choose the first tokens."""
+    def begin(self, prompt: Tensor, source: SourceBatch, real: int) -> None:
+        """Begins with a batch (sentences, prompt), of which the first `real` are real, and chooses the first tokens."""
         scores = self.state.begin(self.decoder, prompt, source).expand(-1, self.size.width, -1)
-        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # the beams are one at first
+        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are alike at first: one stands for all
         self.best.fill_(-torch.inf)
         self.last.fill_(-self.span)  # of step -1
-        self.clock[:2].zero_()
+        self.clock.restart(self.size.prompt)
         self.done.zero_()
         self.close(real)
         self.choose(scores)
 
     def close(self, real: int) -> None:
-        """All sentences are open but those behind the first `real`, which only fill the batch."""
+        """Opens all sentences but those behind the first `real`, which only fill the batch."""
         self.ended.fill_(False)[real:] = True
         self.done[real:] = True
 
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
-        """Go on with these sentences in another size."""
+        """Hands these sentences over to a stage of another size."""
         self.state.move_to(other.state, rows)  # type: ignore[arg-type]
         for name in ("running", "tokens", "best", "last", "done"):
             getattr(other, name).copy_(getattr(self, name).index_select(0, rows))
-        other.clock.copy_(self.clock)
+        other.clock.counters.copy_(self.clock.counters)
         other.close(real)
 
     def step(self) -> None:
-        """Read the last tokens and choose the next ones."""
+        """Reads the last tokens and chooses the next ones."""
         self.choose(self.state.step(self.decoder, self.tokens))
 
     def choose(self, scores: Tensor) -> None:
-        """The next tokens, from their scores (sentences, width, vocabulary)."""
-        (self.choose_beams if self.beams else self.choose_tokens)(scores)
+        """Chooses the next tokens by their scores (sentences, width, vocabulary)."""
+        (self.choose_beams if self.num_beams else self.choose_tokens)(scores)
         torch.sum(self.ended, 0, keepdim=True, out=self.number_of_ended)
-        self.clock += self.ticks
+        self.clock.advance()
 
     def process(self, scores: Tensor) -> Tensor:
-        """What the logits processors make of the scores."""
         for processor in self.processors:
             if isinstance(processor, LengthTable):
-                scores = processor(scores, self.step_number)
+                scores = processor(scores, self.clock.step)
             else:
                 scores = processor(None, scores.flatten(0, 1)).view(scores.shape)
         return scores
 
     def are_last(self, tokens: Tensor) -> Tensor:
-        """Which tokens end their sequence."""
         return self.is_end.index_select(0, tokens.view(-1)).view(tokens.shape)
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """As hypotheses.best_continuations: sums and numbers without the step (sentences, candidates)."""
+        """Returns sums and numbers without the step (sentences, candidates), as loops.best_continuations finds them."""
         running = self.running.unsqueeze(-1)
         if not self.in_blocks:
             sums, numbers = (log_probs + running).flatten(1).topk(self.count)
@@ -563,40 +507,40 @@ class Stage:
         return sums, places.gather(1, chosen)
 
     def choose_beams(self, scores: Tensor) -> None:
-        """One round of loops.beam_search."""
+        """Computes a round of loops.beam_search."""
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
         sums, numbers = self.candidates(self.process(log_probs))
         last = self.are_last(numbers % self.columns)
-        torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), self.beams, out=(self.running, self.order))
+        torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), self.num_beams, out=(self.running, self.order))
         chosen = numbers.gather(1, self.order)
-        divisor, hope = self.divisors.index_select(0, self.step_number).unbind(1)
-        allowed = last[:, : self.beams] > self.ended.unsqueeze(1)
-        new = torch.where(allowed, sums[:, : self.beams] / divisor, self.nothing)
-        newest = numbers[:, : self.beams] + self.first_number
-        torch.topk(torch.cat([self.best, new], 1), self.beams, out=(self.best, self.order))
+        divisor, hope = self.divisors.index_select(0, self.clock.step).unbind(1)
+        allowed = last[:, : self.num_beams] > self.ended.unsqueeze(1)
+        new = torch.where(allowed, sums[:, : self.num_beams] / divisor, self.nothing)
+        newest = numbers[:, : self.num_beams] + self.clock.first_candidate
+        torch.topk(torch.cat([self.best, new], 1), self.num_beams, out=(self.best, self.order))
         torch.gather(torch.cat([self.last, newest], 1), 1, self.order, out=self.last)
         worst = self.best[:, -1]  # minus infinity, until there are as many as beams
         self.ended |= self.running[:, 0] / hope <= worst
         if self.early:
             self.ended |= worst > -torch.inf
-        self.table.index_copy_(0, self.step_number, chosen.unsqueeze(0))
+        self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.columns, out=self.tokens)
         self.state.reorder((self.rows + chosen // self.columns).view(-1))
 
     def choose_tokens(self, scores: Tensor) -> None:
-        """One round of loops.sample."""
+        """Computes a round of loops.sample."""
         scores = self.process(scores)
         tokens = (scores.softmax(-1) / self.noise if self.draws else scores).argmax(-1)
         if self.padded:
-            tokens = torch.where(self.done, self.pad, tokens)
+            tokens = torch.where(self.done, self.pad_token, tokens)
         self.tokens.copy_(tokens)
-        self.table.index_copy_(0, self.step_number, tokens.unsqueeze(0))
+        self.table.index_copy_(0, self.clock.step, tokens.unsqueeze(0))
         self.done |= self.are_last(tokens)
         if self.size.width > 1:
             torch.all(self.done, 1, out=self.ended)
 
     def run(self) -> None:
-        """One step: the first one as it is, later ones by the graph, which is captured at the second.
+        """Takes a step: the first one as it is, later ones by the graph, which is captured at the second.
 
         The first also warms up what a capture must not: libraries' plans and workspaces.
         """
@@ -609,7 +553,7 @@ class Stage:
         self.runs += 1
 
     def capture(self) -> Any:
-        """The step as a CUDA graph, or None where CUDA cannot capture it: then it goes on call by call.
+        """Records the step as a CUDA graph, or returns None where CUDA cannot: then it goes on call by call.
 
         All graphs of a model and stream have their memory in common: none leaves anything there for another.
         """
@@ -617,7 +561,9 @@ class Stage:
         cached = torch.is_autocast_cache_enabled()
         with _CAPTURING:
             try:
-                others = [one.graph for one in stages_of(self.decoder.model) if one.graph and one.key[-1] == stream]
+                with _KEEPING:
+                    kept = list(_STAGES.get(self.decoder.model, {}).values())
+                others = [stage.graph for stage in kept if stage.graph and stage.key[-1] == stream]
                 torch.set_autocast_cache_enabled(False)  # a weight that is cast once for several calls would be gone
                 capture_stream = _CAPTURE_STREAMS.setdefault((self.device, stream), torch.cuda.Stream())
                 options: dict[str, Any] = {"stream": capture_stream, "capture_error_mode": "thread_local"}
@@ -625,14 +571,13 @@ class Stage:
                     self.step()
             except RuntimeError as error:
                 logger.warning("generate(): a step cannot be captured as a graph, which costs time: %s", error)
-                self.state.put_back()
                 return None
             finally:
                 torch.set_autocast_cache_enabled(cached)
         return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
-        """The number of open sentences behind this step, to be asked for when it has arrived: LATE steps later."""
+        """Returns a function that waits for the number of open sentences behind this step, to be called later."""
         if not self.tokens.is_cuda:
             number = self.number_of_ended.clone()
             return lambda: self.size.sentences - int(number)
@@ -652,12 +597,11 @@ class Stage:
 
 
 def fill(place: Tensor, values: list) -> None:
-    """Write numbers into a tensor."""
     place.copy_(torch.tensor(values, dtype=place.dtype))
 
 
 def grouped(parts: list[Any]) -> list[Any]:
-    """Neighbouring `Change`s as one list, everything else as it is."""
+    """Groups neighbouring `Change`s into lists; everything else stays as it is."""
     groups: list[Any] = []
     for part in parts:
         if not isinstance(part, Change):
@@ -675,20 +619,13 @@ _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
 
-def stages_of(model: Any) -> list[Stage]:
-    """Those that are kept with a model, the latest last."""
-    with _KEEPING:
-        return list(_STAGES.get(model, {}).values())
-
-
 def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
-    """A stage of this size, for this search alone: one that was kept with the model, or a new one."""
+    """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one."""
     assert rules.by_length is not None
-    ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
-    asked = config.num_beams, config.do_sample, config.early_stopping is True, ends, changes, pad, more
+    asked = config.num_beams, config.do_sample, config.early_stopping is True, rules.ends, changes, pad, more
     device = decoder.model.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     key = size, repr(asked), _state_of(decoder.model), stream
@@ -701,22 +638,18 @@ def stage_of(decoder: Any, size: Size, rules: Rules, config: Any) -> Stage:
 
 
 def keep_stage(stage: Stage) -> None:
-    """Keep it for the next search of its size; the oldest ones go where there are too many."""
+    """Keeps it for the next search of its size; the oldest ones go where there are too many."""
     model, stage.decoder = stage.decoder.model, None
     with _KEEPING:
         kept = _STAGES.setdefault(model, OrderedDict())
         kept[stage.key] = stage
-        while len(kept) > KEPT or sum(one.bytes() for one in kept.values()) > KEPT_BYTES:
+        while len(kept) > KEPT or sum(other.bytes() for other in kept.values()) > KEPT_BYTES:
             kept.popitem(last=False)
 
 
 def _state_of(model: Any) -> int:
-    """Another number when a weight lies elsewhere or was changed, or when a call computes something else."""
-
-    def version(weight: Tensor) -> int:
-        return -1 if weight.is_inference() else weight._version
-
-    weights = [(weight.data_ptr(), version(weight), weight.dtype) for weight in (*model.parameters(), *model.buffers())]
+    """Returns another number when a weight lies elsewhere or was changed, or when a call computes something else."""
+    weights = [(w.data_ptr(), changes_of(w), w.dtype) for w in (*model.parameters(), *model.buffers())]
     # What PEFT's layers say of themselves: a graph knows nothing of a switch between adapters.
     names = "_disable_adapters", "_active_adapter", "merged_adapters", "scaling"
     switches = [repr(vars(part).get(name)) for part in model.modules() if names[0] in vars(part) for name in names]
@@ -726,7 +659,7 @@ def _state_of(model: Any) -> int:
 
 
 class Draws:
-    """The random numbers of a search, which are those of hypotheses.draw_tokens: for all sentences, also ended ones.
+    """The random numbers of a search, which are those of loops.draw_tokens: for all sentences, also ended ones.
 
     Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
     """
@@ -738,26 +671,26 @@ class Draws:
         self.states: list[Tensor] = []
 
     def draw(self, stage: Stage, ids: Tensor) -> None:
-        """Those of the sentences `ids`, into the stage."""
+        """Draws those of the sentences `ids` into the stage."""
         rows, vocabulary = self.sentences * stage.size.width, stage.vocabulary
         noise = stage.noise.new_empty(rows, vocabulary).exponential_(1)
         torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
         self.states.append(self.generator.get_state())
 
     def rewind(self, steps: int) -> None:
-        """Only so many steps were drawn."""
+        """Sets the generator to where it is after so many steps."""
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(decoder: Any, source: Source, input_ids: Tensor, rules: Rules, config: Any) -> Any:
-    """What generate() returns, as loops.beam_search and loops.sample.
+def search(decoder: Any, source: SourceBatch, input_ids: Tensor, rules: Rules, config: Any) -> Any:
+    """Searches as loops.beam_search and loops.sample do, and returns what generate() returns.
 
     Args:
         decoder: a decoder that `why_not` lets pass. source: of every sentence.
         input_ids: the prompt (sentences x width, length); width: num_beams or num_return_sequences.
         config: the generation config as generate() prepares it.
     """
-    width = max(config.num_beams, config.num_return_sequences) if config.num_beams == 1 else config.num_beams
+    width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     prompt = input_ids[::width]
     kept = FinishedHypotheses(prompt, config)
     draws = Draws(len(prompt), prompt.device) if config.do_sample else None
@@ -769,17 +702,15 @@ def search(decoder: Any, source: Source, input_ids: Tensor, rules: Rules, config
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
     if draws is not None:
         draws.rewind(total)
-    pad = 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(prompt.device)
-    columns = prompt.new_zeros(total, len(prompt), width) + pad
+    columns = prompt.new_zeros(total, len(prompt), width) + pad_token_of(config, prompt.device)
     for column, (ids, tokens, _) in zip(columns, kept.steps):
         column[ids] = tokens
-    sequences: Any = torch.cat([input_ids, columns.flatten(1).t()], dim=1)
-    return GenerateEncoderDecoderOutput(sequences=sequences) if config.return_dict_in_generate else sequences
+    return sampled(torch.cat([input_ids, columns.flatten(1).t()], dim=1), config)
 
 
 def _run(
     decoder: Any,
-    source: Source,
+    source: SourceBatch,
     prompt: Tensor,
     width: int,
     rules: Rules,
@@ -787,20 +718,15 @@ def _run(
     kept: FinishedHypotheses,
     draws: Draws | None,
 ) -> list[int]:
-    """All steps, which go to `kept`; how many sentences were open behind each."""
-    device, real = prompt.device, len(prompt)
+    """Runs all steps, which go to `kept`, and returns how many sentences were open behind each."""
     assert rules.max_length is not None
-    longest = rules.max_length - prompt.shape[1]
+    real, longest = len(prompt), rules.max_length - prompt.shape[1]
     steps = min(rounded(longest), FEWEST_STEPS)
-    transformer = isinstance(decoder, TransformerDecoder)
-    length = source.real.shape[1]
-    # What a family that nobody knows hands on has a length of its own; of a bridge all of M is read, without a mask.
-    if decoder.step_class is not None if transformer else "features" in source.outputs:
-        length = rounded(length, 8)
-    size = Size(rounded(real), width, length, prompt.shape[1], steps)
-    rows = torch.arange(size.sentences, device=device).clamp(max=real - 1)
-    stage, ids, filled = stage_of(decoder, size, rules, config), torch.arange(real, device=device), rows
-    positional = None if transformer else ("last_hidden_state", "memory")
+    size = Size(rounded(real), width, _source_length(decoder, source), prompt.shape[1], steps)
+    stage, ids = stage_of(decoder, size, rules, config), torch.arange(real, device=prompt.device)
+    filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
+    # Of what an RNN's encoder hands on, only this has the source's positions.
+    names = {"last_hidden_state", "memory"} if isinstance(decoder, LSTMDecoder) else None
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
@@ -812,7 +738,7 @@ def _run(
         if done:
             stage.run()
         else:
-            stage.begin(prompt.index_select(0, rows), _padded(source, rows, length, positional), real)
+            stage.begin(prompt.index_select(0, filled), source.select(filled, size.source, names), real)
         done += 1
         arriving.append(stage.how_many_are_left())
         while len(arriving) > (0 if done == longest else LATE):
@@ -822,41 +748,44 @@ def _run(
         if done == longest or not left:
             break
         if full or rounded(left) <= stage.size.sentences // 2:
-            _keep(kept, stage, ids, first, done)
             lefts += [wait() for wait in arriving]
             arriving.clear()
             rows = (~stage.ended).nonzero()[:, 0]
             if not len(rows):
-                keep_stage(stage)
-                return lefts
+                break
+            _keep(kept, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
             steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
             size = stage.size._replace(sentences=rounded(real), steps=steps)
-            rows = torch.cat([rows, rows[:1].expand(size.sentences - real)])
-            filled = torch.cat([ids, ids[:1].expand(size.sentences - real)])
-            following = stage_of(decoder, size, rules, config)
-            stage.move_to(following, rows, real)
-            keep_stage(stage)
-            stage = following
+            filled = _filled(ids, size.sentences)
+            before, stage = stage, stage_of(decoder, size, rules, config)
+            before.move_to(stage, _filled(rows, size.sentences), real)
+            keep_stage(before)
     _keep(kept, stage, ids, first, done)
     keep_stage(stage)
     return lefts + [wait() for wait in arriving]
 
 
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """Returns `count` rows: these, and copies of the first."""
+    return torch.cat([rows, rows[:1].expand(count - len(rows))])
+
+
+def _source_length(decoder: Any, source: SourceBatch) -> int:
+    """Returns a length for the sources that other batches have too, where what is padded has a mask.
+
+    What a family that nobody knows hands on has a length of its own; of a bridge all of M is read, without a mask.
+    """
+    length = source.real.shape[1]
+    transformer = isinstance(decoder, TransformerDecoder)
+    return rounded(length, 8) if (decoder.step_class if transformer else "features" in source.outputs) else length
+
+
 def _keep(kept: FinishedHypotheses, stage: Stage, ids: Tensor, first: int, end: int) -> None:
-    """Write the steps `first` to `end` of a stage, and its finished hypotheses, down for the sentences `ids`."""
+    """Writes the steps `first` to `end` of a stage, and its finished hypotheses, down for the sentences `ids`."""
     table, columns = stage.table[first:end, : len(ids)], stage.columns
     kept.steps += [(ids, tokens, parents) for tokens, parents in zip(table % columns, table // columns)]
-    if stage.beams:
+    if stage.num_beams:
         kept.scores[ids] = stage.best[: len(ids)]
         step, number = stage.last[: len(ids)] // stage.span, stage.last[: len(ids)] % stage.span
         kept.last[ids] = torch.stack([step, number % columns, number // columns], dim=-1)
-
-
-def _padded(source: Source, rows: Tensor, length: int, names: tuple[str, ...] | None) -> Source:
-    """These rows of a source, with zeros behind them up to `length`; of all tensors, or of those with these names."""
-    outputs = {
-        name: fitted(value, rows, 1, length) if names is None or name in names else fitted(value, rows)
-        for name, value in source.outputs.items()
-    }
-    return Source(type(source.outputs)(**outputs), fitted(source.real, rows, 1, length))

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.search.native_library import library, pointer
+from hf_mlnmt.search.native import PANEL, library, pointer
 
 STEPS = 127
-PANEL, INPUTS = 64, 64  # outputs of a packed weight that lie together, and what inputs are padded to: as in search.c
+INPUTS = 64  # what inputs are padded to, as in search.c
 MOST_INPUTS = 2**16  # sums of more could pass 2^31
 _OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product needed
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8)
@@ -35,14 +35,14 @@ class Int8Linear(nn.Module):
         self.packed: tuple[Tensor, Tensor] | None = None
 
     def forward(self, states: Tensor) -> Tensor:
-        """states (..., inputs), float32 -> (..., outputs)."""
+        """Multiplies states (..., inputs), float32 -> (..., outputs)."""
         functions = compiled(self)
         rows = states.reshape(-1, self.in_features)
         products = self.multiply(rows) if functions is None else self.multiply_natively(functions, rows.contiguous())
         return products.view(*states.shape[:-1], self.out_features)
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
+        """Multiplies rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
         largest = rows.abs().amax(dim=1, keepdim=True)
         steps = torch.full_like(largest, STEPS)  # a number divided by a tensor would be rounded twice
         inverse = torch.where(largest > 0, steps / largest, 0.0)
@@ -51,7 +51,7 @@ class Int8Linear(nn.Module):
         return products if self.bias is None else products + self.bias
 
     def multiply_natively(self, functions: Any, rows: Tensor) -> Tensor:
-        """The same in compiled code."""
+        """Multiplies them in compiled code."""
         products = rows.new_empty(len(rows), self.out_features)
         numbers, sums = self.pack()
         sizes = len(rows), self.in_features, self.out_features
@@ -64,8 +64,8 @@ class Int8Linear(nn.Module):
         return products
 
     def pack(self) -> tuple[Tensor, Tensor]:
-        """What search.c reads: panels (outputs / PANEL rounded up, inputs / 4, PANEL, 4), and 128 times the sums of the
-        numbers of each output."""
+        """Returns what search.c reads: panels (outputs / PANEL rounded up, inputs / 4, PANEL, 4), and 128 times the sum
+        of the numbers of each output."""
         if self.packed is None:
             outputs, inputs = self.rounded.shape
             blank = -inputs % INPUTS, -outputs % PANEL
@@ -76,7 +76,7 @@ class Int8Linear(nn.Module):
 
 
 def compiled(linear: Int8Linear) -> Any:
-    """The compiled functions, where this processor has instructions for int8 that they use; or None."""
+    """Returns the compiled functions, where this processor has instructions for int8 that they use; or None."""
     functions = library(torch.float32)
     if functions is None or not functions.int8_kind() or linear.in_features > MOST_INPUTS:
         return None
@@ -84,7 +84,7 @@ def compiled(linear: Int8Linear) -> Any:
 
 
 def in_int8(model: nn.Module) -> nn.Module:
-    """A copy of a model with every nn.Linear in int8; what else it is made of is copied as it is."""
+    """Copies a model, every nn.Linear in int8, and what else it is made of as it is."""
     # Their weights are not copied first: only what takes their place is.
     linears = {id(module): Int8Linear(module) for module in model.modules() if type(module) is nn.Linear}
     return copy.deepcopy(model, dict(linears))

@@ -16,8 +16,7 @@ from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.source import HANDLED, Source
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams
 
 
 class LSTMState(NamedTuple):
@@ -42,7 +41,7 @@ class LSTMState(NamedTuple):
 
 
 class LSTMDecoder:
-    """`Decoder` of decoder.py for the models of rnn.py."""
+    """The `Decoder` of the models of rnn.py."""
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
@@ -51,7 +50,7 @@ class LSTMDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """What of the model this decoder cannot compute, or None."""
+        """Names something of the model that this decoder cannot compute, or returns None."""
         computed: list[tuple[Any, tuple[Any, ...]]] = [  # the classes whose methods are computed here
             (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
             (model.model, (RNNModel, BridgeModel)),
@@ -65,7 +64,7 @@ class LSTMDecoder:
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, LSTMState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, LSTMState]:
         encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
         memory = encoded.last_hidden_state if encoded.memory is None else encoded.memory
         assert memory is not None
@@ -82,13 +81,13 @@ class LSTMDecoder:
         return self.advance(self.outer_gates(tokens), state, True)
 
     def outer_gates(self, tokens: Tensor) -> Tensor:
-        """Tokens (sentences, prompt or beams) -> (sentences, prompt or beams, 4 d_model)."""
+        """Computes the gates' part of tokens (sentences, prompt or beams): (sentences, prompt or beams, 4 d_model)."""
         embeds = self.decoder.embed_tokens(tokens) * self.decoder.embed_scale
         with in_own_precision(embeds):
             return self.recurrence.outer_gates(embeds)
 
     def advance(self, gates: Tensor, state: LSTMState, scored: bool) -> tuple[Tensor, LSTMState]:
-        """One position: scores (sentences, beams, vocabulary), float32, if they are wanted, and the state."""
+        """Reads one position: scores (sentences, beams, vocabulary), float32, if they are wanted, and the state."""
         with in_own_precision(gates):
             if self.inner is None:
                 self.inner = self.recurrence.inner_products()

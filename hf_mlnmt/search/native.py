@@ -1,15 +1,44 @@
-"""Calls of search.c: the inner loops of a search on a CPU, without what PyTorch costs for every operation."""
+"""Calls of search.c: the inner loops of a search on a CPU, without what PyTorch costs for every operation.
+
+The system's C compiler, `cc` or what the variable CC names, compiles it the first time that it is needed, in about two
+seconds. The library is kept in the user's cache: `$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else
+`~/.cache/hf_mlnmt`. Without a compiler, or with HF_MLNMT_NATIVE=0, a search calls PyTorch's operations, which compute
+the same; where the compiler is missing or fails, a line of this file's logger says so.
+"""
 
 import ctypes
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
+from hf_mlnmt.files import cache_folder
 from hf_mlnmt.kept_weights import LARGEST, kept
-from hf_mlnmt.search.int8 import PANEL, Int8Linear
-from hf_mlnmt.search.native_library import library, pointer
+from hf_mlnmt.made_from import Digest
+from hf_mlnmt.products import processor
 
+logger = logging.get_logger(__name__)
+
+C_FILE = Path(__file__).with_name("search.c")
+TYPES = {torch.float32: "float", torch.float64: "double"}
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+CHOICES = [  # the first that the compiler takes
+    ["-march=native", "-mprefer-vector-width=512", "-fopenmp"],
+    ["-march=native", "-fopenmp"],
+    ["-march=native"],
+    ["-fopenmp"],
+    [],
+]
+PANEL = 64  # outputs of a packed weight that lie together, as in search.c
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE = range(5)  # kinds of sublayers, as in search.c
 PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # how a weight lies in memory, likewise
 RELU, SWISH = range(2)  # activations, likewise
@@ -19,40 +48,35 @@ SMALL = 2**18  # numbers in a weight that compiled code multiplies as fast as a 
 FEW_ROWS = 6  # too few to share out among threads
 
 
-class Rounded(ctypes.Structure):
-    """`Rounded` of search.c."""
+def declared() -> tuple[dict[str, Any], dict[str, tuple[Any, list[Any]]]]:
+    """Reads search.c's structures, as ctypes has them, and the types of its functions' results and arguments."""
+    text = re.sub(r"/\*.*?\*/", "", C_FILE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    kinds: dict[str, Any] = {"long": ctypes.c_long, "double": ctypes.c_double}
+    for body, name in re.findall(r"typedef struct \{([^}]*)\} (Rounded|Unit|Stack|Search);", text):
+        fields = []
+        for line in body.split(";")[:-1]:
+            kind, names = re.sub(r"\b(const|signed|unsigned) ", "", line).split(maxsplit=1)
+            for field in names.split(","):
+                fields.append((field.strip(" *"), ctypes.c_void_p if "*" in field else kinds[kind]))
+        kinds[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    types = {}
+    for result, name, arguments in re.findall(r"^(long|void) (\w+)\(([^)]*)\)", text, re.MULTILINE):
+        of_arguments = [ctypes.c_void_p if "*" in part else ctypes.c_long for part in arguments.split(",")]
+        types[name] = kinds.get(result), [] if arguments == "void" else of_arguments
+    return kinds, types
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("numbers", "scales", "sums")]
 
-
-class Unit(ctypes.Structure):
-    """`Unit` of search.c."""
-
-    _fields_ = [
-        (name, kind)
-        for kind, names in (
-            (ctypes.c_long, ("kind", "pre")),
-            (ctypes.c_double, ("eps", "scaling")),
-            (ctypes.c_void_p, ("norm_weight", "norm_bias", "weight_in", "bias_in", "weight_out", "bias_out")),
-            (ctypes.c_long, ("inner", "heads")),
-            (ctypes.c_void_p, ("keys", "values")),
-            (ctypes.c_long, ("capacity", "slots", "start")),
-            (ctypes.c_void_p, ("mask",)),
-            (ctypes.c_long, ("mask_rows", "activation")),
-            (Rounded, ("rounded_in", "rounded_out")),
-            (ctypes.c_long, ("plain_in", "plain_out")),
-        )
-        for name in names
-    ]
+STRUCTURES, FUNCTIONS = declared()
+Rounded, Unit = STRUCTURES["Rounded"], STRUCTURES["Unit"]
 
 
 class NativeUnits:
     """Sublayers that follow each other and are computed by one call of `run`."""
 
     def __init__(self, functions: Any, large: int = TRANSPOSED):
-        """`large`: how large weights are to lie in memory. PACKED takes the least time for a few rows."""
+        """Begins without units; `large`: how large weights lie in memory. PACKED takes the least time for few rows."""
         self.functions, self.large = functions, large
-        self.units: list[Unit] = []
+        self.units: list[Any] = []
         self.largest = 0  # numbers in a weight that is multiplied here, in floating point
         self.reads_much = False  # some weights are large
         self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
@@ -63,7 +87,7 @@ class NativeUnits:
     def add(
         self, sublayer: Any, kind: int, into: Any, out: Any, heads: int, scaling: float, slot: int, activation: int
     ) -> None:
-        """A sublayer with its first and its last product."""
+        """Adds a sublayer with its first and its last product."""
         norm = sublayer.layer_norm
         inner = into.out_features + (out.out_features if kind == STATE else 0)
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=inner)
@@ -75,9 +99,9 @@ class NativeUnits:
         self.units.append(unit)
         self.slots.append(slot)
 
-    def packed(self, module: Any) -> tuple[int | None, Rounded, int]:
-        """A module's weight (outputs, inputs) as search.c reads it: in floating point, or rounded; and how it lies."""
-        rounded = isinstance(module, Int8Linear)
+    def packed(self, module: Any) -> tuple[int | None, Any, int]:
+        """Returns a module's weight (outputs, inputs) as search.c reads it: as it is, or rounded; and how it lies."""
+        rounded = hasattr(module, "rounded")  # an Int8Linear, which int8.py makes
         size = (module.rounded if rounded else module.weight).numel()
         self.reads_much = self.reads_much or size > SMALL
         if rounded:
@@ -91,7 +115,7 @@ class NativeUnits:
         return self.hold(kept(module, "panels", self.pack)), Rounded(), PACKED
 
     def pack(self, weight: Tensor) -> Tensor:
-        """Weight (outputs, inputs) -> panels (outputs / PANEL rounded up, inputs, PANEL)."""
+        """Packs a weight (outputs, inputs) into panels (outputs / PANEL rounded up, inputs, PANEL)."""
         outputs, inputs = weight.shape
         panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
         rows = weight.contiguous()  # named, so that a copy lives until it has been read
@@ -99,12 +123,12 @@ class NativeUnits:
         return panels
 
     def hold(self, tensor: Tensor | None) -> int | None:
-        """The address of a tensor's first number; the tensor is kept, so that the address stays valid."""
+        """Holds a tensor, so that the address of its first number, which is returned, stays valid."""
         self.held.append(tensor)
         return pointer(tensor)
 
     def __call__(self, states: Tensor, context: Any) -> Tensor:
-        """states (sentences x width, d_model) -> the same, in the same memory."""
+        """Computes all units in the memory of the states (sentences x width, d_model)."""
         if self.array is None:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
@@ -136,7 +160,7 @@ class NativeUnits:
 def best_continuations_natively(
     logits: Tensor, running: Tensor | None, count: int
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The `count` best of running + log_softmax(logits): scores, beams, tokens, each (sentences, count), best first.
+    """Finds the `count` best of running + log_softmax(logits): scores, beams, tokens (sentences, count), best first.
 
     Args:
         logits: (sentences, beams, vocabulary), float32.
@@ -158,5 +182,75 @@ def best_continuations_natively(
 
 
 def transposed(weight: Tensor) -> Tensor:
-    """A copy that lies in memory as (inputs, outputs)."""
+    """Returns a copy that lies in memory as (inputs, outputs)."""
     return weight.t().contiguous()
+
+
+def library(dtype: torch.dtype) -> Any:
+    """Returns the compiled functions for numbers of this type, or None."""
+    if os.environ.get("HF_MLNMT_NATIVE", "1") == "0" or dtype not in TYPES:
+        return None
+    return _library(TYPES[dtype])
+
+
+@cache
+def _library(number: str) -> Any:
+    compiler = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
+    if compiler is None:
+        logger.info("decoding: no C compiler, so PyTorch's operations are called one by one")
+        return None
+    try:
+        functions: Any = ctypes.CDLL(str(_compiled(compiler, number)))
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("decoding: search.c could not be compiled, PyTorch's operations are slower: %s", error)
+        return None
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(functions, name)
+        function.argtypes, function.restype = arguments, result
+    functions.gemm = _gemm(number)
+    functions.use_gemm(functions.gemm)
+    return functions
+
+
+def _gemm(number: str) -> int | None:
+    """Returns the address of the matrix product in PyTorch's library (MKL or another BLAS); None if it has none."""
+    name = {"float": "sgemm_", "double": "dgemm_"}[number]
+    for file in sorted(Path(torch.__file__).with_name("lib").glob("*torch_cpu.*")):
+        try:
+            return ctypes.cast(getattr(ctypes.CDLL(str(file)), name), ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _compiled(compiler: str, number: str) -> Path:
+    """Returns the library in the cache; compiled now if it is not there for this source, compiler and processor.
+
+    Its name ends with the hash of its content: a file that was cut off or damaged would end the process that loads it.
+    """
+    made_from = Digest("sha256").file(C_FILE)
+    for part in (compiler, str(Path(compiler).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):
+        made_from.text(f"{part}\0")
+    folder, stem = cache_folder(), f"search_{number}_{made_from.hex()[:16]}_"
+    for there in folder.glob(f"{stem}*.so"):
+        if there.name == stem + _hash(there):
+            return there
+        there.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "made.so"
+        for choice in CHOICES:
+            command = [compiler, *FLAGS, *choice, f"-DREAL={number}", "-o", str(made), str(C_FILE), "-lm"]
+            outcome = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            if outcome.returncode == 0:
+                return made.replace(folder / (stem + _hash(made)))
+    raise OSError(outcome.stderr.strip()[-500:])
+
+
+def _hash(path: Path) -> str:
+    return f"{Digest('sha256').file(path).hex()[:16]}.so"
+
+
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    """Returns the address of a tensor's first number, or None."""
+    return None if tensor is None else tensor.data_ptr()

@@ -1,7 +1,4 @@
-"""What of generate() does not depend on the sentences, made once for a model and the options of a call.
-
-    translate = prepare(model, {"num_beams": 4, "max_new_tokens": 100})
-    sequences = translate(input_ids, attention_mask)
+"""The part of generate() that does not depend on the sentences, made once for a model and the options of a call.
 
 generate() comes through here by itself (`generate`): the first call with some options goes through Transformers'
 preparation, and what the loop is handed at its end (config, logits processors, stopping criteria) is kept. Later calls
@@ -21,7 +18,7 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,13 +27,12 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_mlnmt.kept_weights import kept_diagonals, times_forgotten
+from hf_mlnmt.kept_weights import changes_of, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search.native import PACKED
-from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.decoder import HANDLED
+from hf_mlnmt.search.native import PACKED, library
 from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
 from hf_mlnmt.search.single import Single, Wanted
-from hf_mlnmt.search.source import HANDLED
 from hf_mlnmt.search.steps import find_step, write_out
 
 KEPT = 16  # options of a model that are kept, the latest ones
@@ -44,44 +40,45 @@ PLAIN = (bool, int, float, str, type(None))
 _OF_THREAD = threading.local()  # `recorded`: a list that the search of the call under way writes to
 
 
-def prepare(model: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """A function of input_ids and attention_mask (sentences, source) that returns model.generate(..., **options).
+class Handed(NamedTuple):
+    """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
 
-    It is the model's own generate(): changes of the model count at the next call.
-    """
-    return lambda input_ids, attention_mask: model.generate(
-        input_ids=input_ids, attention_mask=attention_mask, **options
-    )
+    start: int  # the prompt, of every sentence
+    processors: Any
+    criteria: Any
+    config: Any
+    arguments: dict[str, Any]
+    vocabulary: int
 
 
 class Prepared:
-    """What a search was handed behind Transformers' preparation, for calls with the same options."""
+    """A call with some options, ready to be made again with other sentences."""
 
-    def __init__(self, model: Any, given: Any, handed: dict[str, Any]):
-        """given: the GenerationConfig among the options, or None; handed: what `record` got."""
+    def __init__(self, model: Any, given: Any, handed: Handed):
+        """Takes the GenerationConfig among the options, or None, and what `record` got."""
         self.configs = [(config, copy.deepcopy(vars(config))) for config in self._configs(model, given)]
-        self.config = handed["config"]
-        self.criteria = StoppingCriteriaList(one for one in handed["criteria"] if not isinstance(one, Abandon))
-        self.processors, self.arguments = handed["processors"], handed["arguments"]
-        self.start = int(handed["input_ids"][0, 0])
-        self.wanted = Wanted.of(Rules(self.processors, self.criteria), self.config, self.start, handed["vocabulary"])
+        criteria = StoppingCriteriaList(part for part in handed.criteria if not isinstance(part, Abandon))
+        self.handed = handed._replace(criteria=criteria)
+        rules = Rules(handed.processors, criteria)
+        self.wanted = Wanted.of(rules, handed.config, handed.start, handed.vocabulary)
 
     @staticmethod
     def _configs(model: Any, given: Any) -> list[Any]:
         return [model.config, model.generation_config, *([] if given is None else [given])]
 
     def holds(self, model: Any, given: Any) -> bool:
-        """Whether all configs are the same objects, and say the same."""
+        """Tells whether all configs are the same objects, and say the same."""
         now = self._configs(model, given)
         try:
-            return all(one is config and vars(one) == kept for one, (config, kept) in zip(now, self.configs))
+            return all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
         except RuntimeError:  # of tensors in them
             return False
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
-        """The search from the encoder on; None if it is not for a fast loop. `abandon` is asked before one sentence."""
-        criteria = self.criteria if abandon is None else StoppingCriteriaList([*self.criteria, abandon])
+        """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
+        _, processors, criteria, config, arguments, _ = self.handed
         if abandon is not None:
+            criteria = StoppingCriteriaList([*criteria, abandon])
             abandon.check()
         if self.wanted is not None and len(ids) == 1:
             translation = translate_one(model, ids, mask, self.wanted)
@@ -90,21 +87,19 @@ class Prepared:
         outputs = model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
         if not isinstance(outputs, BaseModelOutput):
             return None
-        width = max(self.config.num_beams, self.config.num_return_sequences)
-        prompt = torch.full((len(ids), 1), self.start, dtype=torch.long)
-        prompt, arguments = model._expand_inputs_for_generation(
+        width = max(config.num_beams, config.num_return_sequences)
+        prompt = torch.full((len(ids), 1), self.handed.start, dtype=torch.long)
+        prompt, expanded = model._expand_inputs_for_generation(
             width, True, prompt, encoder_outputs=outputs, attention_mask=mask
         )
-        arguments |= self.arguments
-        loop = generation.fast_loop(model, criteria, self.config, arguments)
-        if loop is None:
-            return None
-        return loop(model, prompt, self.processors, criteria, self.config, arguments)
+        arguments = expanded | arguments
+        loop = generation.fast_loop(model, criteria, config, arguments)
+        return None if loop is None else loop(model, prompt, processors, criteria, config, arguments)
 
 
 @torch.no_grad()
 def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What model.generate(**arguments) returns; `call` is that of Transformers."""
+    """Returns what model.generate(**arguments) does; `call` is that of Transformers."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
     abandon = _abandon_of(options)
@@ -124,7 +119,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
         outputs, recorded = call(**arguments), _OF_THREAD.recorded
     finally:
         _OF_THREAD.recorded = before
-    if len(recorded) == 1:
+    if len(recorded) == 1 and recorded[0] is not None:
         prepared = Prepared(model, given, recorded[0])
         with _LOCK:
             of_model[key] = prepared
@@ -134,7 +129,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
 
 
 def _abandon_of(options: dict[str, Any]) -> Abandon | None:
-    """Take the one criterion that is of a call and not of its options out of these."""
+    """Takes the one criterion that is of a call and not of its options out of these."""
     criteria = options.get("stopping_criteria")
     if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], Abandon):
         return options.pop("stopping_criteria")[0]
@@ -142,7 +137,7 @@ def _abandon_of(options: dict[str, Any]) -> Abandon | None:
 
 
 def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, config: Any, arguments: dict) -> None:
-    """Called by every search with what generate() has handed it."""
+    """Notes for the call under way what a search was handed: as `Handed`, or as None if it serves no other call."""
     recorded = getattr(_OF_THREAD, "recorded", None)
     if recorded is None:
         return
@@ -150,14 +145,14 @@ def record(decoder: Any, input_ids: Tensor, processors: Any, criteria: Any, conf
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
     if same and plain and getattr(decoder, "written_out", None) is not None and not decoder.normalized:
-        handed = {"input_ids": input_ids[:1], "processors": processors, "criteria": criteria, "config": config}
-        recorded.append(handed | {"arguments": others, "vocabulary": decoder.model.lm_head.out_features})
+        start, vocabulary = int(input_ids[0, 0]), decoder.model.lm_head.out_features
+        recorded.append(Handed(start, processors, criteria, config, others, vocabulary))
     else:
-        recorded += [None, None]  # nothing that could be used again
+        recorded.append(None)
 
 
 def what_is_around(model: Any) -> str | None:
-    """What has been put around a model that acts on calls of its decoder as Transformers' loops make them, or None."""
+    """Names what was put around a model that acts on its decoder's calls as Transformers' loops make them, or None."""
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
             return f"a {name} of its own"
@@ -171,21 +166,22 @@ def what_is_around(model: Any) -> str | None:
     return None
 
 
-class Snapshot:
-    """What of a model a search was made ready from."""
+class Ready:
+    """The searches for one sentence that no thread uses now, and the state of the model that they were made from."""
 
     def __init__(self, model: Any):
+        single = _single_of(model)
+        self.possible, self.idle = single is not None, [single]
         self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
         self.marks = self._marks(model)
         self.weights = [weight for marks in self.marks for weight in marks if isinstance(weight, Tensor)]
         self.places = self._places()
         self.library, self.forgotten = library(torch.float32), times_forgotten()
         self.diagonals = kept_diagonals([model, *self.modules])
-        weights, kept = zip(*self.diagonals) if self.diagonals else ((), ())
-        addresses = ctypes.c_void_p * len(weights)
-        self.kept_at = addresses(*(weight.data_ptr() for weight in weights))
-        self.kept_as = addresses(*(diagonal.data_ptr() for diagonal in kept))
-        sizes = [size for weight in weights for size in weight.shape]
+        addresses = ctypes.c_void_p * len(self.diagonals)
+        self.kept_at = addresses(*(weight.data_ptr() for weight, _ in self.diagonals))
+        self.kept_as = addresses(*(diagonal.data_ptr() for _, diagonal in self.diagonals))
+        sizes = [size for weight, _ in self.diagonals for size in weight.shape]
         self.sizes = (ctypes.c_long * len(sizes))(*sizes)
 
     def _marks(self, model: Any) -> list[Any]:
@@ -196,11 +192,10 @@ class Snapshot:
         ]
 
     def _places(self) -> list[tuple[int, int]]:
-        """Where each weight lies, and how often it was changed there; of inference tensors that is not counted."""
-        return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in self.weights]
+        return [(weight.data_ptr(), changes_of(weight)) for weight in self.weights]
 
     def holds(self, model: Any) -> bool:
-        """Whether the model is the same, and calling its modules is using their weights."""
+        """Tells whether the model is the same, and calling its modules is using their weights."""
         if torch.is_autocast_enabled("cpu") or _has_any_global_hook() or library(torch.float32) is not self.library:
             return False
         if any(part._forward_hooks or part._forward_pre_hooks for part in (model, *self.modules)):
@@ -216,17 +211,8 @@ class Snapshot:
         )
 
 
-class _Ready:
-    """Searches for one sentence that no thread uses now, all of the same model as it is in the snapshot."""
-
-    def __init__(self, model: Any):
-        single = _single_of(model)
-        self.possible, self.idle = single is not None, [single]
-        self.snapshot = Snapshot(model)
-
-
 def _is_altered(model: Any) -> bool:
-    """Whether calling a module does more than its class says, or dropout."""
+    """Tells whether calling a module does more than its class says, or dropout."""
     return what_is_around(model) is not None or any(
         (isinstance(part, nn.Dropout) and part.training)
         or part._forward_hooks
@@ -241,13 +227,13 @@ def _single_of(model: Any) -> Single | None:
 
 
 def translate_one(model: Any, ids: Tensor, mask: Tensor, wanted: Wanted) -> Any:
-    """What generate() returns for one sentence without padding; None where it is not for compiled code."""
+    """Translates one sentence without padding as generate() does; None where it is not for compiled code."""
     ready = _READY.get(model)
-    if ready is None or not ready.snapshot.holds(model):
+    if ready is None or not ready.holds(model):
         _READY.pop(model, None)
         if _is_altered(model):
             return None
-        ready = _READY[model] = _Ready(model)
+        ready = _READY[model] = Ready(model)
     if not ready.possible or not bool(mask.all()):
         return None
     try:
@@ -261,30 +247,26 @@ def translate_one(model: Any, ids: Tensor, mask: Tensor, wanted: Wanted) -> Any:
 
 
 def _are_plain(ids: Any, mask: Any) -> bool:
-    """Whether these are token ids of sentences and their mask."""
+    """Tells whether these are token ids of sentences and their mask."""
     tensors = isinstance(ids, Tensor) and isinstance(mask, Tensor) and ids.dim() == 2 and ids.shape == mask.shape
     return tensors and ids.dtype == torch.long and ids.numel() > 0 and ids.device.type == mask.device.type == "cpu"
 
 
 def _key(options: dict[str, Any], given: Any) -> Any:
-    """What is equal for the same options; None where they are no plain values."""
+    """Returns something that is equal for the same options; None where they are no plain values."""
     if not (given is None or type(given) is GenerationConfig) or not all(map(_is_plain, options.values())):
         return None
-    values = []
-    for name, value in options.items():
-        if type(value) in (list, tuple, dict):
-            value = repr(value)
-        values.append((name, type(value), value, None if type(value) in PLAIN else repr(vars(value))))
-    return tuple(values), id(given)
+    values = [(name, type(value), value, getattr(value, "__dict__", None)) for name, value in options.items()]
+    return repr(values), id(given)
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:
-    """Whether it is a number or text, of a class of its own too, or a list, tuple or dict of such."""
+    """Tells whether it is a number or text, of a class of its own too, or a list, tuple or dict of such."""
     if type(value) in (list, tuple, dict):
-        return all(_is_plain(one, True) for one in (*value, *(value.values() if type(value) is dict else ())))
+        return all(_is_plain(part, True) for part in (*value, *(value.values() if type(value) is dict else ())))
     return type(value) in PLAIN or (isinstance(value, int | float | str) and hasattr(value, "__dict__") and not inside)
 
 
 _PREPARED: WeakKeyDictionary[Any, OrderedDict[Any, Prepared]] = WeakKeyDictionary()
-_READY: WeakKeyDictionary[Any, _Ready] = WeakKeyDictionary()
+_READY: WeakKeyDictionary[Any, Ready] = WeakKeyDictionary()
 _LOCK = threading.Lock()

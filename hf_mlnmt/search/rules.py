@@ -1,4 +1,4 @@
-"""What logits processors and stopping criteria say, for both loops of a search."""
+"""Logits processors and stopping criteria, for all loops of a search."""
 
 import math
 from collections.abc import Callable
@@ -29,10 +29,11 @@ NAMES_OF_SCORES = (
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(processors, name)}
+OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
 
 
 class Change(NamedTuple):
-    """What a processor that looks at the length alone does to the scores: it adds a number to those of some tokens.
+    """The numbers that a processor which looks at the length alone adds to the scores of some tokens.
 
     `forced`: those tokens get 0 instead, and all others minus infinity. `at`: behind sequences of which lengths.
     """
@@ -44,15 +45,17 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, processor: Any) -> "Change | None":
-        """That of a processor, or None if it has none."""
+        """Returns that of a processor, or None if it has none."""
 
         def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
             tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]
             return cls(tokens, [added] * len(tokens), forced, at)
 
         kind = type(processor)
-        if kind in (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor):
-            least = least_length(processor)
+        if kind is processors.MinLengthLogitsProcessor:
+            return change(processor.eos_token_id, lambda length: length < processor.min_length)
+        if kind is processors.MinNewTokensLengthLogitsProcessor:
+            least = processor.prompt_length_to_skip + processor.min_new_tokens
             return change(processor.eos_token_id, lambda length: length < least)
         if kind is processors.ForcedBOSTokenLogitsProcessor:
             return change(processor.bos_token_id, lambda length: length == 1, 0.0, True)
@@ -69,30 +72,23 @@ class Change(NamedTuple):
         return None
 
 
-def least_length(processor: Any) -> int:
-    """The length from which on a processor of least lengths allows everything."""
-    if type(processor) is processors.MinLengthLogitsProcessor:
-        return processor.min_length
-    return processor.prompt_length_to_skip + processor.min_new_tokens
-
-
 class Abandoned(Exception):
-    """Nobody waits for this search any more."""
+    """The end of a search that nobody waits for any more."""
 
 
 class Abandon(StoppingCriteria):
-    """Ends generate() with Abandoned at the first step at which nobody waits for it, as `abandoned()` says."""
+    """A criterion that ends generate() with Abandoned at the first step at which `abandoned()` is true."""
 
     def __init__(self, abandoned: Callable[[], bool]):
         self.abandoned = abandoned
 
     def check(self) -> None:
-        """Raises: Abandoned."""
+        """Raises Abandoned if nobody waits any more."""
         if self.abandoned():
             raise Abandoned
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Which rows (rows,) have ended by it: none."""
+        """Returns which rows (rows,) have ended by it: none."""
         self.check()
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
@@ -110,23 +106,24 @@ class Rules:
         self.rows_may_leave = all(type(processor) in ROW_BY_ROW for processor in others)
         ends = [criterion.eos_token_id for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
         self.end_tokens = ends[0] if ends else None
+        self.ends: list[int] = ends[0].flatten().tolist() if ends else []
         limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
         self.max_length = min(limits, default=None)
         self.abandon = [criterion for criterion in criteria if isinstance(criterion, Abandon)]
-        # Of processors that forbid some tokens while a sequence is short: how short, and the tokens.
-        lengths = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor)
-        forbidding = [processor for processor in logits_processor if type(processor) in lengths]
-        self.least = [(least_length(processor), processor.eos_token_id) for processor in forbidding]
-        self.lengths_alone = len(self.least) == len(logits_processor)  # or there are none at all
+        self.lengths_alone = all(type(processor) in OF_LEAST_LENGTHS for processor in logits_processor)
 
     @cached_property
     def by_length(self) -> list[Any] | None:
-        """Each processor as a `Change`, or itself if it is one of `OF_SCORES`; None: one looks at the tokens before."""
-        parts = [one if type(one) in OF_SCORES else Change.of(one) for one in self.processors]
+        """Returns each processor as a `Change`, or itself if it is of `OF_SCORES`; None: one looks at tokens before."""
+        parts = [processor if type(processor) in OF_SCORES else Change.of(processor) for processor in self.processors]
         return None if None in parts else parts
 
+    def candidates(self, width: int) -> int:
+        """Returns how many candidates `width` beams look at: enough, if all end tokens are among them."""
+        return max(2, 1 + len(self.ends)) * width
+
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Which tokens (sentences, any) end their sequence, which is then `length` long. Raises: Abandoned."""
+        """Tells which tokens (sentences, any) end their sequence, which is then `length` long. Raises: Abandoned."""
         for criterion in self.abandon:
             criterion.check()
         if self.max_length is not None and length >= self.max_length:
@@ -136,28 +133,26 @@ class Rules:
         ends = self.end_tokens.to(tokens.device)
         return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
 
-    def forbidden(self, length: int) -> Tensor | None:
-        """Tokens that may not follow a sequence of this length, where `lengths_alone`; None: all may."""
-        forbidden = [tokens.flatten() for least, tokens in self.least if length < least]
-        return torch.cat(forbidden).unique() if forbidden else None
+    def forbidden(self, length: int) -> list[int]:
+        """Returns the tokens that may not follow a sequence of this length, where `lengths_alone`."""
+        return sorted({token for change in self.by_length or () if change.at(length) for token in change.tokens})
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """history (sentences, width, length), scores (sentences, width, vocabulary) -> as scores, which may change."""
+        """Processes scores (sentences, width, vocabulary), in place or not; history (sentences, width, length)."""
         if self.lengths_alone:
-            tokens = self.forbidden(history.shape[-1])
-            if tokens is None:
+            if not (tokens := self.forbidden(history.shape[-1])):
                 return scores
             scores = scores.clone() if scores.stride(1) == 0 else scores
-            return scores.index_fill_(-1, tokens.to(scores.device), -torch.inf)
+            return scores.index_fill_(-1, torch.tensor(tokens, device=scores.device), -torch.inf)
         # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 
     def sentences_to_keep(self, done: Tensor, left: int) -> Tensor | None:
-        """Indices of the `left` sentences that are not done (sentences,), when so many are done that it is worth a copy
-        of the others' state; else None."""
+        """Returns the indices of the `left` sentences that are not done (sentences,), when so many are done that it is
+        worth a copy of the others' state; else None."""
         return (~done).nonzero()[:, 0] if self.rows_may_leave and left <= 0.75 * len(done) else None
 
     def keep(self, sentences: Tensor, width: int) -> None:
-        """Only these sentences (indices) stay, each with its `width` rows."""
+        """Keeps these sentences (indices) alone, each with its `width` rows."""
         for processor in self.followers:
             processor.keep_rows(rows_of_sentences(sentences, width))

@@ -1,6 +1,6 @@
 /* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
  * decoder for one new position of every beam (steps.py writes them out in PyTorch), and `choose`, the best
- * continuations (hypotheses.py). native_library.py compiles them. Equations as in layers.py and attention.py:
+ * continuations (loops.py). native.py compiles them. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
@@ -50,6 +50,9 @@ enum { PACKED, TRANSPOSED, AS_IT_LIES };                         /* a weight: in
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
 
+/* native.py reads Rounded, Unit, Stack, Search and the heads of all functions that are not static: their fields and
+ * arguments are longs, doubles (of fields), pointers, or structures that are declared before. */
+
 /* A weight in int8: W = numbers * scales, rounded to 127 steps either way for each output. `numbers`: panels (outputs /
  * PANEL rounded up, inputs / 4, PANEL, 4), zeros behind the last input up to a multiple of INPUTS, and behind the last
  * output; sums: 128 times the sum of an output's numbers. `numbers` NULL: there is none. */
@@ -63,8 +66,8 @@ typedef struct {
     long kind, pre;                       /* pre: equation 3 with the norm first */
     double eps, scaling;
     const real *norm_weight, *norm_bias;  /* (d_model) */
-    const real *in, *in_bias;             /* (d_model, inner): q|k|v, q, W_1 or W_f; a bias may be null */
-    const real *out, *out_bias;           /* (d_model or inner, d_model): W_o, W_2 or W */
+    const real *weight_in, *bias_in;      /* (d_model, inner): q|k|v, q, W_1 or W_f; a bias may be null */
+    const real *weight_out, *bias_out;    /* (d_model or inner, d_model): W_o, W_2 or W */
     long inner, heads;                    /* inner: of STATE both products' outputs, 2 d_model */
     real *keys, *values;                  /* (sentences, heads, d_h, capacity), (.., capacity, d_h); of STATE keys are
                                              its rows, (sentences x width, d_model), and values room for them */
@@ -72,8 +75,8 @@ typedef struct {
     const real *mask;                     /* (sentences, width or 1, slots), added to the scores */
     long mask_rows;                       /* width or 1 */
     long activation;
-    Rounded in8, out8;                    /* in the place of `in` and `out` */
-    long in_plain, out_plain;             /* PACKED, or for `gemm` */
+    Rounded rounded_in, rounded_out;      /* in the place of the weights */
+    long plain_in, plain_out;             /* PACKED, or for `gemm` */
 } Unit;
 
 typedef struct {
@@ -466,10 +469,10 @@ static void pass_state(const Unit *unit, const Task *task, long n, const real *x
 {
     long d = task->d_model;
     real *forget = task->inner, *added = forget + n * d;
-    fill(n, d, unit->in_bias, forget, d);
-    fill(n, d, unit->out_bias, added, d);
-    multiply(n, d, d, x, unit->in, unit->in_plain, &unit->in8, forget, task);
-    multiply(n, d, d, x, unit->out, unit->out_plain, &unit->out8, added, task);
+    fill(n, d, unit->bias_in, forget, d);
+    fill(n, d, unit->bias_out, added, d);
+    multiply(n, d, d, x, unit->weight_in, unit->plain_in, &unit->rounded_in, forget, task);
+    multiply(n, d, d, x, unit->weight_out, unit->plain_out, &unit->rounded_out, added, task);
 #pragma omp simd
     for (long i = 0; i < n * d; i++) {
         real power = exponential(forget[i] > 0 ? -forget[i] : forget[i]); /* e^-|x| */
@@ -492,8 +495,8 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
         if (!unit->pre) layer_norm(n, d, states, states, unit);
         return;
     }
-    fill(n, inner, unit->in_bias, task->inner, inner);
-    multiply(n, d, inner, x, unit->in, unit->in_plain, &unit->in8, task->inner, task);
+    fill(n, inner, unit->bias_in, task->inner, inner);
+    multiply(n, d, inner, x, unit->weight_in, unit->plain_in, &unit->rounded_in, task->inner, task);
     const real *computed = task->inner;
     if (unit->kind == SOURCE) {
         append(unit, task, first, count);
@@ -507,10 +510,10 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
         computed = task->normed;
     }
     long k = unit->kind == FEED_FORWARD ? inner : d;
-    if (unit->out_bias)
+    if (unit->bias_out)
         for (long r = 0; r < n; r++)
-            for (long j = 0; j < d; j++) states[r * d + j] += unit->out_bias[j];
-    multiply(n, k, d, computed, unit->out, unit->out_plain, &unit->out8, states, task);
+            for (long j = 0; j < d; j++) states[r * d + j] += unit->bias_out[j];
+    multiply(n, k, d, computed, unit->weight_out, unit->plain_out, &unit->rounded_out, states, task);
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 
@@ -528,7 +531,7 @@ long run(const Unit *units, long count, long sentences, long width, long d_model
         slots = units[u].slots > slots ? units[u].slots : slots;
     }
     for (long u = 0; u < count; u++)
-        if (units[u].in8.numbers || units[u].out8.numbers) bytes = bytes_for(each * width, inner);
+        if (units[u].rounded_in.numbers || units[u].rounded_out.numbers) bytes = bytes_for(each * width, inner);
     long needed = each * width * (inner + d_model) + width * slots; /* of a task */
     long places = padded(needed + bytes / (long)sizeof(real) + 1, 16);
     long inside = tasks == 1 ? threads : 1;
@@ -618,7 +621,7 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 }
 
 /* ---- one sentence ----
- * The whole of a greedy or beam search, loops.py and hypotheses.py in other words (which are its reference), for single
+ * The whole of a greedy or beam search, loops.py in other words (which is its reference), for single
  * precision. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
 
 enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
@@ -636,7 +639,7 @@ typedef struct {
 
 typedef struct {
     Stack decoder;
-    Unit output;                             /* (d_model, vocabulary), as `out` */
+    Unit output;                             /* (d_model, vocabulary), as the last product */
     long vocabulary, d_model, threads;
     /* what is asked for */
     long beams, candidates, longest, early;  /* longest: steps */
@@ -761,8 +764,9 @@ static void read_tokens(Search *s, long rows)
     }
     embed(&s->decoder, rows, s->tokens, s->step, 0, d, s->states);
     run_stack(&s->decoder, &task, s->states);
-    fill(rows, s->vocabulary, s->output.out_bias, s->logits, s->vocabulary);
-    multiply(rows, d, s->vocabulary, s->states, s->output.out, s->output.out_plain, &s->output.out8, s->logits, &task);
+    fill(rows, s->vocabulary, s->output.bias_out, s->logits, s->vocabulary);
+    multiply(rows, d, s->vocabulary, s->states, s->output.weight_out, s->output.plain_out, &s->output.rounded_out,
+             s->logits, &task);
     s->used += rows;
 }
 

@@ -1,4 +1,4 @@
-"""One sentence on a CPU: encoder and search in two calls of compiled code, made ready once for a model.
+"""A search for one sentence on a CPU: encoder and search in two calls of compiled code, made ready once for a model.
 
 For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
 from hf_mlnmt.kept_weights import LARGEST
 from hf_mlnmt.modeling.attention import CrossAttention
@@ -24,8 +23,9 @@ from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.positions import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE
+from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.int8 import Int8Linear, compiled
+from hf_mlnmt.search.loops import IMPOSSIBLE, blank_of, sampled, searched
 from hf_mlnmt.search.native import (
     AS_IT_LIES,
     PACKED,
@@ -33,11 +33,11 @@ from hf_mlnmt.search.native import (
     SOURCE,
     SOURCE_ATTENTION,
     STATE,
+    STRUCTURES,
     NativeUnits,
     Unit,
 )
 from hf_mlnmt.search.rules import Change, Rules
-from hf_mlnmt.search.source import Source, read_source
 from hf_mlnmt.search.steps import ByRows, DecoderStep
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
@@ -48,56 +48,25 @@ HIDDEN = torch.finfo(torch.float32).min  # in a mask
 FIRST_SLOTS = 128  # of a cache
 
 
-class Stack(ctypes.Structure):
-    """`Stack` of search.c."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("embeddings", "positions")),
-        ("scale", ctypes.c_double),
-        ("units", ctypes.c_void_p),
-        ("count", ctypes.c_long),
-        *((name, Unit) for name in ("before", "behind")),
-    ]
-
-
-class Search(ctypes.Structure):
-    """`Search` of search.c."""
-
-    _fields_ = [
-        ("decoder", Stack),
-        ("output", Unit),
-        *((name, ctypes.c_long) for name in ("vocabulary", "d_model", "threads")),
-        *((name, ctypes.c_long) for name in ("beams", "candidates", "longest", "early")),
-        *((name, ctypes.c_void_p) for name in ("ends", "forced", "forbidden", "until")),
-        *((name, ctypes.c_long) for name in ("count_ends", "count_forbidden")),
-        ("divisors", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("step", "used", "capacity", "next_pruning", "looks")),
-        *((name, ctypes.c_void_p) for name in ("running", "scores", "tokens", "parents", "places", "table", "best")),
-        *((name, ctypes.c_void_p) for name in ("last", "sees", "states", "logits", "mask", "memory")),
-    ]
-
-
 class Wanted:
-    """What a search is asked for, in the words of search.c."""
+    """The options of a search, in the words of search.c."""
 
-    def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], *sizes: int):
-        """`forced`: of each step the one token that is allowed, or -1; `forbidden`: tokens, and how many steps each."""
-        self.config = config
-        self.start, vocabulary = sizes
-        self.beams, self.longest, self.vocabulary = config.num_beams, len(forced), vocabulary
-        ends = [] if rules.end_tokens is None else rules.end_tokens.flatten().tolist()
-        self.candidates = max(2, 1 + len(ends)) * self.beams
+    def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], start: int, words: int):
+        """Takes of each step the one token that is allowed, or -1; forbidden tokens, and how many steps each."""
+        self.config, self.start, self.vocabulary = config, start, words
+        self.num_beams, self.longest = config.num_beams, len(forced)
+        self.candidates = rules.candidates(self.num_beams)
         self.early = EARLY if config.early_stopping is True else LATE
         if config.early_stopping == "never" and config.length_penalty > 0.0:
             self.early = NEVER
-        self.ends, self.forced = torch.tensor(ends, **WHOLE), torch.tensor(forced, **WHOLE)
+        self.ends, self.forced = torch.tensor(rules.ends, **WHOLE), torch.tensor(forced, **WHOLE)
         self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
-        penalty = config.length_penalty if self.beams > 1 else 0.0
+        penalty = config.length_penalty if self.num_beams > 1 else 0.0
         self.divisors = torch.tensor([1.0, *((n + 1) ** penalty for n in range(self.longest))], **NUMBERS)
 
     @classmethod
     def of(cls, rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
-        """That of a generation config as generate() prepares it; None for what search.c does not know."""
+        """Returns those of a generation config as generate() prepares it; None for what search.c does not know."""
         several = config.num_beams == 1 and config.num_return_sequences > 1
         if config.do_sample or several or getattr(config, "recombine", None) is not None:
             return None
@@ -133,7 +102,7 @@ class Single:
         self.functions, self.native = step.functions, native
         self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
         self.places = len(decoder.positions.table)
-        self.search = Search(d_model=self.d_model, vocabulary=self.vocabulary)
+        self.search = STRUCTURES["Search"](d_model=self.d_model, vocabulary=self.vocabulary)
         self.units = fill_stack(self.search.decoder, decoder, native)
         self.inner = max(unit.inner for unit in self.units)
         self.output = NativeUnits(self.functions, PACKED)
@@ -148,7 +117,7 @@ class Single:
 
     @classmethod
     def of(cls, model: Any, step: DecoderStep | None) -> Single | None:
-        """For a model and its decoder's step as it is written out, or None."""
+        """Makes it of a model and its decoder's step as it is written out, or returns None."""
         if step is None or step.functions is None or getattr(model, "logits_are_scores", False):
             return None
         for name in ("__call__", "begin", "run", "score"):
@@ -169,7 +138,7 @@ class Single:
         return cls(model, step, parts[0] if isinstance(parts[0], NativeUnits) else parts[0].native)
 
     def _make_room(self, slots: int) -> None:
-        """Room for so many slots of the target in every layer; what is there stays."""
+        """Makes room for so many slots of the target in every layer; what is there stays."""
         own = [unit for unit in self.units if unit.kind == SELF_ATTENTION]
         caches = torch.zeros(len(own), 2, self.d_model * slots, **NUMBERS)
         for unit, new, old in zip(own, caches, self.caches if self.slots else caches):
@@ -180,83 +149,80 @@ class Single:
         self.slots, self.caches, self.search.capacity = slots, caches, slots
 
     def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
-        """ids (1, source), none of them padding -> what generate() returns; None where it is to be refused."""
+        """Translates ids (1, source), none of them padding, as generate() does; None where it is to be refused."""
         threads, length = torch.get_num_threads(), ids.shape[1]
         if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
             return None
-        if self.encoder is not None:
+        if self.encoder is None:
+            sources, slots = self._call_encoder(model, ids)
+        else:
             tokens = ids[0].tolist()
             if length > self.encoder.places or min(tokens) < 0 or max(tokens) >= self.encoder.vocabulary:
                 return None
-            own, slots = self.encoder(ids, threads)
-            sources = {slot: (keys.data_ptr(), values.data_ptr(), slots) for slot, (keys, values) in own.items()}
-        else:
-            caches = self._call_encoder(model, ids)
-            sources = {
-                slot: (cache.keys.data_ptr(), cache.values.data_ptr(), cache.values.shape[2])
-                for slot, cache in enumerate(caches)
-            }
-            slots = caches[0].values.shape[2]
+            sources, slots = self.encoder(ids, threads)
         mask = source_mask(length, slots)
         for unit, slot in zip(self.units, self.native.slots):
             if unit.kind == SOURCE_ATTENTION:
-                unit.keys, unit.values, unit.capacity = sources[slot]
+                keys, values = sources[slot]
+                unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), slots
                 unit.mask, unit.mask_rows, unit.slots = mask.data_ptr(), 1, slots
         return self._search(wanted, threads)
 
-    def _call_encoder(self, model: Any, ids: Tensor) -> list[Any]:
-        """Slots with the source's keys and values, the encoder called as a module."""
-        encoder = model.get_encoder()
+    def _call_encoder(self, model: Any, ids: Tensor) -> tuple[dict[int, Any], int]:
+        """Calls the encoder as a module, and returns what `EncoderUnits` do."""
+        encoder, slots = model.get_encoder(), whole_blocks(ids.shape[1])
         outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
         encoded = EncoderOutput.of(outputs, encoder.hands_on)
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
-        source = Source(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool))
-        source = source.pad(whole_blocks(ids.shape[1]))
+        source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
         cache = BeamCache([])
         read_source(self.step.sources(self.step.model, source.outputs), source.real, cache)
-        return cache.source_layers
+        return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
-        """The loop, over the source that the units point to."""
-        search, beams, longest = self.search, wanted.beams, wanted.longest
-        looks = whole_blocks(longest * beams)
-        search.threads, search.beams, search.candidates, search.longest = threads, beams, wanted.candidates, longest
+        """Runs the loop, over the source that the units point to."""
+        search, width, longest = self.search, wanted.num_beams, wanted.longest
+        looks = whole_blocks(longest * width)
+        search.threads, search.beams, search.candidates, search.longest = threads, width, wanted.candidates, longest
         search.early, search.looks = wanted.early, looks
         for name in ("ends", "forced", "forbidden", "until", "divisors"):
             setattr(search, name, getattr(wanted, name).data_ptr())
         search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
         search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM
         units = [unit for unit in self.units if unit.kind == STATE]
-        rows = torch.zeros(len(units), 2, beams, self.d_model, **NUMBERS)
+        rows = torch.zeros(len(units), 2, width, self.d_model, **NUMBERS)
         for unit, (now, then) in zip(units, rows):
             unit.keys, unit.values = now.data_ptr(), then.data_ptr()
-        running, best = torch.zeros(beams, **NUMBERS), torch.full((beams,), -torch.inf, **NUMBERS)
-        scores = torch.empty(wanted.candidates, **NUMBERS)
-        tokens, places = torch.full((beams,), wanted.start, **WHOLE), torch.empty(2 * wanted.candidates, **WHOLE)
-        table, last = torch.empty(longest, 2, beams, **WHOLE), torch.zeros(beams, 4, **WHOLE)
+        running, best = torch.zeros(width, **NUMBERS), torch.full((width,), -torch.inf, **NUMBERS)
         running[1:] = IMPOSSIBLE
-        sees = torch.empty(2, beams, looks, dtype=torch.uint8, device="cpu")
-        memory = self.functions.memory_for(beams, self.inner, self.d_model, looks)
-        room = torch.empty(beams * (self.d_model + self.vocabulary + looks) + memory, **NUMBERS)
-        states, logits, mask, memory = room.split(
-            [beams * self.d_model, beams * self.vocabulary, beams * looks, memory]
-        )
-        tensors = {"running": running, "scores": scores, "tokens": tokens, "places": places, "table": table}
-        tensors |= {"best": best, "last": last, "sees": sees, "states": states, "logits": logits}
-        for name, tensor in (tensors | {"mask": mask, "memory": memory}).items():
+        table, last = torch.empty(longest, 2, width, **WHOLE), torch.zeros(width, 4, **WHOLE)
+        sizes = [width * size for size in (self.d_model, self.vocabulary, looks)]
+        sizes.append(self.functions.memory_for(width, self.inner, self.d_model, looks))
+        states, logits, mask, memory = torch.empty(sum(sizes), **NUMBERS).split(sizes)
+        tensors = {
+            "running": running,
+            "scores": torch.empty(wanted.candidates, **NUMBERS),
+            "tokens": torch.full((width,), wanted.start, **WHOLE),
+            "places": torch.empty(2 * wanted.candidates, **WHOLE),
+            "sees": torch.empty(2, width, looks, dtype=torch.uint8, device="cpu"),
+            **{"table": table, "best": best, "last": last},
+            **{"states": states, "logits": logits, "mask": mask, "memory": memory},
+        }
+        for name, tensor in tensors.items():
             setattr(search, name, tensor.data_ptr())
         while self.functions.search(ctypes.addressof(search)):
             self._make_room(whole_blocks(self.slots * 3 // 2))
-        if beams > 1:
+        if width > 1:
             return best_of(wanted, table[: search.step].tolist(), last.tolist(), best)
-        return greedy_of(wanted, table.view(-1)[: search.step].tolist())
+        tokens = [wanted.start, *table.view(-1)[: search.step].tolist()]
+        return sampled(torch.tensor([tokens], **WHOLE), wanted.config)
 
 
 class EncoderUnits:
     """The baseline's encoder, and the keys and values of every attention over the source."""
 
     def __init__(self, encoder: Any, step: DecoderStep, native: NativeUnits):
-        self.functions, self.native, self.stack = step.functions, native, Stack()
+        self.functions, self.native, self.stack = step.functions, native, STRUCTURES["Stack"]()
         self.units = fill_stack(self.stack, encoder, native)
         self.d_model, self.vocabulary = encoder.embed_tokens.weight.shape[1], len(encoder.embed_tokens.weight)
         self.places = len(encoder.positions.table)
@@ -271,7 +237,7 @@ class EncoderUnits:
 
     @classmethod
     def of(cls, model: Any, step: DecoderStep) -> EncoderUnits | None:
-        """None for an encoder of another form, or a decoder that reads something else of it."""
+        """Makes them of a model, or returns None: another form of encoder, or a decoder that reads something else."""
         encoder, step_class = model.get_encoder(), cast(Any, type(step))
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
@@ -304,8 +270,8 @@ class EncoderUnits:
                 return None
         return cls(encoder, step, native)
 
-    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Tensor], int]:
-        """ids (1, source) -> for every slot of the cache keys and values; and how many positions these have."""
+    def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Any], int]:
+        """Encodes ids (1, source): keys and values for every slot of the cache, and how many positions these have."""
         length, slots = ids.shape[1], whole_blocks(ids.shape[1])
         caches = torch.zeros(1 + len(self.sources), 2, self.d_model * slots, **NUMBERS)
         for unit, (keys, values) in zip(self.sources, caches[1:]):
@@ -320,7 +286,7 @@ class EncoderUnits:
 
 
 def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
-    """Fill a `Stack` with an encoder or decoder; its units, to be kept."""
+    """Fills search.c's `Stack` with an encoder or decoder, and returns its units, to be kept."""
     units = (Unit * len(native.units))(*native.units)
     stack.embeddings, stack.positions = native.hold(module.embed_tokens.weight), native.hold(module.positions.table)
     stack.scale, stack.units, stack.count = module.embed_scale, ctypes.addressof(units), len(units)
@@ -331,7 +297,7 @@ def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
 
 
 def plain_embeddings(module: Any) -> bool:
-    """Whether embeddings, positions and norms of an encoder or decoder are what search.c reads."""
+    """Tells whether embeddings, positions and norms of an encoder or decoder are what search.c reads."""
     embeddings, norms = module.embed_tokens, (module.embedding_norm, module.layer_norm)
     tensors = embeddings.weight, module.positions.table
     return (
@@ -344,27 +310,19 @@ def plain_embeddings(module: Any) -> bool:
 
 
 def source_mask(length: int, slots: int) -> Tensor:
-    """What is added to the energies of a sentence's positions (slots,)."""
+    """Returns what is added to the energies of a sentence's positions (slots,)."""
     mask = torch.full((slots,), HIDDEN, **NUMBERS)
     mask[:length] = 0
     return mask
 
 
-def greedy_of(wanted: Wanted, tokens: list[int]) -> Any:
-    """What generate() returns, from the tokens of all steps."""
-    sequences: Any = torch.tensor([[wanted.start, *tokens]], **WHOLE)
-    return GenerateEncoderDecoderOutput(sequences=sequences) if wanted.config.return_dict_in_generate else sequences
-
-
 def best_of(wanted: Wanted, steps: list[Any], last: list[list[int]], scores: Tensor) -> Any:
-    """The same from tokens and parents of each step, and finished hypotheses: FinishedHypotheses.result for a sentence.
+    """Reads off tokens and parents of each step what generate() returns, as FinishedHypotheses.result does.
 
     Args:
         last: of each hypothesis whether there is one, its last step, the token there, and the beam it came from.
     """
     config, count = wanted.config, wanted.config.num_return_sequences
-    pad, ends = config._pad_token_tensor, config._eos_token_tensor
-    blank = int(pad or ends[0]) if ends is not None else -1
     rows, origins = [], []
     for there, step, token, beam in last[:count]:
         row, origin = ([token], [beam]) if there else ([], [])
@@ -374,10 +332,7 @@ def best_of(wanted: Wanted, steps: list[Any], last: list[list[int]], scores: Ten
             origin.append(beam)
         rows.append(row[::-1])
         origins.append(origin[::-1])
-    total = max(map(len, rows))
-    sequences: Any = torch.tensor([[wanted.start, *row, *[blank] * (total - len(row))] for row in rows], **WHOLE)
-    if not config.return_dict_in_generate:
-        return sequences
-    beams: Any = torch.tensor([[*origin, *[-1] * (total - len(origin))] for origin in origins], **WHOLE).int()
-    chosen: Any = scores[:count]
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=chosen, beam_indices=beams)
+    total, blank = max(map(len, rows)), blank_of(config)
+    sequences = torch.tensor([[wanted.start, *row, *[blank] * (total - len(row))] for row in rows], **WHOLE)
+    beams = torch.tensor([[*origin, *[-1] * (total - len(origin))] for origin in origins], **WHOLE)
+    return searched(sequences, scores[:count], beams, config)

@@ -70,18 +70,57 @@ from hf_mlnmt.search.native import (
     SWISH,
     TRANSPOSED,
     NativeUnits,
+    library,
     transposed,
 )
-from hf_mlnmt.search.native_library import library
-from hf_mlnmt.search.products import AdditiveMask, attend, attention_contexts, attention_energies, weighted_values
 
 ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
 ONEDNN: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "swish"}  # that it computes with a product
 MANY_ROWS = 64  # with larger weights from here on PyTorch's products take less time
 
 
+class AdditiveMask:
+    """A mask that is added to the energies: (sentences, 1, width or 1, slots), 0 or the least number."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+        self.repeated: dict[int, Tensor] = {}
+
+    def of_heads(self, heads: int) -> Tensor:
+        """Repeats it for each head, (sentences x heads, width or 1, slots): once for all layers that read it."""
+        if heads not in self.repeated:
+            self.repeated[heads] = self.tensor.expand(-1, heads, -1, -1).flatten(0, 1)
+        return self.repeated[heads]
+
+
+def attention_contexts(query: Tensor, source: HeadMatrices, mask: AdditiveMask, scaling: float) -> Tensor:
+    """Computes equation 1: query (sentences, heads, width, d_h) -> (sentences, heads, width, value's width)."""
+    return weighted_values(attention_energies(query, source, mask, scaling).softmax(-1), source)
+
+
+def attention_energies(query: Tensor, source: HeadMatrices, mask: AdditiveMask, scaling: float) -> Tensor:
+    """Computes what softmax is taken of, (sentences, heads, width, slots); query (sentences, heads, width, d_h)."""
+    rows = query.reshape(-1, *query.shape[2:])
+    energies = torch.baddbmm(mask.of_heads(query.shape[1]), rows, source.keys, alpha=scaling)
+    if energies.dtype != torch.float32:  # a call that changes nothing costs as much as a small operation
+        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
+    return energies.view(*query.shape[:3], -1)
+
+
+def weighted_values(weights: Tensor, source: HeadMatrices) -> Tensor:
+    """Sums values by weights (sentences, heads, width, slots): (sentences, heads, width, value's width)."""
+    output = torch.bmm(weights.to(source.values.dtype).flatten(0, 1), source.values)
+    return output.view(*weights.shape[:3], -1)
+
+
+def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
+    """Computes attention for modules that are called in a search on a CPU: shapes as in attention.py."""
+    source = HeadMatrices.of(key, value)
+    return attention_contexts(query, source, AdditiveMask(mask), scaling).transpose(1, 2), None
+
+
 class StepContext(NamedTuple):
-    """What the layers of a step share."""
+    """The things that the layers of a step share."""
 
     width: int  # beams
     cache: Any
@@ -121,12 +160,12 @@ class DecoderStep:
 
     @staticmethod
     def decoders(model: Any) -> list[Any]:
-        """The decoders that run in a search, from the model without the output projection."""
+        """Returns the decoders that run in a search, from the model without the output projection."""
         return [model.decoder]
 
     @classmethod
     def weights_of(cls, layer: Any) -> list[nn.Module]:
-        """The modules of a layer whose weights are used without calling them."""
+        """Returns the modules of a layer whose weights are used without calling them."""
         modules = [layer.feed_forward.fc1, layer.feed_forward.fc2]
         for attention in (layer.self_attn, layer.source_attn):
             modules += [getattr(attention, name) for name in cls.attentions.get(type(attention), ())]
@@ -134,12 +173,12 @@ class DecoderStep:
 
     @classmethod
     def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-        """Every attention over the source, and what it reads of the encoder's output (sentences, source, ...)."""
+        """Returns every attention over the source, and what it reads of the encoder's (sentences, source, ...)."""
         memory = outputs.last_hidden_state if outputs.memory is None else outputs.memory
         return [(layer.source_attn, memory) for layer in model.decoder.layers]
 
     def __init__(self, model: Any, large: int = TRANSPOSED):
-        """`large`: how large weights lie in memory where compiled code multiplies them."""
+        """Writes out the model; `large`: how large weights lie in memory where compiled code multiplies them."""
         self.large = large
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.factors: dict[Any, tuple[Tensor, Tensor | None]] = {}  # transposed weights, and biases
@@ -151,7 +190,7 @@ class DecoderStep:
         self.plans = {decoder: self.plan(decoder) for decoder in self.decoders(self.model)}
 
     def __call__(self, tokens: Tensor, position: int, context: StepContext) -> Tensor:
-        """tokens (sentences, width) at `position` -> logits (sentences, width, vocabulary), until the next call."""
+        """Computes logits (sentences, width, vocabulary), until the next call, of tokens at one `position`."""
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
         here = decoder.positions(1, position).to(states.dtype)
@@ -161,40 +200,37 @@ class DecoderStep:
         return self.score(states).view(*tokens.shape, -1)
 
     def begin(self, embeds: Tensor, context: StepContext) -> dict[str, Tensor]:
-        """What the layers take besides, from the embedding output (sentences x width, d_model)."""
+        """Returns what the layers take besides, from the embedding output (sentences x width, d_model)."""
         return {}
 
     def after_self_attention(self, layer: Any) -> Callable | None:
-        """What a layer does between its two attentions, as a function of states and context; None: nothing."""
+        """Returns what a layer does between its two attentions, as a function of states and context; None: nothing."""
         return None
 
     def prepare_first(self, cache: Any) -> bool:
-        """Make the cache ready for a first token here, if no layer has more than the baseline's; else False."""
+        """Makes the cache ready for a first token here, if no layer has more than the baseline's; else False."""
         attentions = {(type(layer.self_attn), type(layer.source_attn)) for layer in self.decoder.layers}
         known = {(SelfAttention, CrossAttention), (SSRU, CrossAttention)}
         between = any(self.after_self_attention(layer) is not None for layer in self.decoder.layers)
         if len(self.plans) > 1 or not attentions <= known or between:
             return False
         for layer in self.decoder.layers:
-            slot, source = (
-                cache.target_layers[layer.self_attn.layer_idx],
-                cache.source_layers[layer.source_attn.layer_idx],
-            )
-            self.prepare_slot(slot, source.keys, source.values)
+            source = cache.source_layers[layer.source_attn.layer_idx]
+            self.prepare_slot(cache.target_layers[layer.self_attn.layer_idx], source.keys, source.values)
         return True
 
     def prepare_slot(self, slot: Any, keys: Tensor, values: Tensor) -> None:
-        """Make a slot of the target ready for a first token, from the source's keys and values."""
+        """Makes a slot of the target ready for a first token, from the source's keys and values."""
         slot.lazy_initialization(keys, values)
 
     def run(self, decoder: Any, states: Tensor, context: StepContext) -> Tensor:
-        """All layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
+        """Runs all layers of a decoder: (sentences x width, d_model) -> the same; `states` may be written over."""
         for part in self.plans[decoder]:
             states = part(states, context)
         return self.norm(decoder.layer_norm, states)
 
     def plan(self, decoder: Any) -> list[Callable]:
-        """The layers as functions of states and context; sublayers of search.c that follow each other are one."""
+        """Plans the layers as functions of states and context; sublayers of search.c that follow each other are one."""
         parts: list[Callable] = []
         for layer in decoder.layers:
             for sublayer, compute, module in (
@@ -218,7 +254,7 @@ class DecoderStep:
         return [part.native if isinstance(part, ByRows) and part.native.largest <= SMALL else part for part in parts]
 
     def unit(self, sublayer: Any, module: Any) -> tuple[Any, ...] | None:
-        """What search.c needs to compute this sublayer, or None if it cannot."""
+        """Returns what search.c needs to compute this sublayer, or None if it cannot."""
         unit: tuple[Any, ...]
         if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
             unit = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]
@@ -241,13 +277,13 @@ class DecoderStep:
         return unit if numbers == {self.decoder.embed_tokens.weight.dtype} else None
 
     def residual(self, sublayer: Any, compute: Callable, module: Any, states: Tensor, context: StepContext) -> Tensor:
-        """Equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
+        """Computes equation 3; `compute(module, context, states, onto)` adds what it computes to `onto`."""
         if sublayer.pre:
             return compute(module, context, self.norm(sublayer.layer_norm, states), states)
         return self.norm(sublayer.layer_norm, compute(module, context, states, states))
 
     def attend_self(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
-        """Self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
+        """Computes self-attention (sentences x width, d_model), over the slots of the cache that the mask shows."""
         if type(module) is not SelfAttention:
             return self.call(module, context, states, onto, context.history_mask.tensor)
         projected = self.linear(module.qkv_proj, states)
@@ -258,7 +294,7 @@ class DecoderStep:
         return self.attend(module, query, slot.matrices, context.history_mask, onto)
 
     def attend_source(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
-        """Attention over the source (sentences x width, d_model)."""
+        """Computes attention over the source (sentences x width, d_model)."""
         if type(module) is not CrossAttention:
             source = context.memories[module], context.source_mask.tensor
             return self.call(partial(module, **context.extras), context, states, onto, *source)
@@ -268,21 +304,21 @@ class DecoderStep:
         return self.attend(module, query, source, context.source_mask, onto)
 
     def call(self, module: Callable, context: StepContext, states: Tensor, onto: Tensor, *inputs: Tensor) -> Tensor:
-        """Call an attention for which no step is written out."""
+        """Calls an attention for which no step is written out."""
         states = states.view(-1, context.width, states.shape[1])
         output = module(states, *inputs, cache=context.cache, attention_function=attend)[0]
         return onto + output.flatten(0, 1)
 
     def attend(self, module: Any, query: Tensor, source: HeadMatrices, mask: AdditiveMask, onto: Tensor) -> Tensor:
-        """Equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        """Computes equations 1 and 2: query (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
         return self.project(module, attention_contexts(query, source, mask, module.scaling), onto)
 
     def project(self, module: Any, contexts: Tensor, onto: Tensor) -> Tensor:
-        """Equation 2: contexts (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
+        """Computes equation 2: contexts (sentences, heads, width, d_h) -> (sentences x width, d_model)."""
         return self.linear(module.out_proj, contexts.transpose(1, 2).reshape(onto.shape[0], -1), onto)
 
     def feed_forward(self, module: Any, context: StepContext, states: Tensor, onto: Tensor) -> Tensor:
-        """Equation 4: states (sentences x width, d_model), through the feed-forward sublayer, on top of `onto`."""
+        """Computes equation 4, the feed-forward sublayer, of states (sentences x width, d_model) on top of `onto`."""
         inner = None
         if (known := ONEDNN.get(type(module.activation))) is not None and type(module.fc1) is nn.Linear:
             inner = packed(module.fc1, states, known, layouts=self.layouts)
@@ -291,21 +327,21 @@ class DecoderStep:
             inner = inner.relu_() if type(module.activation) is nn.ReLU else module.activation(inner)
         return self.linear(module.fc2, inner, onto)
 
-    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None) -> Tensor:
-        """The module's product, added to `onto`."""
+    def linear(self, module: Any, states: Tensor, onto: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+        """Computes the module's product, added to `onto`; PyTorch's own library in `memory`."""
         if type(module) is Int8Linear:
             return module(states) if onto is None else onto + module(states)
         product = packed(module, states, onto=onto, layouts=self.layouts)
         if product is not None:
             return product
         weight, bias = self.factor(module, len(states))
-        if bias is not None:
-            product = torch.addmm(bias, states, weight)
-            return product if onto is None else product.add_(onto)
-        return torch.mm(states, weight) if onto is None else torch.addmm(onto, states, weight)
+        if bias is None:
+            return torch.mm(states, weight, out=memory) if onto is None else torch.addmm(onto, states, weight)
+        product = torch.addmm(bias, states, weight, out=memory)
+        return product if onto is None else product.add_(onto)
 
     def factor(self, module: Any, rows: int) -> tuple[Tensor, Tensor | None]:
-        """The module's weight, transposed, and its bias. Where that pays for so many rows, it lies so in memory."""
+        """Returns the transposed weight and the bias. Where that pays for so many rows, it lies so in memory."""
         key = module, rows > 1 or module.weight.numel() <= SMALL
         if key not in self.factors:
             weight = kept(module, "transposed", transposed) if key[1] else module.weight.t()
@@ -313,24 +349,15 @@ class DecoderStep:
         return self.factors[key]
 
     def score(self, states: Tensor) -> Tensor:
-        """The output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of that size
-        goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
-        if type(self.projection) is Int8Linear:
-            return self.projection(states)
-        product = packed(self.projection, states, layouts=self.layouts)
-        if product is not None:
-            return product
-        weight, bias = self.factor(self.projection, len(states))
-        size = states.shape[0] * weight.shape[1]
+        """Computes the output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of
+        that size goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
+        size = len(states) * self.projection.out_features
         if self.logits_memory is None or self.logits_memory.numel() < size:
             self.logits_memory = states.new_empty(size)
-        logits = self.logits_memory[:size].view(-1, weight.shape[1])
-        if bias is None:
-            return torch.mm(states, weight, out=logits)
-        return torch.addmm(bias, states, weight, out=logits)
+        return self.linear(self.projection, states, memory=self.logits_memory[:size].view(len(states), -1))
 
     def norm(self, module: Any, states: Tensor) -> Tensor:
-        """Layer norm; or nothing, at the end of a post-norm stack."""
+        """Computes layer norm; or nothing, at the end of a post-norm stack."""
         if module not in self.norms:
             plain = isinstance(module, nn.LayerNorm)
             self.norms[module] = (module.normalized_shape, module.weight, module.bias, module.eps) if plain else ()
@@ -385,7 +412,7 @@ Pair = tuple[Tensor, Tensor]  # contexts, and the state that comes back
 
 
 def step_context(module: PreviousContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
-    """Equation 5.5: contexts, which are the state."""
+    """Computes equation 5.5: contexts, which are the state."""
     source = context.cache.source_layers[module.layer_idx].matrices
     query = query + module.extend_query(before)
     contexts = attention_contexts(query, source, context.source_mask, module.scaling)
@@ -393,7 +420,7 @@ def step_context(module: PreviousContextAttention, query: Tensor, context: StepC
 
 
 def step_weights(module: PreviousWeightAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
-    """Equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
+    """Computes equations 5.6, 5.7 and fertility: contexts, and the weights or their sum."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     coefficient = slot.of_source(lambda: module.coefficient(source.keys, context.features))
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
@@ -402,7 +429,7 @@ def step_weights(module: PreviousWeightAttention, query: Tensor, context: StepCo
 
 
 def step_key_value(module: KeyValueContextAttention, query: Tensor, context: StepContext, before: Tensor) -> Pair:
-    """Equation 5.8: contexts, which are the state."""
+    """Computes equation 5.8: contexts, which are the state."""
     source, slot = context.cache.source_layers[module.layer_idx], context.cache.target_layers[module.layer_idx]
     energies = attention_energies(query, source.matrices, context.source_mask, module.scaling)
     exact = energies.dtype
@@ -506,7 +533,7 @@ class MultiLevelSupervisionStep(DecoderStep):
 
     @classmethod
     def sources(cls, model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-        """The main decoder's as the baseline's; every auxiliary decoder reads its encoder layer."""
+        """Returns the main decoder's as the baseline's; every auxiliary decoder reads its encoder layer."""
         pairs = super().sources(model, outputs)
         if model.config.information_fusion:
             for decoder, memory in zip(model.auxiliary_decoders, outputs.features.unbind(2)):
@@ -524,7 +551,7 @@ class MultiLevelSupervisionStep(DecoderStep):
         return None if fusion is None else partial(self.fuse, fusion)
 
     def fuse(self, fusion: nn.Module, states: Tensor, context: StepContext) -> Tensor:
-        """Equations 4.2 and 4.3."""
+        """Computes equations 4.2 and 4.3."""
         return self.linear(fusion, context.extras["auxiliary_states"], states)
 
 
@@ -542,12 +569,12 @@ STEPS: dict[type, type[DecoderStep]] = {
 
 
 def entry_of_class(model: Any, table: dict[type, Any]) -> Any:
-    """What the table says of the nearest of the classes that the model's is derived from, or None."""
+    """Returns what the table says of the nearest of the classes that the model's is derived from, or None."""
     return next((table[base] for base in type(model).__mro__ if base in table), None)
 
 
 def find_step(model: Any) -> type[DecoderStep] | None:
-    """The step made for the model's class, if the methods of all parts are those that it computes; else None.
+    """Finds the step made for the model's class, if the methods of all parts are those that it computes; else None.
 
     A class that overrides one of them is called as modules: its own file need not know of a search.
     """
@@ -563,7 +590,7 @@ def find_step(model: Any) -> type[DecoderStep] | None:
 
 
 def write_out(step: type[DecoderStep] | None, model: Any, large: int = TRANSPOSED) -> DecoderStep | None:
-    """The step, if using the modules' weights is calling them: no dropout, autocast, adapter or int8, and no hook of
+    """Makes the step, if using the modules' weights is calling them: no dropout, autocast or adapter, and no hook of
     Accelerate's that fetches weights when a module is called; else None."""
     if step is None or model.training or torch.is_autocast_enabled("cpu") or hasattr(model, "_hf_hook"):
         return None
@@ -582,7 +609,7 @@ def write_out(step: type[DecoderStep] | None, model: Any, large: int = TRANSPOSE
 
 
 def _methods_are_known(step: type[DecoderStep], parts: list[tuple[Any, Any]]) -> bool:
-    """Whether the methods of each part are those of the baseline's class beside it, or of the step's family."""
+    """Tells whether the methods of each part are those of the baseline's class beside it, or of the step's family."""
     for name in ("forward", "decode", "extend", "attend_self", "attend_source"):
         for part, plain in parts:
             # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.

@@ -16,11 +16,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
+from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.decoder import gather_beams
-from hf_mlnmt.search.products import AdditiveMask, attend
-from hf_mlnmt.search.source import HANDLED, Source, read_source
-from hf_mlnmt.search.steps import StepContext, find_step, write_out
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, read_source
+from hf_mlnmt.search.steps import AdditiveMask, StepContext, attend, find_step, write_out
 
 PRUNE_FROM = 64  # slots
 
@@ -28,7 +27,7 @@ PRUNE_FROM = 64  # slots
 class TransformerState:
     """The sources that are read, the cache, and which of its slots each beam looks back at."""
 
-    def __init__(self, model: Any, cache: BeamCache, source: Source, step_class: Any):
+    def __init__(self, model: Any, cache: BeamCache, source: SourceBatch, step_class: Any):
         self.model, self.cache, self.step_class = model, cache, step_class
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # in a mask
@@ -36,24 +35,23 @@ class TransformerState:
         self.length = 0  # positions of the target that have been read
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
-        self._change_source(source.pad(whole_blocks(source.real.shape[1])) if step_class else source)
+        self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if step_class else source)
 
-    def _change_source(self, source: Source) -> None:
+    def _change_source(self, source: SourceBatch) -> None:
         self.source = source
-        mask = torch.zeros(source.real.shape, dtype=self.dtype, device=source.real.device)
-        mask = mask.masked_fill_(~source.real, self.hidden)[:, None, None, :]  # (sentences, 1, 1, source)
+        mask: Any = additive_mask(source.real, source.outputs.last_hidden_state)
         self.source_mask = AdditiveMask(mask)
         sources = self.step_class.sources(self.model.model, source.outputs) if self.step_class else ()
         self.memories: dict[Any, Tensor] = dict(sources)  # of every attention over the source, what it reads
 
     def add_prompt(self, sentences: int, length: int) -> None:
-        """The positions of the prompt, each behind those before it."""
+        """Adds the positions of the prompt, each behind those before it."""
         self.length, shape = length, (length, whole_blocks(length))
         mask = torch.full(shape, self.hidden, dtype=self.dtype, device=self.source.real.device)
         self.history_mask = mask.triu(1).expand(sentences, 1, -1, -1)
 
     def add_step(self, width: int) -> None:
-        """One position for each beam, behind the slots that are there."""
+        """Adds one position for each beam, behind the slots that are there."""
         start, end = self.cache.slots, self.cache.slots + width
         if missing := whole_blocks(end) - self.history_mask.shape[-1]:
             self.history_mask = nn.functional.pad(self.history_mask, (0, missing), value=self.hidden)
@@ -61,13 +59,15 @@ class TransformerState:
         self.length += 1
 
     def expand(self, width: int) -> "TransformerState":
-        self.cache.expand(width)
+        for layer in self.cache.target_layers:
+            layer.expand(width)
         self.history_mask = self.history_mask[:, :, -1:].repeat(1, 1, width, 1)
         return self
 
     def reorder(self, parents: Tensor) -> "TransformerState":
         self.history_mask = gather_beams(self.history_mask.squeeze(1), parents).unsqueeze(1)
-        self.cache.reorder(parents)
+        for layer in self.cache.target_layers:
+            layer.reorder(parents)
         if self.cache.slots >= self.next_pruning:
             self.prune()
         return self
@@ -76,30 +76,32 @@ class TransformerState:
         length = whole_blocks(source_length) if self.step_class else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
-        self.cache.select(sentences, self.source.real.shape[1])
+        for layer in (*self.cache.target_layers, *self.cache.source_layers):
+            layer.select(sentences, self.source.real.shape[1])
         return self
 
     def prune(self) -> None:
-        """Forget the slots that no beam of a sentence looks back at: most beams share most of their history."""
+        """Forgets the slots that no beam of a sentence looks back at: most beams share most of their history."""
         alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
         count = int(alive.sum(dim=1).max())
         self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
         if 4 * count > 3 * self.cache.slots:
             return
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
-        self.cache.select_slots(slots)
+        for layer in self.cache.target_layers:
+            layer.select_slots(slots)
         width = self.history_mask.shape[2]
         mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
         self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
 
 
 class TransformerDecoder:
-    """`Decoder` of decoder.py for `TransformerForConditionalGeneration` and all that is derived from it."""
+    """The `Decoder` of `TransformerForConditionalGeneration` and all that is derived from it."""
 
     positions = "decoder_position_ids"  # forward's name for them
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
-        """`arguments`: what generate() gives its loops by keyword; what they do not handle is for the forward."""
+        """Takes what generate() gives its loops by keyword; what they do not handle is for the forward."""
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
@@ -113,22 +115,29 @@ class TransformerDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """What of the model this decoder cannot compute, or None."""
+        """Names something of the model that this decoder cannot compute, or returns None."""
         unknown = set(kinds_of_layers(model, arguments)) - BEAM_LAYERS.keys()
         return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, TransformerState]:
-        if self.step_class is not None:
-            encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
-            source = source._replace(outputs=encoded)
-        cache = BeamCache(self.kinds)
+    def read(self, source: SourceBatch) -> SourceBatch:
+        """Returns the source with what this package's encoders hand on, of a family that the search knows."""
+        if self.step_class is None:
+            return source
+        return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))
+
+    def mark_over_source(self, layers: list[Any]) -> None:
+        """Marks the slots of the target whose state has a number for each position of the source."""
+        for module in self.model.model.modules():
+            if isinstance(module, PreviousWeightAttention):
+                layers[module.layer_idx].over_source = True
+
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
+        source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(self.model, cache, source, self.step_class)
         if self.step_class is not None:
             known = [(a, memory) for a, memory in state.memories.items() if type(a) in self.step_class.attentions]
             read_source(known, state.source.real, cache)
-            for module in self.model.model.modules():
-                if isinstance(module, PreviousWeightAttention):
-                    cache.target_layers[module.layer_idx].over_source = True
+            self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
         if self.written_out is not None and state.length == 1 and self.written_out.prepare_first(cache):
             return self.write_out(prompt, state, state.history_mask.contiguous()), state
@@ -142,19 +151,19 @@ class TransformerDecoder:
         return self.call_modules(tokens, state, **{self.positions: positions}), state
 
     def write_out(self, tokens: Tensor, state: TransformerState, mask: Tensor) -> Tensor:
-        """tokens (sentences, width) -> logits (sentences, width, vocabulary), float32."""
+        """Computes the logits (sentences, width, vocabulary), float32, of tokens (sentences, width)."""
         width, features = tokens.shape[1], state.source.outputs.features
         context = StepContext(width, state.cache, AdditiveMask(mask), state.memories, state.source_mask, features, {})
         assert self.written_out is not None
         return self.written_out(tokens, state.length - 1, context).float()
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
-        """tokens (sentences, prompt or width) -> logits (sentences, 1 or width, vocabulary), float32."""
+        """Computes the logits (sentences, 1 or width, vocabulary), float32, of tokens (sentences, prompt or width)."""
         inputs |= {"cache": state.cache, "use_cache": True, "return_dict": True, **self.arguments}
         return self.forward(**self.inputs_of(tokens, state), **inputs).logits.float()
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
-        """What the model reads, under forward's names."""
+        """Returns what the model reads, under forward's names."""
         return {
             "encoder_outputs": state.source.outputs,
             "attention_mask": state.source_mask.tensor,
@@ -164,22 +173,20 @@ class TransformerDecoder:
 
 
 class LanguageModelDecoder(TransformerDecoder):
-    """`Decoder` of decoder.py for `DecoderOnlyForCausalLM`, a member of a fused model: there is no source."""
+    """The `Decoder` of `DecoderOnlyForCausalLM`, a member of a fused model: there is no source."""
 
     positions = "position_ids"
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
         blank = torch.zeros(len(prompt), 1, 1, dtype=self.model.dtype, device=prompt.device)
-        return super().begin(prompt, Source(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0))
+        return super().begin(prompt, SourceBatch(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0))
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         return {"input_ids": tokens, "attention_mask": state.history_mask}
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
-    """The kind of slot that each decoder layer has in Transformers' caches.
-
-    Read from the empty cache that generate() has made, or, if that has no layers yet, from the config.
-    """
+    """Returns the kind of slot that each decoder layer has in the empty cache that generate() has made, or, if that has
+    no layers yet, by the config."""
     cache = getattr(arguments.get(CACHE), "self_attention_cache", None)
     return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]

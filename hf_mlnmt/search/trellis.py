@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Recombination, SearchBatch, continuations, is_possible
+from hf_mlnmt.search.decoder import SourceBatch
+from hf_mlnmt.search.loops import IMPOSSIBLE, Recombination, SearchBatch, continuations, first_sums, is_possible
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.source import Source
 
 History = tuple[int, ...]
 Arc = tuple[int, int, int]  # parent, token, child; child END for a finished path
@@ -35,7 +36,7 @@ class Trellis:
     arcs: list[list[Arc]] = field(default_factory=lambda: [[]])
 
     def pruned(self) -> Trellis:
-        """Without the nodes that no finished path goes through."""
+        """Returns it without the nodes that no finished path goes through."""
         nodes: list[list[History]] = []
         arcs: list[list[Arc]] = []
         after = {END: END}  # of the nodes that are kept of the next level, the new places
@@ -49,7 +50,7 @@ class Trellis:
         return Trellis(nodes[::-1], arcs[::-1])
 
     def has(self, path: list[int]) -> bool:
-        """Whether a path that ends with its last token goes through the trellis."""
+        """Tells whether a path that ends with its last token goes through the trellis."""
         node: int | None = 0
         for level, token in enumerate(path):
             is_last = level + 1 == len(path)
@@ -62,28 +63,25 @@ class Trellis:
 @torch.no_grad()
 def build_trellis(
     decoder: Any,
-    source: Source,
+    source: SourceBatch,
     prompt: Tensor,
     ends: list[int],
     beams: int,
     k: int,
     longest: int,
-    tolerance: float = 0.0,
+    tolerance: float,
 ) -> list[Trellis]:
-    """A beam search with recombination that keeps everything.
+    """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
 
     Args:
         decoder: a `Decoder` (decoder.py). prompt: (sentences, length), a start token each.
         ends: tokens that end a path. beams, k: as in generate(); longest: no path has more tokens, its end counted.
         tolerance: a sentence is done when its open beams have together less than this part of Z; 0: never before
             `longest`.
-
-    Returns: a trellis for each sentence.
     """
     batch = SearchBatch(decoder, source, beams)
-    rules = Rules(LogitsProcessorList(), [])
-    running = prompt.new_full((len(prompt), beams), IMPOSSIBLE, dtype=torch.float32)
-    running[:, 0] = 0.0
+    rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
+    running = first_sums(prompt, beams)
     joined = Recombination(k, prompt, running, batch.scale)
     total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
     builders = [_Builder() for _ in prompt]
@@ -94,9 +92,9 @@ def build_trellis(
         running = joined.join(running)
         for row, sentence in enumerate(batch.ids.tolist()):
             builders[sentence].join(chosen[row].tolist(), stands[row].tolist())
-        count = min(max(2, 1 + len(ends)) * beams, beams * scores.shape[-1])
+        count = min(rules.candidates(beams), beams * scores.shape[-1])
         sums, parents, tokens = continuations(rules, history, scores, decoder.normalized, running, count)
-        over, real = torch.isin(tokens, torch.tensor(ends, device=tokens.device)), is_possible(sums)
+        over, real = rules.is_last(tokens, length), is_possible(sums)
         finished = (over & real)[:, :beams]
         for row, place in finished.nonzero().tolist():
             builders[int(batch.ids[row])].finish(int(parents[row, place]), int(tokens[row, place]))
@@ -136,7 +134,7 @@ class _Builder:
         self.coming: dict[int, tuple[int, int]] = {}  # beam -> parent's node and token
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
-        """Make the nodes that the beams come to: chosen[i] stands for beam i."""
+        """Makes the nodes that the beams come to: chosen[i] stands for beam i."""
         if not self.coming:  # at the root
             return
         before = self.trellis.nodes[-1]
@@ -152,10 +150,10 @@ class _Builder:
         self.trellis.arcs.append([])
 
     def expand(self, parents: list[int], tokens: list[int], alive: list[bool]) -> None:
-        """Beam i goes on from beam parents[i]."""
+        """Lets beam i go on from beam parents[i]."""
         moves = enumerate(zip(parents, tokens, alive))
         self.coming = {beam: (self.places[parent], token) for beam, (parent, token, open_) in moves if open_}
 
     def finish(self, parent: int, token: int) -> None:
-        """A path ends behind this beam."""
+        """Ends a path behind this beam."""
         self.trellis.arcs[-1].append((self.places[parent], token, END))

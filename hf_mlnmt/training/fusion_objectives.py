@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_mlnmt.modeling.loss import divisor
-from hf_mlnmt.search.fusion import FusedDecoder
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.decoder import SourceBatch
+from hf_mlnmt.search.decoders import FusedDecoder
 from hf_mlnmt.search.trellis import END, Trellis, build_trellis
 from hf_mlnmt.training.objectives import (
     IGNORED,
@@ -404,7 +404,7 @@ class FusionTrellis(FusionSequence):
         """See `FusionSequence`."""
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
         with evaluating(model):
-            outputs = Source.take(model.get_encoder()(source, mask), mask, 1)
+            outputs = SourceBatch.take(model.get_encoder()(source, mask), mask, 1)
             prompt = source.new_full((len(source), 1), model.config.decoder_start_token_id)
             longest, ends = limit(self.max_length, labels), ends_of(model)
             decoder = FusedDecoder(model, {})

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_mlnmt import TransformerForConditionalGeneration
-from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.decoder import SourceBatch, gather_beams
 from hf_mlnmt.search.decoders import DECODERS
-from hf_mlnmt.search.source import Source
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 
@@ -19,7 +18,7 @@ class LSTMState(NamedTuple):
 
     hidden: Tensor
     cell: Tensor
-    source: Source
+    source: SourceBatch
 
     def expand(self, width: int) -> LSTMState:
         return self._replace(hidden=self.hidden.expand(-1, width, -1), cell=self.cell.expand(-1, width, -1))
@@ -44,7 +43,7 @@ class LSTMDecoder(nn.Module):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=1.0)
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, LSTMState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, LSTMState]:
         zeros = torch.zeros(len(prompt), 1, self.cell.hidden_size)
         state = LSTMState(zeros, zeros, source)
         for token in prompt.unbind(1):
@@ -83,7 +82,7 @@ class SideBySide:
     def __init__(self, model: TwoModels, arguments: dict):
         self.members, self.weights = (TransformerDecoder(model, arguments), model.second), (1.0, model.weight)
 
-    def begin(self, prompt: Tensor, source: Source) -> tuple[Tensor, States]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, States]:
         found = [member.begin(prompt, source) for member in self.members]
         return self.add(scores for scores, _ in found), States(state for _, state in found)
 

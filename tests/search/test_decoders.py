@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.generation.batches import log_probabilities
-from hf_mlnmt.search.source import Source
+from hf_mlnmt.search.decoder import SourceBatch
 
 VOCABULARY, LONGEST = 6, 3
 EXHAUSTIVE = {"num_beams": 160, "early_stopping": "never", "max_new_tokens": LONGEST}
@@ -49,7 +49,7 @@ def scores_of(model, inputs, sentence: int, rows: list[list[int]]) -> torch.Tens
     """The sum that a search must find for each row, from whole prefixes: no state, no beams."""
     source = {name: value[sentence].expand(len(rows), -1) for name, value in inputs.items()}
     targets, lengths = padded(rows)
-    encoded = Source(model.get_encoder()(**source), source["attention_mask"].bool())
+    encoded = SourceBatch(model.get_encoder()(**source), source["attention_mask"].bool())
     steps = [model.second.begin(targets[:, :end], encoded)[0] for end in range(1, targets.shape[1])]
     logs = torch.cat(steps, dim=1).log_softmax(-1)  # (rows, longest, vocabulary)
     if type(model) is TwoModels:

@@ -15,9 +15,9 @@ from transformers import GenerationConfig
 
 from hf_mlnmt.kept_weights import forget
 from hf_mlnmt.modeling import generation
-from hf_mlnmt.search import prepare, single
+from hf_mlnmt.search import single
 from hf_mlnmt.search.int8 import compiled, in_int8
-from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search.native import library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 OPTIONS = {"do_sample": False, "max_new_tokens": 24, "num_beams": 3, "return_dict_in_generate": True}
@@ -266,10 +266,3 @@ def test_a_model_is_freed():
     del model
     gc.collect()
     assert gone() is None
-
-
-def test_prepare_is_generate(model):
-    batch = sources((5,))
-    translate = prepare(model, OPTIONS)
-    expected = by_loops(model, batch).sequences.tolist()
-    assert [translate(*batch.values()).sequences.tolist() for _ in range(2)] == [expected] * 2

@@ -24,7 +24,7 @@ from transformers.generation.logits_process import LogitsProcessor
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
-from hf_mlnmt.search.hypotheses import SearchBatch, best_continuations, best_tokens, draw_tokens
+from hf_mlnmt.search.loops import SearchBatch, best_continuations, best_tokens, draw_tokens
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},

@@ -11,10 +11,9 @@ import torch
 from helpers.contract import redraw
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy, written_out
 
-from hf_mlnmt.search import native, native_library, steps
-from hf_mlnmt.search.hypotheses import best_tokens
-from hf_mlnmt.search.native import NativeUnits, best_continuations_natively
-from hf_mlnmt.search.native_library import library
+from hf_mlnmt.search import native, steps
+from hf_mlnmt.search.loops import best_tokens
+from hf_mlnmt.search.native import NativeUnits, best_continuations_natively, library
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -23,9 +22,9 @@ needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="ther
 def no_library(monkeypatch, tmp_path):
     """As if nothing had been compiled yet."""
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
-    native_library._library.cache_clear()
+    native._library.cache_clear()
     yield tmp_path
-    native_library._library.cache_clear()
+    native._library.cache_clear()
 
 
 @pytest.fixture
@@ -228,7 +227,7 @@ def test_it_is_compiled_once(no_library, monkeypatch):
     assert library(torch.float32) is not None
     (made,) = (no_library / "cache").iterdir()
     before = made.stat().st_mtime_ns
-    native_library._library.cache_clear()
+    native._library.cache_clear()
     assert library(torch.float32) is not None
     assert made.stat().st_mtime_ns == before
     assert len(list((no_library / "cache").iterdir())) == 1
@@ -245,7 +244,7 @@ def test_a_damaged_library_is_compiled_again(no_library, damage):
     code = made.read_bytes()
     made.unlink()
     made.write_bytes(damage(code))
-    native_library._library.cache_clear()
+    native._library.cache_clear()
     assert library(torch.float32) is not None
     (again,) = (no_library / "cache").iterdir()
     assert again.read_bytes() == code
@@ -257,7 +256,7 @@ def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
     compiler.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
-    monkeypatch.setattr(native_library.logger, "propagate", True)
+    monkeypatch.setattr(native.logger, "propagate", True)
     assert library(torch.float32) is None
     assert "no such option" in caplog.text
     assert not list((no_library / "cache").iterdir())

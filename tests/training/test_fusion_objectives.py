@@ -154,7 +154,7 @@ def bigram_sums(model, batch, sentence, longest, end=1):
 @pytest.mark.parametrize("alpha", [0.4, 1.2])
 def test_a_trellis_ends_where_its_open_beams_are_less_than_the_tolerance(alpha, monkeypatch):
     """Each sentence where its own are, whatever is beside it."""
-    monkeypatch.setattr("hf_mlnmt.search.fusion.decoder_of", lambda model: None)  # the toy leaves its cache empty
+    monkeypatch.setattr("hf_mlnmt.search.decoders.decoder_of", lambda model: None)  # the toy leaves its cache empty
     model = model_of("bigram", alpha=alpha, beta=1.0)
     batch = {**sources((3, 2, 1), VOCABULARY), "labels": torch.tensor([[4, 1], [2, 1], [1, IGNORED]])}
     with torch.no_grad():

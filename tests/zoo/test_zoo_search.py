@@ -55,7 +55,7 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
 def test_steps_are_written_out(member, model):
     """No family goes through its modules in a search on a CPU."""
     if member.system in RECURRENT:
-        assert search.find_decoder(model).why_not(model, {}) is None  # it has one decoder, on any device
+        assert search.decoder_of(model).why_not(model, {}) is None  # it has one decoder, on any device
         return
     step = written_out(model.eval())
     assert step is not None
