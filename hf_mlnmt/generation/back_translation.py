@@ -35,7 +35,7 @@ from hf_mlnmt.languages import check_language, direction_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
-    """The lines of several files, one after the other; with `bad` "drop" an unreadable one is an empty line."""
+    """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
     problems: list[int] = []
     report = (lambda reason, number, text: problems.append(number)) if bad == "drop" else None
     for path in paths:
@@ -46,7 +46,7 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the pairs, beside model, text and method.
+    """The settings that decide the pairs, beside model, text and method.
 
     limit: lines of the text that are taken; all when None.
     drop: reasons for which a pair is dropped, of `synthetic_methods.REASONS`; None: the usual ones of the method.
@@ -80,13 +80,13 @@ class Settings:
             raise UserError(f"bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields, for JSON."""
         return {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
 
 
 @dataclass
 class Watcher:
-    """Who is told: `tell` gets messages, `warn` gets doubts, `progress` gets lines done, lines in all and counts."""
+    """Functions that are told: `tell` messages, `warn` doubts, `progress` lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
     warn: Callable[[str], Any] = lambda text: None
@@ -107,7 +107,7 @@ def back_translate(
     revision: str | None = None,
     shard: Shard | None = None,
 ) -> Manifest:
-    """Write a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
+    """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
 
     Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
     same machine, with as many threads). Memory: one window of lines, and with "duplicate" in settings.drop some 100
@@ -134,12 +134,12 @@ def back_translate(
     place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
     with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
-        loaded = None if here else _load(model, settings, device, revision)
+        pipeline = None if here else _load(model, settings, device, revision)
         about = {
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
             "model": None if model is None else identity_of_model(str(model), revision=revision),
-            "text": [_identity_of_text(path, settings.bad_lines, watcher) for path in texts],
+            "text": [_read(path, settings.bad_lines, watcher) for path in texts],
             "method": method.to_dict(),
             "tag": tag,
             "settings": settings.to_dict(),
@@ -157,9 +157,8 @@ def back_translate(
         elif _shards(folder):
             return _put_together(folder, about, watcher)
         lines = _lines(about, settings, shard)
-        loaded = loaded or _load(model, settings, device, revision)
-        job = _Job(loaded, texts, lines, _journal(place, about), method, settings, forward, watcher)
-        return job.run()
+        pipeline = pipeline or _load(model, settings, device, revision)
+        return _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher).run()
 
 
 def _check(
@@ -194,7 +193,7 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
-def _identity_of_text(path: str | Path, bad: str, watcher: Watcher) -> dict[str, Any]:
+def _read(path: str | Path, bad: str, watcher: Watcher) -> dict[str, Any]:
     watcher.tell(f"reading {path}")
     return identity_of_text(path, text_lines([path], bad))
 
@@ -204,7 +203,7 @@ def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
 
 
 def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Manifest:
-    """Give the files their names and write the manifest, with their sizes and hashes."""
+    """Gives the files their names and writes the manifest, with their sizes and hashes."""
     files = journal.finish()
     write_json(journal.folder / MANIFEST, {**manifest, "pairs": {"lines": pairs, **files}})
     (journal.folder / STATE).unlink()
@@ -212,7 +211,7 @@ def _complete(journal: Journal, manifest: Mapping[str, Any], pairs: int) -> Mani
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
-    """The manifest of a corpus that is finished; None when it is not, or not begun.
+    """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
 
     Raises: UserError when the folder holds a corpus of something else.
     """
@@ -228,7 +227,7 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
 
 
 def _lines(about: Mapping[str, Any], settings: Settings, shard: Shard | None) -> range:
-    """The lines of the text that are taken, by number from 0."""
+    """Returns the numbers of the lines that are taken, from 0."""
     lines, window = sum(text["lines"] for text in about["text"]), settings.window
     lines = min(lines, settings.limit or lines)
     if shard is None:
@@ -240,7 +239,7 @@ _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
 
 
 def _shards(folder: Path) -> dict[int, dict[int, Path]]:
-    """{number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
+    """Returns {number of all shards: {number of a shard: its folder}} of those that are begun or finished."""
     shards: dict[int, dict[int, Path]] = {}
     for path in folder.iterdir():
         if match := _SHARD.fullmatch(path.name):
@@ -249,7 +248,7 @@ def _shards(folder: Path) -> dict[int, dict[int, Path]]:
 
 
 def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Manifest:
-    """The whole of its finished shards.
+    """Puts the whole together of its finished shards.
 
     Raises: UserError naming the shards that are missing, not finished or made from something else.
     """
@@ -284,7 +283,7 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
 
 @dataclass
 class _Job:
-    """One corpus, of some lines of the text, from where an earlier start left it to its end."""
+    """The making of a corpus, of some lines of the text, from where an earlier start left it to its end."""
 
     pipeline: Any
     texts: Sequence[str | Path]
@@ -300,7 +299,6 @@ class _Job:
         self.warnings: list[str] = []
 
     def run(self) -> Manifest:
-        """Go on to the end."""
         state = self.journal.kept()
         with ExitStack() as stack:
             stack.callback(self.journal.close)
@@ -326,7 +324,7 @@ class _Job:
             return _complete(self.journal, {**manifest, "versions": versions}, counts.kept)
 
     def _window(self, first: int, lines: list[str]) -> None:
-        """Translate, judge and keep some lines; `first` is the number of the first of them, from 0."""
+        """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
         outputs = self._outputs(first, lines)
         pairs = []
         for number, (line, (output, finished)) in enumerate(zip(lines, outputs, strict=True), start=first):
@@ -344,7 +342,7 @@ class _Job:
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str]) -> list[tuple[str, bool]]:
-        """What the method makes of each line, and whether it ended by itself."""
+        """Returns what the method makes of each line, and whether it ended by itself."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
         settings, done = self.settings, first - self.lines.start
@@ -367,7 +365,6 @@ class _Job:
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:
-        """The pairs that are written already."""
         sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
         with ExitStack() as stack:
             parts = [self.journal.part(side).open(encoding="utf-8", newline="\n") for side in sides]

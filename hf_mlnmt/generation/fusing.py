@@ -58,7 +58,7 @@ def fuse(
     language_weights: Sequence[float] | None = None,
     **options: Any,
 ) -> FusionForConditionalGeneration:
-    """One model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
+    """Makes one model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
 
     Args:
         translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. A fused model
@@ -103,7 +103,7 @@ def fuse(
 def fuse_folders(
     models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any
 ) -> Path:
-    """Fuse models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
+    """Fuses models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
 
     Args:
         models: folders or Hub names; translation models and language models in any order.
@@ -138,7 +138,7 @@ def fuse_folders(
 
 
 def _check_languages(translation: Sequence[str | Path], language: Sequence[str | Path]) -> None:
-    """UserError for folders whose results say other directions, or text in another language than is written."""
+    """Raises UserError for folders of other directions, or a language model of another language than is written."""
     check_same_direction(translation, "Only models of one direction can be fused.")
     pairs = filter(None, map(direction_of, translation))
     for target in [pair[1] for pair in pairs][:1]:
@@ -148,7 +148,7 @@ def _check_languages(translation: Sequence[str | Path], language: Sequence[str |
 
 
 def check_same_vocabulary(first: Member, other: Member) -> None:
-    """Raises: UserError where a member's target tokens, or a translation model's source tokens, are not those of the
+    """Raises UserError where a member's target tokens, or a translation model's source tokens, are not those of the
     first; it names the first entries that differ."""
     sources = other.model.config.is_encoder_decoder
     if first.tokenizers is not None and other.tokenizers is not None:
@@ -168,7 +168,7 @@ def check_same_vocabulary(first: Member, other: Member) -> None:
 
 
 def _entries(tokenizer: Any) -> list[str | None]:
-    """The token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
+    """Returns the token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
     encoder = tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else tokenizer.get_vocab()
     entries: list[str | None] = [None] * (max(encoder.values(), default=-1) + 1)
     for token, number in encoder.items():
@@ -207,7 +207,7 @@ def _refuse_masked(name: str, auto_class: str) -> None:
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
-    """A translation model, or those of a fused one, which decode as it does."""
+    """Returns a translation model, or those of a fused one, which decode as it does."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
     if hasattr(member.model.config, "source_languages"):
         raise UserError(f"{member.name}: has modules of single languages, and a fused model has none.")
@@ -218,7 +218,6 @@ def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
 
 
 def _config(members: list[Member], languages: list[Member], settings: dict[str, Any]) -> FusionConfig:
-    """`settings`: scales, normalization and weights."""
     first = members[0].model
     configs = [member.model.config for member in (*members, *languages)]
     positions = [getattr(config, "max_position_embeddings", None) for config in configs]
@@ -244,7 +243,7 @@ def _config(members: list[Member], languages: list[Member], settings: dict[str, 
 
 
 def _assemble(config: FusionConfig, members: list[Member], languages: list[Member]) -> FusionForConditionalGeneration:
-    """The model around the members; generation settings, precision and device are the first's."""
+    """Builds the model around the members; generation settings, precision and device are the first's."""
     first = members[0].model
     with torch.device("meta"):  # no memory for what is replaced
         fused = FusionForConditionalGeneration(config)

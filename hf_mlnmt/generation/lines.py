@@ -40,7 +40,7 @@ _REMEDY = "Convert the text to UTF-8, for example with iconv."
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of a text, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
+    """A part of a text, one of `count`, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
 
     A shard is made of whole windows, the groups of lines that are translated together: then the batches are those of
     the whole text, and so is every bit of the translations.
@@ -51,17 +51,17 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From "2/10". Raises: UserError for anything else, and for shards counted from 0."""
+        """Reads "2/10". Raises: UserError for anything else, and for shards counted from 0."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         number, count = map(int, match.groups()) if match else (0, 0)
-        if match and number == 0 < count:
-            raise UserError(f"--shard {text}: shards count from 1, so these are 1/{count} to {count}/{count}.")
         if not 1 <= number <= count:
-            raise UserError(f"--shard {text}: expected I/N with I from 1 to N, such as 2/10.")
+            counted = f"shards count from 1, so these are 1/{count} to {count}/{count}"
+            wanted = counted if number == 0 < count else "expected I/N with I from 1 to N, such as 2/10"
+            raise UserError(f"--shard {text}: {wanted}.")
         return cls(number, count)
 
     def windows(self, lines: int, sizes: Sequence[int]) -> tuple[range, range]:
-        """Its part of a text: the numbers of its windows and of its lines, both from 0.
+        """Returns its part of a text: the numbers of its windows and of its lines, both from 0.
 
         Args:
             lines: of the whole text; sizes: the lines of each window of the whole text.
@@ -129,14 +129,14 @@ def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def file_groups(path: str | Path, size: int) -> Iterator[list[str]]:
-    """Lines of a plain or packed file, `size` at a time."""
+    """Yields the lines of a plain or packed file, `size` at a time."""
     lines = _lines(path)
     while group := list(islice(lines, size)):
         yield group
 
 
 def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
-    """Lines of standard input, each time all that have arrived: one from a person, hundreds from a program."""
+    """Yields the lines of standard input that have arrived: one from a person, hundreds from a program."""
     if stream is None and sys.stdin is None:
         raise UserError("standard input is closed: give the names of files, or text by a pipe.")
     source: Any = stream or sys.stdin.buffer
@@ -151,7 +151,7 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path) -> Iterator[str]:
-    """A file's lines, as strict as a pipe's: any length (long ones are split), control characters as they are."""
+    """Yields a file's lines, as strict as a pipe's: of any length, control characters as they are."""
     lines = read_lines(path, max_characters=10**9, keep_controls=True, remedy=_REMEDY)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
@@ -181,12 +181,11 @@ def translate_groups(
     done: int = 0,
     update: Callable[[int], Any] = lambda texts: None,
 ) -> int:
-    """Translate group by group; returns the number of the last line.
+    """Translates group by group; returns the number of the last line.
 
     Args:
-        write: takes the text of each group's translations, a line (or an n-best list) for each, and how many lines
-            are done.
-        jsonl, scores: see `format_result`.
+        write: takes the lines of a group's translations, and how many lines of the text are done.
+        jsonl, scores: as of `format_result`.
         first: number of the first text, from 0, where the groups begin within something longer.
         done: so many lines were done before, and are passed over.
         update: called with the number of texts of each batch that is done.
@@ -293,7 +292,7 @@ def made_from(
 def format_result(
     number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
 ) -> str:
-    """One text's result as it is written.
+    """Returns a text's result as it is written.
 
     Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (numbers from 0, as in
     Moses); where there are alignments, ' ||| 0-0 1-2' behind it, as Marian and Moses write them. jsonl: an object with

@@ -1,4 +1,4 @@
-"""How the synthetic side is made: beam, greedy, sampling, top-k, noised, copied; and the options of each method.
+"""Methods of making the synthetic side: beam, greedy, sampling, top-k, noised, copied; and the options of each.
 
 | method | the other side of a sentence | reference |
 | --- | --- | --- |
@@ -51,7 +51,7 @@ _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else i
 
 @dataclass(frozen=True)
 class Method:
-    """How the synthetic side is made: a method and its options.
+    """A method of making the synthetic side, and its options.
 
     None is the method's default, or for an option that it does not know, nothing.
 
@@ -96,11 +96,11 @@ class Method:
             raise UserError(f"filler must be one word, not {self.filler!r}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The name and every option that it has."""
+        """Returns the name and every option that it has."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def decoding(self) -> dict[str, Any]:
-        """The pipeline's options."""
+        """Returns the pipeline's options."""
         if self.name in ("beam", "noised"):
             options = {"num_beams": self.beams}
             return options if self.length_penalty is None else options | {"length_penalty": self.length_penalty}
@@ -110,7 +110,7 @@ class Method:
         return {"do_sample": True, "draws": "text", "seed": self.seed, **warped}
 
     def change(self, text: str, line: int) -> str:
-        """An output with the method's noise, drawn for this line; at least one word stays."""
+        """Adds the method's noise to an output, drawn for this line; at least one word stays."""
         if self.name != "noised" or not (words := text.split()):
             return text
         drop, replace, swap = self.drop or 0.0, self.replace or 0.0, self.swap or 0
@@ -149,7 +149,7 @@ class Counts:
     dropped: dict[str, int] = field(default_factory=dict)
 
     def add(self, later: Counts) -> None:
-        """Count what was counted in a later part of the same text too."""
+        """Adds what was counted in a later part of the same text."""
         self.read += later.read
         self.kept += later.kept
         for mine, theirs in ((self.found, later.found), (self.dropped, later.dropped)):
@@ -158,7 +158,7 @@ class Counts:
 
 
 class Judge:
-    """Counts what is wrong with outputs and says which pairs are dropped; `spoilt` outputs are long or repeated.
+    """A count of what is wrong with outputs, which says what pairs are dropped; `spoilt` ones are long or repeated.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
@@ -171,7 +171,7 @@ class Judge:
         self.spoilt = 0
 
     def keeps(self, text: str, output: str, finished: bool, changed: str) -> bool:
-        """Whether the pair of a text and its output, which is `changed` by noise before it is written, stays."""
+        """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished)
@@ -182,19 +182,16 @@ class Judge:
             reasons.append(dropped)
         for reason in reasons:
             counts.found[reason] = counts.found.get(reason, 0) + 1
-        if dropped is None:
-            counts.kept += 1
-        else:
+        if dropped is not None:
             counts.dropped[dropped] = counts.dropped.get(dropped, 0) + 1
+        counts.kept += dropped is None
         return dropped is None
 
     def is_new(self, text: str, output: str) -> bool:
-        """Whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
-        key = blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest()
-        if key in self.seen:
-            return False
-        self.seen.add(key)
-        return True
+        """Returns whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
+        before = len(self.seen)
+        self.seen.add(blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest())
+        return len(self.seen) > before
 
     def _reasons(self, text: str, output: str, finished: bool) -> list[str]:
         read, written = words(text), words(output)
@@ -213,7 +210,7 @@ class Judge:
 
 
 def check_reasons(drop: Collection[str]) -> None:
-    """Raises: UserError for a reason that there is not."""
+    """Raises UserError for a reason that there is not."""
     for reason in drop:
         if reason not in REASONS:
             raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")
@@ -227,7 +224,7 @@ MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a h
 
 
 def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
-    """Warnings that the text may be in another language than the model reads, with their evidence.
+    """Yields warnings that the text may be in another language than the model reads, with their evidence.
 
     Args:
         texts, outputs: what was given to the model, and what it made of each.
@@ -255,6 +252,6 @@ def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: 
 
 
 def bytes_per_piece(tokenizer: Any, texts: Sequence[str]) -> float:
-    """How long the pieces are that a tokenizer cuts texts into, spaces apart."""
+    """Returns how long the pieces are that a tokenizer cuts texts into, spaces apart."""
     pieces = sum(len(ids) - 1 for ids in encode(tokenizer, texts))
     return sum(len("".join(text.split()).encode()) for text in texts) / max(1, pieces)
