@@ -2,17 +2,15 @@
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
 words); Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models" (the mean over the heads of
-the last layer but one aligns best of the layers of a translation model that no one has taught to align).
+the last layer but one aligns best in a model that was not taught to align).
 
-Links are pairs (source word, target word), counted from 0; words are what white space separates in the text that was
-given and in the translation. The weights of a target word are the mean over its subwords, those of a source word the
-sum over its subwords; each target word is linked to the source word with the largest weight, the first of several that
-are equal. Language codes, prefixes of a model and </s> are no words.
+Links are pairs (source word, target word), counted from 0; words are what white space separates. The weights of a
+target word are the mean over its subwords, those of a source word the sum; each target word is linked to the source
+word with the largest weight, the first of equal ones. Language codes, prefixes of a model and </s> are no words.
 
 The attention is that of `alignment_head`: [layer, head] in a model's generation_config.json, both counted from 1, head
-0 for the mean; else the mean over the heads of the last decoder layer but one (the only one, where there is one). An
-attention over several encoder layers is their mean. Behind a bridge, whose rows stand between decoder and source, it
-is the product of both attentions.
+0 for the mean; else the mean over the heads of the last decoder layer but one. An attention over several encoder
+layers is their mean; behind a bridge it is the product of the attentions to its rows and over the source.
 """
 
 from __future__ import annotations

@@ -4,13 +4,11 @@ manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Met
 manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.synthetic.read_manifest
 
 Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translation Models with Monolingual Data", ACL; in
-the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source. Other
-methods are in synthetic_methods.py, from the literature named there. Forward translation turns the roles: the text is
-the source, and the model's output the target (with a larger model: sequence-level distillation).
+the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
+methods: synthetic_methods.py. In forward translation the text is the source (with a larger model: distillation).
 
-While it is made, its files are a journal's (journal.py).
-A shard is a corpus of some windows of the text, in a folder within that of the whole. A start without `shard` puts the
-whole together from its shards; the model is not asked again.
+While it is made, its files are a journal's (journal.py). A shard is a corpus of some windows of the text, in a folder
+within that of the whole, which is put together from its shards without asking the model again.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -110,8 +108,7 @@ def back_translate(
     """Writes a synthetic corpus into the folder `output` (files: data/synthetic.py): pairs in the order of the text.
 
     Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
-    same machine, with as many threads). Memory: one window of lines, and with "duplicate" in settings.drop some 100
-    bytes for every pair.
+    same machine, with as many threads). Memory: a window of lines, and with "duplicate" dropped 100 bytes a pair.
 
     Args:
         model: a folder or a Hub name; None for the method "copied".
@@ -119,7 +116,7 @@ def back_translate(
         forward: the text is the source and the model's output the target.
         tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
         shard: make this part only, in a folder of its own in `output`. When all are made, a call without it puts them
-            together, and `output` is to the byte what one call would have made.
+            together to the bytes that one call would have made.
 
     Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
     """
@@ -133,30 +130,33 @@ def back_translate(
         raise UserError("--shard: duplicates are known in the whole text only. Leave duplicate out of --drop.")
     place = folder / f"shard-{shard.number}-of-{shard.count}" if shard else folder
     with only_one(place, f"{place}: another back-translation is writing into this folder. Wait for it."):
+        watcher.tell(f"reading {', '.join(map(str, texts))}")
         here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
         pipeline = None if here else _load(model, settings, device, revision)
         about = {
             "schema": SCHEMA,
             "direction": "forward" if forward else "back",
             "model": None if model is None else identity_of_model(str(model), revision=revision),
-            "text": [_read(path, settings.bad_lines, watcher) for path in texts],
+            "text": [identity_of_text(path, text_lines([path], settings.bad_lines)) for path in texts],
             "method": method.to_dict(),
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        if finished := _finished(folder, about):
-            watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
-            return finished
-        if shard:
-            about["shard"] = str(shard)
-            if finished := _finished(place, about):
-                watcher.tell(f"{place} is finished, and nothing changed since: {finished.pairs:,} pairs.")
+        for path in dict.fromkeys((folder, place)):
+            if path != folder:
+                about["shard"] = str(shard)
+            if finished := _finished(path, about):
+                watcher.tell(f"{path} is finished, and nothing changed since: {finished.pairs:,} pairs.")
                 return finished
-            if (folder / STATE).is_file():
-                raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
-        elif _shards(folder):
+        if shard and (folder / STATE).is_file():
+            raise UserError(f"{folder}: was begun without --shard. Go on so, or choose another --output.")
+        if not shard and _shards(folder):
             return _put_together(folder, about, watcher)
-        lines = _lines(about, settings, shard)
+        count = sum(text["lines"] for text in about["text"])
+        lines = range(min(count, settings.limit or count))
+        if shard:
+            window = settings.window
+            lines = shard.windows(len(lines), [min(window, len(lines) - start) for start in lines[::window]])[1]
         pipeline = pipeline or _load(model, settings, device, revision)
         return _Job(pipeline, texts, lines, _journal(place, about), method, settings, forward, watcher).run()
 
@@ -193,11 +193,6 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
-def _read(path: str | Path, bad: str, watcher: Watcher) -> dict[str, Any]:
-    watcher.tell(f"reading {path}")
-    return identity_of_text(path, text_lines([path], bad))
-
-
 def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
     return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
 
@@ -224,15 +219,6 @@ def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
     if manifest:
         (folder / STATE).unlink(missing_ok=True)
     return manifest
-
-
-def _lines(about: Mapping[str, Any], settings: Settings, shard: Shard | None) -> range:
-    """Returns the numbers of the lines that are taken, from 0."""
-    lines, window = sum(text["lines"] for text in about["text"]), settings.window
-    lines = min(lines, settings.limit or lines)
-    if shard is None:
-        return range(lines)
-    return shard.windows(lines, [min(window, lines - start) for start in range(0, lines, window)])[1]
 
 
 _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
@@ -266,8 +252,7 @@ def _put_together(folder: Path, about: dict[str, Any], watcher: Watcher) -> Mani
         manifests.append(manifest)
     counts, warnings = Counts(), []
     journal = _journal(folder, about)
-    with ExitStack() as stack:
-        stack.callback(journal.close)
+    with closing(journal):
         journal.restore(None)
         for manifest in manifests:
             counts.add(Counts(**manifest.content["counts"]))
@@ -294,29 +279,22 @@ class _Job:
     forward: bool
     watcher: Watcher
 
-    def __post_init__(self) -> None:
-        self.total = len(self.lines)
-        self.warnings: list[str] = []
-
     def run(self) -> Manifest:
-        state = self.journal.kept()
-        with ExitStack() as stack:
-            stack.callback(self.journal.close)
+        """Makes the corpus."""
+        state, self.total = self.journal.kept(), len(self.lines)
+        with closing(self.journal):
             self.journal.restore(state)
-            progress = self.journal.progress
-            self.warnings = progress.get("warnings", [])
+            progress, done = self.journal.progress, self.journal.progress["lines"]
+            self.warnings: list[str] = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
-            drop = self.settings.drop or ()
-            self.judge = Judge(drop, self.settings.max_ratio, counts)
-            if "duplicate" in drop:
+            self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts)
+            if "duplicate" in self.judge.drop:
                 self._remember_pairs()
-            if progress["lines"]:
-                self.watcher.tell(f"going on at line {progress['lines'] + 1:,} of {self.total:,}")
-            self.watcher.progress(progress["lines"], self.total, counts)
-            first = self.lines.start
-            lines = islice(
-                text_lines(self.texts, self.settings.bad_lines), first + progress["lines"], first + self.total
-            )
+            if done:
+                self.watcher.tell(f"going on at line {done + 1:,} of {self.total:,}")
+            self.watcher.progress(done, self.total, counts)
+            first, lines = self.lines.start, text_lines(self.texts, self.settings.bad_lines)
+            lines = islice(lines, first + done, first + self.total)
             while window := list(islice(lines, self.settings.window)):
                 self._window(first + self.journal.progress["lines"], window)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
@@ -352,16 +330,9 @@ class _Job:
             done += count
             self.watcher.progress(done, self.total, self.judge.counts)
 
-        translations = self.pipeline.translate_lines(
-            lines,
-            first,
-            update,
-            source_language=settings.source_language,
-            target_language=settings.target_language,
-            max_new_tokens=settings.max_new_tokens,
-            batch_tokens=settings.batch_tokens,
-            **self.method.decoding(),
-        )
+        names = ("source_language", "target_language", "max_new_tokens", "batch_tokens")
+        options = {name: getattr(settings, name) for name in names} | self.method.decoding()
+        translations = self.pipeline.translate_lines(lines, first, update, **options)
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _remember_pairs(self) -> None:

@@ -92,11 +92,14 @@ class Journal:
         path = self.folder / STATE
         if not path.is_file():
             return None
-        progress = {"lines": int, "bytes": dict.fromkeys(self.files, int), "sha256": dict.fromkeys(self.files, str)}
+        progress: Form = {
+            "lines": int,
+            "bytes": dict.fromkeys(self.files, int),
+            "sha256": dict.fromkeys(self.files, str),
+        }
+        progress |= {"counts?": COUNTS, "warnings?": [str]}
         try:
-            return read_json(
-                path, {"about": self.form, "progress": {**progress, "counts?": COUNTS, "warnings?": [str]}}
-            )
+            return read_json(path, {"about": self.form, "progress": progress})
         except UserError as error:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 

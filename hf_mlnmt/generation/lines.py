@@ -82,10 +82,7 @@ class Shard:
 
 
 def identities(inputs: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Returns each file's name, number of lines and hash; None where standard input is among them.
-
-    Raises: UserError naming file and line.
-    """
+    """Returns each file's name, number of lines and hash; None where standard input is among them."""
     return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name)) for name in inputs]
 
 
@@ -200,9 +197,8 @@ def translate_groups(
         start, number = number, number + len(group)
         if number - first <= done:
             continue
-        results = run.translate(group, start + 1, update)
-        shown: Iterable[Any] = results if run.options.in_lists else (best[0].text for best in results)
-        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(zip(group, shown), start))
+        results = zip(group, run.translate(group, start + 1, update))
+        lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(results, start))
         write("".join(f"{line}\n" for line in lines), number - first)
     run.report()
     return number
@@ -231,10 +227,8 @@ def opened(
     """Yields how many lines are done already, and what writes the text of more: it takes the text and the lines done.
 
     Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
-    name says, and has its name when all is written. Stopped, it goes on from there at the next start.
-
-    Args:
-        about: what a file is made from, {"model", "text", "settings"}; without it nothing is kept when it is stopped.
+    name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
+    "settings"}, without which nothing is kept.
 
     Raises: UserError where something else was begun, naming what differs.
     """
@@ -290,35 +284,28 @@ def made_from(
 
 
 def format_result(
-    number: int, source: str, result: str | list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
+    number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
 ) -> str:
     """Returns a text's result as it is written.
 
-    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (numbers from 0, as in
-    Moses); where there are alignments, ' ||| 0-0 1-2' behind it, as Marian and Moses write them. jsonl: an object with
-    source, translation and alignment, with `scores` also score, log_probability and length, and n_best when there is
-    more than one.
+    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
+    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation and alignment, with `scores` also
+    score, log_probability and length, and n_best when there is more than one.
     """
-    if isinstance(result, str):
-        return json.dumps({"source": source, "translation": result}, ensure_ascii=False) if jsonl else result
     from hf_mlnmt.generation.alignments import to_pharaoh  # which imports torch, as results have
 
     links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
     if not jsonl:
         shown = [best.text if plain else f"{number} ||| {best.text} ||| {best.score:.6f}" for best in result]
         return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
-    names = ("score", "log_probability", "length")
-    records = [
-        {
-            "translation": best.text,
-            **({} if link is None else {"alignment": link}),
-            **{name: getattr(best, name) for name in names if scores or len(result) > 1},
-        }
-        for best, link in zip(result, links)
-    ]
+    records, numbers = [], ("score", "log_probability", "length")
+    for best, link in zip(result, links):
+        records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+        if scores or len(result) > 1:
+            records[-1] |= {name: getattr(best, name) for name in numbers}
     record = {"source": source, **records[0]}
     if not scores:
-        record = {name: value for name, value in record.items() if name not in names}
+        record = {name: value for name, value in record.items() if name not in numbers}
     if len(records) > 1:
         record["n_best"] = records
     return json.dumps(record, ensure_ascii=False)

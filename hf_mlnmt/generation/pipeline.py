@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -288,9 +289,7 @@ class TranslationPipeline:
         if options.seed is not None:
             torch.manual_seed(options.seed)
         run, line = TranslationRun(self, options), 1
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not (options.progress and console.is_terminal)) as bar:
-            update = partial(bar.advance, bar.add_task("", total=total))
+        with progress_bar(total, options.progress) as update:
             for texts in groups:
                 results = run.translate(texts, line, update)
                 line += len(texts)
@@ -306,6 +305,14 @@ def _checked(texts: Any) -> Iterable[str]:
     if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
         raise UserError(f"texts: give a string or several, not an object of type {type(texts).__name__}.")
     return [texts] if isinstance(texts, str) else texts
+
+
+@contextmanager
+def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Shows a bar on standard error, where that is a terminal; yields a function that moves it by a number."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        yield partial(bar.advance, bar.add_task("", total=total))
 
 
 class Input(NamedTuple):
@@ -414,28 +421,26 @@ class TranslationRun:
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, and the length limit."""
-        if self.typed_codes:
-            logger.warning(
-                "source lines that begin with a language code: %d, the first is line %d; a code in the text does not "
-                "choose the language, target_language does",
-                len(self.typed_codes),
-                self.typed_codes[0],
-            )
-        if self.of_several:
-            logger.warning(
-                "lines that hold several sentences: %d, the first is line %d; a model of single sentences may "
-                "leave all but one out; split='sentences' (--split sentences) translates each",
-                len(self.of_several),
-                self.of_several[0],
-            )
-        if in_parts := self.encoder.in_parts:
-            logger.warning(
-                "lines with a sentence that is longer than the %d tokens the model reads at once: %d, the first is "
-                "line %d; it is translated in parts, cut at commas, between words or characters",
-                self.encoder.limit,
-                len(in_parts),
-                in_parts[0],
-            )
+        for lines, what, hint in (
+            (
+                self.typed_codes,
+                "source lines that begin with a language code",
+                "a code in the text does not choose the language, target_language does",
+            ),
+            (
+                self.of_several,
+                "lines that hold several sentences",
+                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
+                "translates each",
+            ),
+            (
+                self.encoder.in_parts,
+                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+                "it is translated in parts, cut at commas, between words or characters",
+            ),
+        ):
+            if lines:
+                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"

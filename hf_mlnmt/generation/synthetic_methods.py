@@ -1,4 +1,4 @@
-"""Methods of making the synthetic side: beam, greedy, sampling, top-k, noised, copied; and the options of each.
+"""Methods of making the synthetic side, their options, and the reasons for which a pair is dropped.
 
 | method | the other side of a sentence | reference |
 | --- | --- | --- |
@@ -33,8 +33,6 @@ from hf_mlnmt.errors import UserError, suggest
 from hf_mlnmt.generation.options import LARGEST_SEED
 from hf_mlnmt.keys import key
 
-METHODS = ("beam", "greedy", "sampling", "top-k", "noised", "copied")
-BEAMS, TOP_K = 5, 10  # unless told
 # Which options a method knows, beside `name`.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "beam": ("beams", "length_penalty"),
@@ -44,8 +42,17 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "noised": ("beams", "length_penalty", "drop", "replace", "swap", "filler", "seed"),
     "copied": (),
 }
-_DEFAULTS: dict[str, Any] = {"beams": BEAMS, "temperature": 1.0, "top_k": TOP_K, "seed": 1}
-_DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
+METHODS = tuple(_KNOWN)
+_DEFAULTS = {
+    "beams": 5,
+    "temperature": 1.0,
+    "top_k": 10,
+    "seed": 1,
+    "drop": 0.1,
+    "replace": 0.1,
+    "swap": 3,
+    "filler": "_",
+}
 _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
 
 
@@ -73,14 +80,12 @@ class Method:
     def __post_init__(self) -> None:
         if self.name not in METHODS:
             raise UserError(f"method '{self.name}': choose one of {', '.join(METHODS)}{suggest(self.name, METHODS)}.")
-        known = _KNOWN[self.name]
-        for option, value in asdict(self).items():
-            if option == "name" or (option not in known and value is None):
-                continue
-            if option not in known:
+        for option in self.to_dict():
+            if option not in ("name", *_KNOWN[self.name]):
                 those = [name for name in METHODS if option in _KNOWN[name]]
                 raise UserError(f"{option} is no option of the method {self.name}, but of {', '.join(those)}.")
-            if value is None:
+        for option in _KNOWN[self.name]:
+            if getattr(self, option) is None:
                 object.__setattr__(self, option, _DEFAULTS.get(option))
         for option, least in (("beams", 1), ("top_k", 1), ("seed", 0)):
             if (value := getattr(self, option)) is not None and value < least:
@@ -102,8 +107,7 @@ class Method:
     def decoding(self) -> dict[str, Any]:
         """Returns the pipeline's options."""
         if self.name in ("beam", "noised"):
-            options = {"num_beams": self.beams}
-            return options if self.length_penalty is None else options | {"length_penalty": self.length_penalty}
+            return {"num_beams": self.beams, "length_penalty": self.length_penalty}
         if self.name == "greedy":
             return {"num_beams": 1}
         warped = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
