@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-
 from hf_mlnmt.analysis.figures import Panel, heat_maps, save
 from hf_mlnmt.analysis.study import write_rows
 from hf_mlnmt.errors import UserError
