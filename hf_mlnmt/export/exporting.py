@@ -79,7 +79,7 @@ def export(
     dtype: str = "float32",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Writes the model for another engine into `output`, checked against generate(), or leave nothing behind.
+    """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
 
     The folder also holds the tokenizers, the text processing, the generation config, and export.json: what was made, by
     which versions, and how it compared.

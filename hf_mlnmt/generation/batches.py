@@ -1,8 +1,7 @@
 """Batches of token ids: cut by a budget of tokens, padded, translated by generate(), and scored.
 
-The search knows the log probabilities of what it finds too, but Transformers returns them only together with the whole
-vocabulary's scores at every step (gigabytes for a large vocabulary). One pass of the model over the finished
-translations gives the same numbers.
+Log probabilities are those of one more pass over the finished translations: Transformers returns the search's own only
+with the whole vocabulary's scores at every step (gigabytes).
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def sentences_that_fit(width: int, model: Any) -> int:
     """Returns how many sentences with `width` beams, or draws, each can be searched at once in half of the memory.
 
     Counted are the scores of all beams, thrice while they are compared, and the table of what each beam looks back at.
-
     Raises: UserError if it is not even one.
     """
     of_sentence = 4 * width * (3 * _vocabulary(model) + 4 * width)  # bytes
@@ -112,10 +110,7 @@ def generate(
 ) -> list[list[Generated]]:
     """Returns `num_return_sequences` translations of each sequence of ids, best first.
 
-    Args:
-        arguments: of the model's generate(); at least num_return_sequences.
-        skipped: how many first tokens are forced.
-        scored: whether log probabilities are needed.
+    `arguments` are generate()'s, of which `skipped` first tokens are forced; `scored`: log probabilities are needed.
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id = parts.source.pad_token_id

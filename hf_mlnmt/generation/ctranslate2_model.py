@@ -1,12 +1,11 @@
 """The baseline as a CTranslate2 model: its weights under CTranslate2's names, its two vocabularies, a cache.
 
-Written for ctranslate2.specs.TransformerSpec revision 7. CTranslate2 runs a fixed set of architectures, written in C++;
-of this zoo the baseline is one of them, in both norm positions, tied or not, with one vocabulary or two.
+Written for ctranslate2.specs.TransformerSpec revision 7: of this zoo CTranslate2 has the baseline, in both norm
+positions, tied or not, with one vocabulary or two.
 
-Converted models are kept in the user's cache, made once for the same weights and vocabularies, by one process at a
-time. `<cache>/ctranslate2/<hash>-<dtype>/` holds the model and entry.json: the versions that made it, and size and
-CRC-32 of every file. What does not fit its entry.json, or was made by other versions, is made anew. `<cache>` is
-`$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else `~/.cache/hf_mlnmt`; it may be deleted at any time.
+Converted models are kept in the user's cache (`files.cache_folder`), made once for the same weights and vocabularies,
+by one process at a time. `ctranslate2/<hash>-<dtype>/` holds the model and entry.json: the versions that made it, and
+size and CRC-32 of every file. What does not fit its entry.json, or was made by other versions, is made anew.
 """
 
 from __future__ import annotations

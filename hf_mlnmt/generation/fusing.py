@@ -90,8 +90,8 @@ def fuse(
     for member in (*members[1:], *languages):
         check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
-    for name, weights in (("translation_weights", translation_weights), ("language_weights", language_weights)):
-        settings[name] = None if weights is None else list(weights)
+    settings["translation_weights"] = None if translation_weights is None else list(translation_weights)
+    settings["language_weights"] = None if language_weights is None else list(language_weights)
     fused = _assemble(_config(members, languages, settings), members, languages)
     try:
         fused.factors()
@@ -103,37 +103,32 @@ def fuse(
 def fuse_folders(
     models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any
 ) -> Path:
-    """Fuses models of either kind, recognised by their configs, into a model folder with the first's tokenizers.
+    """Fuses models of either kind (folders or Hub names, in any order) into a model folder with the first's tokenizers.
 
-    Args:
-        models: folders or Hub names; translation models and language models in any order.
-        output: the folder to make.
-        settings: those of `fuse`; `weights`: one number for each of `models`.
-
-    Raises: UserError as `fuse`.
+    `settings`: those of `fuse`, and `weights`, one number for each of `models`. Raises: UserError as `fuse`.
     """
     weights = settings.pop("weights", None)
     if weights is not None and len(weights) != len(models):
         raise UserError(f"{len(weights)} weights for {len(models)} models: give one for each model, or none.")
-    kinds: dict[bool, list[str]] = {True: [], False: []}
+    names: dict[bool, list[str]] = {True: [], False: []}
     of_kind: dict[bool, list[float]] = {True: [], False: []}
-    for number, name in enumerate(models):
+    for name, weight in zip(models, weights or [1.0] * len(models)):
         folder = fetch_small_files(name)
         if not (folder / CONFIG).is_file():
             raise UserError(f"{name}: no {CONFIG} there. Give a model folder, such as a run's average/, or a Hub name.")
         seq2seq = bool(getattr(read_config(folder), "is_encoder_decoder", False))
-        kinds[seq2seq].append(str(name))
-        of_kind[seq2seq] += [weights[number]] if weights is not None else []
+        names[seq2seq].append(str(name))
+        of_kind[seq2seq].append(weight)
         tell(f"{name}: a {'translation' if seq2seq else 'language'} model")
     if weights is not None:
         settings |= {"translation_weights": of_kind[True], "language_weights": of_kind[False]}
-    fused = fuse(kinds[True], kinds[False], **settings)
+    fused = fuse(names[True], names[False], **settings)
     with atomic_folder(output) as new:
         try:
             fused.save_pretrained(new)
         except ValueError as error:  # Transformers refuses to write some settings that it reads
-            raise UserError(f"{kinds[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
-        copy_text_files(fetch_small_files(kinds[True][0]), new)
+            raise UserError(f"{names[True][0]}: {GENERATION_CONFIG} cannot be taken over: {error}") from error
+        copy_text_files(fetch_small_files(names[True][0]), new)
     return Path(output)
 
 
@@ -224,8 +219,8 @@ def _config(members: list[Member], languages: list[Member], settings: dict[str, 
     names = ("pad_token_id", "eos_token_id", "bos_token_id")
     ids: dict[str, Any] = {name: getattr(first.config, name, None) for name in names}
     starts = [getattr(kept, "decoder_start_token_id", None) for kept in (first.generation_config, first.config)]
-    starts = [start for start in (*starts, ids["bos_token_id"]) if start is not None]
-    ids["decoder_start_token_id"] = starts[0] if starts else None
+    starts.append(ids["bos_token_id"])
+    ids["decoder_start_token_id"] = next((start for start in starts if start is not None), None)
     try:
         config = FusionConfig(
             translation_models=configs[: len(members)],

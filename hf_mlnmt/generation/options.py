@@ -3,10 +3,8 @@
 The command line takes its options from the same fields (`cli/options.py`): their names, help and ranges stand here, and
 this file imports neither torch nor Transformers.
 
-Length normalisation: the thesis's three formulas are real search scores inside generate().
-
-Reference: thesis, section 2.5. A finished translation of Z target subwords (end-of-sentence counted) scores
-log P(y|x) / divisor(Z):
+Length normalisation (thesis, section 2.5): a finished translation of Z target subwords (end-of-sentence counted) scores
+log P(y|x) / divisor(Z), inside generate() too:
 
 name        | divisor       | note
 "generate"  | L^a           | Transformers' own; L counts everything generated, a forced language code included
@@ -100,14 +98,8 @@ def early_stopping_of(word: str) -> bool | str:
 
 
 def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **more: Any) -> Any:
-    """Makes a field of DecodingOptions that the command line shows too.
-
-    Args:
-        help: its sentence there.
-        names: its names there, such as "--beams", "-b"; default: the field's own, with dashes.
-        panel: the heading that it stands under.
-        more: min and max (of a whole number; checked everywhere), metavar, parser, choices (for completion).
-    """
+    """Makes a field of DecodingOptions that the command line shows too: under the heading `panel`, by the field's name
+    with dashes unless `names` are given. `more`: min and max of a whole number, metavar, parser, choices."""
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
@@ -375,12 +367,8 @@ class DecodingOptions:
         return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
-        """Returns the longest translation: as asked, else as the generation config says within the model's positions.
-
-        Transformers stops at 20 tokens unless told otherwise: never rely on that default.
-
-        Raises: UserError where more is asked for than there are positions.
-        """
+        """Returns the longest translation: as asked, else as the generation config says within the model's positions,
+        for Transformers stops at 20 tokens unless told. Raises: UserError for more than there are positions."""
         config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
         if asked is not None:
             if positions is not None and asked > positions:

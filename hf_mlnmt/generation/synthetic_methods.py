@@ -9,10 +9,8 @@
 | noised | beam, then words dropped, replaced and swapped | Edunov et al. 2018 |
 | copied | the sentence itself | Currey, Miceli Barone and Heafield 2017 |
 
-Draws follow from (seed, line): neither batches nor interruptions change them.
-
-What is wrong with an output (empty, copied, repeated, long) is always counted, and its pair is dropped where that is
-asked for. What a model makes of a text also shows whether the text is in the language that the model reads.
+Draws follow from (seed, line): neither batches nor interruptions change them. What is wrong with an output (empty,
+copied, repeated, long) is always counted, and its pair is dropped where that is asked for.
 """
 
 from __future__ import annotations
@@ -58,9 +56,7 @@ _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else i
 
 @dataclass(frozen=True)
 class Method:
-    """A method of making the synthetic side, and its options.
-
-    None is the method's default, or for an option that it does not know, nothing.
+    """A method of making the synthetic side, and its options; None is the method's default.
 
     Raises: UserError for an option that the method does not know, or a value that cannot be.
     """
@@ -228,12 +224,9 @@ MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a h
 
 
 def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
-    """Yields warnings that the text may be in another language than the model reads, with their evidence.
+    """Yields warnings that the text may be in another language than the model, and its tokenizer, reads.
 
-    Args:
-        texts, outputs: what was given to the model, and what it made of each.
-        spoilt: how many of the outputs are long or repeated.
-        tokenizer: of the text.
+    `outputs` are what it made of the texts, of which `spoilt` are long or repeated.
     """
     pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
     if len(pairs) < FEWEST:

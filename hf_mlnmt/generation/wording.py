@@ -2,11 +2,9 @@
 
 A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
 byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
-last word. That word may be half of another, so any tokens may spell it, also those that go on behind it: "Ein Ma" is
-continued by "Mann" though "Ma" is no token of "Mann".
-
-A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's beginning; the word may
-go on behind it ("Kern", "Kerns").
+last word, which any tokens may spell, also those that go on behind it: "Ein Ma" is continued by "Mann" though "Ma" is
+no token of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's
+beginning; the word may go on behind it ("Kern", "Kerns").
 """
 
 from __future__ import annotations
