@@ -124,7 +124,7 @@ def translate(
     from hf_mlnmt.data.lines import format_of
     from hf_mlnmt.generation import TranslationPipeline, documents, lines
     from hf_mlnmt.generation.journal import identity_of_model
-    from hf_mlnmt.generation.pipeline import TranslationRun
+    from hf_mlnmt.generation.pipeline import TranslationCall
     from hf_mlnmt.memory import keep_memory
 
     document, texts, total = None, None, None
@@ -179,9 +179,9 @@ def translate(
         if document:
             write(lines.translate_document(pipeline, document, search, update), len(document.texts))
             return
-        run = TranslationRun(pipeline, search)
+        call = TranslationCall(pipeline, search)
         count = lines.translate_groups(
-            run, groups, write, jsonl=jsonl, scores=scores, first=first, done=done, update=update
+            call, groups, write, jsonl=jsonl, scores=scores, first=first, done=done, update=update
         )
         if total is None:
             check_prefixes(count)

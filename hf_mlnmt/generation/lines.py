@@ -26,7 +26,7 @@ from hf_mlnmt.made_from import digest
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.documents import Document
-    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationPipeline, TranslationRun
+    from hf_mlnmt.generation.pipeline import Hypothesis, TranslationCall, TranslationPipeline
 
 STANDARD_INPUT = "-"
 FIRST_WINDOW = 64  # lines that are translated first, so that translations are seen soon
@@ -168,7 +168,7 @@ def _text(line: bytes, number: int, name: str) -> str:
 
 
 def translate_groups(
-    run: TranslationRun,
+    call: TranslationCall,
     groups: Iterable[list[str]],
     write: Callable[[str, int], Any],
     *,
@@ -187,20 +187,20 @@ def translate_groups(
         done: so many lines were done before, and are passed over.
         update: called with the number of texts of each batch that is done.
     """
-    if run.options.seed is not None:
+    if call.options.seed is not None:
         import torch
 
-        torch.manual_seed(run.options.seed)
-    plain = not run.options.num_return_sequences  # no n-best list: the translation alone
+        torch.manual_seed(call.options.seed)
+    plain = not call.options.num_return_sequences  # no n-best list: the translation alone
     number = first
     for group in groups:
         start, number = number, number + len(group)
         if number - first <= done:
             continue
-        results = zip(group, run.translate(group, start + 1, update))
+        results = zip(group, call.translate(group, start + 1, update))
         lines = (format_result(i, *pair, jsonl, scores, plain) for i, pair in enumerate(results, start))
         write("".join(f"{line}\n" for line in lines), number - first)
-    run.report()
+    call.report()
     return number
 
 
@@ -208,15 +208,15 @@ def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> str:
     """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
-    from hf_mlnmt.generation.pipeline import TranslationRun
+    from hf_mlnmt.generation.pipeline import TranslationCall
 
     try:
-        run = TranslationRun(pipeline, replace(options, alignments=True))
-        results = run.translate(document.texts, 1, update)
+        call = TranslationCall(pipeline, replace(options, alignments=True))
+        results = call.translate(document.texts, 1, update)
     except UserError:
-        run = TranslationRun(pipeline, options)
-        results = run.translate(document.texts, 1, update)
-    run.report()
+        call = TranslationCall(pipeline, options)
+        results = call.translate(document.texts, 1, update)
+    call.report()
     return document.write([best[0] for best in results])
 
 

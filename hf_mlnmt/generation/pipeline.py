@@ -280,24 +280,24 @@ class TranslationPipeline:
         called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
         given: they cost a pass through the model.
         """
-        run = TranslationRun(self, DecodingOptions.of(options), first_line)
-        return [best[0] for best in run.translate(texts, first_line, update or (lambda done: None))]
+        call = TranslationCall(self, DecodingOptions.of(options), first_line)
+        return [best[0] for best in call.translate(texts, first_line, update or (lambda done: None))]
 
     def _groups(
         self, groups: Iterable[Sequence[str]], options: DecodingOptions, total: int | None = None
     ) -> Iterator[Any]:
         if options.seed is not None:
             torch.manual_seed(options.seed)
-        run, line = TranslationRun(self, options), 1
+        call, line = TranslationCall(self, options), 1
         with progress_bar(total, options.progress) as update:
             for texts in groups:
-                results = run.translate(texts, line, update)
+                results = call.translate(texts, line, update)
                 line += len(texts)
                 yield from results if options.in_lists else (best[0].text for best in results)
         prefixes = options.target_prefix
         if isinstance(prefixes, list | tuple) and len(prefixes) != line - 1:
             raise UserError(f"target_prefix: {len(prefixes)} prefixes for {line - 1} texts: give one for each text.")
-        run.report()
+        call.report()
 
 
 def _checked(texts: Any) -> Iterable[str]:
@@ -336,7 +336,7 @@ class CutText(NamedTuple):
         return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
 
 
-class TranslationRun:
+class TranslationCall:
     """The settings of a call, worked out once: direction, encoder, arguments of generate().
 
     `translate` does all of it. Who makes batches of its own calls the parts: `cut` texts, `search` some of their pieces
