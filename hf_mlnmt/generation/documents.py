@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
-from itertools import accumulate, groupby, pairwise, takewhile
+from itertools import accumulate, chain, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -215,8 +215,13 @@ def read(text: str, format: Format, check: Check = lambda: None) -> Document:
     if text.startswith("\ufeff"):  # the mark of an encoding, which editors put there
         return Document(["\ufeff", *read(text[1:], format, check).parts], check)
     if format == "html":
-        return Document(list(_passages(_html_tokens(text), HTML, check)), check)
-    return Document(list((_subtitles if format == "srt" else _lines)(text, check)), check)
+        parts = _passages(_html_tokens(text), HTML, check)
+    elif format == "srt":
+        parts = _subtitles(text, check)
+    else:
+        lines = text.splitlines(keepends=True)
+        parts = chain.from_iterable(_passages([Token("text", line)], PLAIN, check) for line in lines)
+    return Document(list(parts), check)
 
 
 def read_file(path: str | Path) -> Document:
@@ -228,11 +233,6 @@ def read_file(path: str | Path) -> Document:
             raise UserError(f"{path}: byte {error.start} is not UTF-8. Save it as UTF-8.") from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-
-
-def _lines(text: str, check: Check) -> Iterator[str | Passage]:
-    for line in text.splitlines(keepends=True):
-        yield from _passages([Token("text", line)], PLAIN, check)
 
 
 def _subtitles(text: str, check: Check) -> Iterator[str | Passage]:

@@ -501,7 +501,7 @@ class TranslationCall:
         terms: list[dict[str, list[list[int]]]] | None,
         abandoned: Callable[[], bool] | None,
     ) -> list[list[Hypothesis]]:
-        """Searches one batch for hypotheses that have all terms of their input; an input that has none gets []."""
+        """Searches one batch for hypotheses that have all terms of their input; one without any gets []."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.count if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -517,8 +517,11 @@ class TranslationCall:
         if abandoned is not None and not isinstance(self.engine, CTranslate2Search):
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
         rows = self.engine([piece.ids for piece in inputs], arguments, self.skipped, options.in_lists)
-        if terms is not None:
-            rows = [_with_all(row, each) for row, each in zip(rows, terms, strict=True)]
+        for row, asked in zip(rows, terms or [], strict=terms is not None):
+            met = [each for each in row if all(have(each.ids, phrases) for phrases in asked.values())]
+            row[:] = met + met[-1:] * (
+                len(row) - len(met)
+            )  # n again, the last one repeated; none if none has all terms
         hypotheses = [[self._decode(generated) for generated in row] for row in rows]
         return self._aligned(inputs, rows, hypotheses, arguments) if options.alignments else hypotheses
 
@@ -614,12 +617,6 @@ class TranslationCall:
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
             whole.append(replace(new, alignment=_joined(ranked, text.pieces)) if self.options.alignments else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
-
-
-def _with_all(row: list[Generated], terms: dict[str, list[list[int]]]) -> list[Generated]:
-    """Returns those of n translations that have all terms, the last one repeated so that there are n; else []."""
-    met = [each for each in row if all(have(each.ids, phrases) for phrases in terms.values())]
-    return met + met[-1:] * (len(row) - len(met)) if met else []
 
 
 def _joined(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:

@@ -50,7 +50,8 @@ def split_lines(text: str) -> list[Piece]:
 
 def split_sentences(text: str) -> list[Piece]:
     """Splits at end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
-    return _pieces(text, _sentence_ends(text))
+    ends = (match for match in _END.finditer(text) if match[1] is None or not _continues(text, *match.span()))
+    return _pieces(text, ((match.start(match.lastindex or 0), match.end()) for match in ends))
 
 
 def sentences_of(piece: Piece) -> list[Piece]:
@@ -82,7 +83,7 @@ def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
 
 
 def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, ...]) -> list[Piece]:
-    marks = ((match.end() - len(match[match.lastindex or 0]), match.end()) for match in levels[0].finditer(piece.text))
+    marks = ((match.start(match.lastindex or 0), match.end()) for match in levels[0].finditer(piece.text))
     packed: list[Piece] = []
     room = 0
     for part, length in _measured(_pieces(piece.text, marks), lengths):
@@ -113,12 +114,6 @@ def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
             pieces.append(Piece(text[start:end], text[end:following]))
             start = following
     return [*pieces, Piece(text[start:], "")] if text[start:] else pieces
-
-
-def _sentence_ends(text: str) -> Iterator[tuple[int, int]]:
-    for match in _END.finditer(text):
-        if match[1] is None or not _continues(text, match.start(), match.end()):
-            yield match.start(match.lastindex or 0), match.end()
 
 
 def _continues(text: str, mark: int, following: int) -> bool:
