@@ -14,7 +14,7 @@ import copy
 import importlib.util
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,56 +69,43 @@ def request_of(model: Any, arguments: dict[str, Any]) -> Request | str:
     config = copy.deepcopy(model.generation_config)
     if others := config.update(**arguments):
         return f"what the argument {next(iter(others))} asks"
-    beams, count = config.num_beams or 1, config.num_return_sequences or 1
     limit = config.max_new_tokens or (config.max_length or 20) - 1
-    words = config.bad_words_ids or []
-    reason = (
-        _unknown_option(config)
-        or _why_not_tokens(model, config, words, beams)
-        or _why_not_beams(config, beams, count, "early_stopping" not in arguments)
-    )
-    if limit > model.config.max_position_embeddings:
-        reason = reason or f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
+    if lacking := next(_lacking(model, config, limit, "early_stopping" in arguments), None):
+        return lacking
     penalty = 1.0 if config.length_penalty is None else float(config.length_penalty)
-    forbidden = tuple(word[0] for word in words)
-    return reason or Request(beams, count, penalty, limit, forbidden, config.forced_bos_token_id)
+    forbidden = tuple(word[0] for word in config.bad_words_ids or [])
+    count = config.num_return_sequences or 1
+    return Request(config.num_beams or 1, count, penalty, limit, forbidden, config.forced_bos_token_id)
 
 
-def _unknown_option(config: Any) -> str | None:
+def _lacking(model: Any, config: Any, limit: int, stopping: bool) -> Iterator[str]:
+    """Yields what of a generation config CTranslate2 cannot do. `stopping`: the call itself says when searches end."""
     if config.do_sample:
-        return "do_sample"
+        yield "do_sample"
     for name, value in vars(config).items():
         known = name.startswith("_") or name in _EXPRESSED or name in _IDLE
         if not known and value is not None and value is not False and value != _NEUTRAL.get(name):
-            return f"{name}={value!r}"
-    return None
-
-
-def _why_not_tokens(model: Any, config: Any, words: list[list[int]], beams: int) -> str | None:
+            yield f"{name}={value!r}"
     for name in ("decoder_start_token_id", "eos_token_id"):
         if getattr(config, name) not in (None, getattr(model.config, name)):
-            return f"{name}={getattr(config, name)}, which is not the model's own"
-    end = model.config.eos_token_id
+            yield f"{name}={getattr(config, name)}, which is not the model's own"
+    end, words, beams = model.config.eos_token_id, config.bad_words_ids or [], config.num_beams or 1
     if any(len(word) != 1 or word[0] == end for word in words):
-        return "bad_words_ids of several tokens"
+        yield "bad_words_ids of several tokens"
     if config.forced_eos_token_id not in (None, end):
-        return f"forced_eos_token_id={config.forced_eos_token_id}"
-    if words and beams > 1 and not config.renormalize_logits:
-        return "bad_words_ids without renormalize_logits (CTranslate2 shares their probability out)"
-    return None
-
-
-def _why_not_beams(config: Any, beams: int, count: int, own_stopping: bool) -> str | None:
-    if beams == 1:
-        return None
-    if config.early_stopping is not True and not own_stopping:
-        return f"early_stopping={config.early_stopping or False} (CTranslate2's searches end as with True)"
-    formula = getattr(config.length_penalty, "normalization", "generate")
-    if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
-        return f"length_normalization={formula}"
-    if count > 1 and config.length_penalty == 0:
-        return "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
-    return None
+        yield f"forced_eos_token_id={config.forced_eos_token_id}"
+    if beams > 1:
+        if words and not config.renormalize_logits:
+            yield "bad_words_ids without renormalize_logits (CTranslate2 shares their probability out)"
+        if stopping and config.early_stopping is not True:
+            yield f"early_stopping={config.early_stopping or False} (CTranslate2's searches end as with True)"
+        formula = getattr(config.length_penalty, "normalization", "generate")
+        if formula != "generate" and (formula != "length" or config.forced_bos_token_id is not None):
+            yield f"length_normalization={formula}"
+        if (config.num_return_sequences or 1) > 1 and config.length_penalty == 0:
+            yield "several translations with length_penalty=0 (CTranslate2 ends such searches early)"
+    if limit > model.config.max_position_embeddings:
+        yield f"max_new_tokens={limit}, more than the model's {model.config.max_position_embeddings}"
 
 
 Rows = list[list[int]]

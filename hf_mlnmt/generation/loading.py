@@ -159,12 +159,11 @@ def check_search(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
-    adapter = Path(name) / ADAPTER
-    if adapter.is_file() and not (Path(name) / CONFIG).is_file():
-        return _adapted(adapter.parent, dtype, options)
+    if (Path(name) / ADAPTER).is_file() and not (Path(name) / CONFIG).is_file():
+        return _adapted(Path(name), dtype, options)
     model = load_model(name, dtype=dtype, **options)
     folder = fetch_small_files(name, **options)
-    loaded, processing = _tokenizers(folder, options)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     if loaded.each:
         check_languages(name, model.config, loaded.each)
     elif getattr(model.config, "vocab_sizes", None) is not None and not model.config.is_pair:
@@ -174,8 +173,7 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
         )
     else:
         check_vocabulary(name, model.config, loaded.source, loaded.target)
-    sides = processing.get("source"), processing.get("target")
-    return Parts(model, loaded.source, loaded.target, *sides, loaded.each)
+    return _parts(model, loaded)
 
 
 def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
@@ -195,9 +193,9 @@ def _adapted(folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     model = _without_adapter(adapted)
     if not any(folder.glob("*token*")):
         return parts._replace(model=model)
-    loaded, processing = _tokenizers(folder, options)
+    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
     check_vocabulary(str(folder), model.config, loaded.source, loaded.target)
-    return Parts(model, loaded.source, loaded.target, processing.get("source"), processing.get("target"))
+    return _parts(model, loaded)
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
@@ -214,8 +212,7 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     if dtype != "auto":
         model.to(getattr(torch, dtype))
     logger.warning("%s: imported as this package's baseline, the same outputs (fast=False leaves it as it is)", name)
-    sides = {side: each for side, each in tokenizers.processing.items() if not each.identity}
-    return Parts(model, tokenizers.source, tokenizers.target, sides.get("source"), sides.get("target"))
+    return _parts(model, tokenizers)
 
 
 def in_int8(parts: Parts) -> Parts:
@@ -250,6 +247,6 @@ def choose_device(device: str | None) -> torch.device:
     return chosen
 
 
-def _tokenizers(folder: Path, options: dict[str, Any]) -> tuple[Tokenizers, dict[str, TextProcessing]]:
-    loaded = load_tokenizers(folder, bool(options.get("trust_remote_code")))
-    return loaded, {side: p for side, p in loaded.processing.items() if not p.identity}
+def _parts(model: Any, loaded: Tokenizers) -> Parts:
+    sides = {side: each for side, each in loaded.processing.items() if not each.identity}
+    return Parts(model, loaded.source, loaded.target, sides.get("source"), sides.get("target"), loaded.each)

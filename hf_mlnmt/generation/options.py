@@ -18,7 +18,7 @@ docs/decoding.md maps other toolkits' options to these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -238,61 +238,59 @@ class DecodingOptions:
         return cls(**{**own, "generate": {**own.get("generate", {}), **rest}})
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_texts()
+        if self.terms is not None:
+            object.__setattr__(self, "terms", checked_terms(self.terms))
+        if problem := next(self._problems(), None):
+            raise UserError(problem)
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
+        for name in (item.name for item in fields(self) if "min" in item.metadata):
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int(number))  # which may be one of numpy's
+        if self.repetition_penalty is not None:
+            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+
+    def _problems(self) -> Iterator[str]:
+        yield from self._problems_of_numbers()
+        if self.terms and (self.do_sample or self.recombine is not None):
+            yield "terms: need a beam search without sampling and without recombine; leave these out."
+        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
+        texts = isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
+        if prefixes is not None and not texts:
+            yield f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each."
         if self.early_stopping not in (None, True, False, "never"):
-            raise UserError(f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'.")
+            yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "text"))):
             if (value := getattr(self, name)) not in choices:
-                raise UserError(f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}.")
+                yield f"{name}: {value!r} is neither {choices[0]!r} nor {choices[1]!r}."
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         sampling += ["draws"] * (self.draws != "batch")
         if sampling and not self.do_sample:
-            raise UserError(f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out.")
+            yield f"{sampling[0]} only acts when sampling: add do_sample=True (--sample), or leave it out."
         if self.draws == "text" and (self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
-            raise UserError("draws by text are of one translation: leave num_return_sequences and num_beams out.")
+            yield "draws by text are of one translation: leave num_return_sequences and num_beams out."
 
-    def _check_numbers(self) -> None:
+    def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):
             value, least = getattr(self, item.name), item.metadata.get("min")
             if value is None or least is None:
                 continue
             if not isinstance(value, Integral) or value < least:
-                raise UserError(f"{item.name}: {value!r} is not a whole number of at least {least}.")
+                yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
-                raise UserError(f"{item.name}: {value} is too large: at most {item.metadata['max']}.")
-            object.__setattr__(self, item.name, int(value))  # which may be one of numpy's
+                yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
         for name in ("length_penalty", "temperature", "top_p", "alpha", "beta", "repetition_penalty"):
             value, least = getattr(self, name), 0 if name in ("alpha", "beta") else -math.inf
             if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
-                raise UserError(f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}.")
+                yield f"{name}: {value!r} is not a number{' of at least 0' if least == 0 else ''}."
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
-            raise UserError(
-                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
-            )
-        if self.repetition_penalty is not None:
-            if self.repetition_penalty <= 0:
-                raise UserError(f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing.")
-            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+            yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
+        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
+            yield f"repetition_penalty: {self.repetition_penalty!r} must be above 0; 1 changes nothing."
         if self.temperature is not None and self.temperature < SMALLEST_TEMPERATURE:
-            raise UserError(
-                f"temperature: {self.temperature!r} must be above 0, at least {SMALLEST_TEMPERATURE:g}. For the "
-                "likeliest tokens leave sampling out."
-            )
+            least = f"above 0, at least {SMALLEST_TEMPERATURE:g}"
+            yield f"temperature: {self.temperature!r} must be {least}. For the likeliest tokens leave sampling out."
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p: {self.top_p!r} is no probability above 0 and at most 1.")
-
-    def _check_texts(self) -> None:
-        if self.terms is not None:
-            object.__setattr__(self, "terms", checked_terms(self.terms))
-        if self.terms and (self.do_sample or self.recombine is not None):
-            raise UserError("terms: need a beam search without sampling and without recombine; leave these out.")
-        prefixes = [self.target_prefix] if isinstance(self.target_prefix, str) else self.target_prefix
-        if prefixes is not None and not (
-            isinstance(prefixes, list | tuple) and all(isinstance(prefix, str) for prefix in prefixes)
-        ):
-            raise UserError(f"target_prefix: {prefixes!r} is neither a text for all nor a list of texts, one for each.")
+            yield f"top_p: {self.top_p!r} is no probability above 0 and at most 1."
 
     @property
     def in_lists(self) -> bool:

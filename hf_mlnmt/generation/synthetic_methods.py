@@ -41,16 +41,8 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "copied": (),
 }
 METHODS = tuple(_KNOWN)
-_DEFAULTS = {
-    "beams": 5,
-    "temperature": 1.0,
-    "top_k": 10,
-    "seed": 1,
-    "drop": 0.1,
-    "replace": 0.1,
-    "swap": 3,
-    "filler": "_",
-}
+_DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed": 1}
+_DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
 _NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
 
 
