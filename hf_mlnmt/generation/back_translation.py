@@ -142,7 +142,7 @@ def back_translate(
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        for path in dict.fromkeys((folder, place)):
+        for path in (folder, place) if shard else (folder,):
             if path != folder:
                 about["shard"] = str(shard)
             if finished := _finished(path, about):

@@ -84,9 +84,7 @@ def fuse(
     languages = [_member(given, AutoModelForCausalLM, options) for given in _several(language_model)]
     if not members:
         raise UserError("fuse: no translation model was given; a fused model needs at least one.")
-    _check_languages(
-        *([g for g in _several(given) if isinstance(g, str | Path)] for given in (translation, language_model))
-    )
+    _check_languages(_several(translation), _several(language_model))
     for member in (*members[1:], *languages):
         check_same_vocabulary(members[0], member)
     settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "normalization": normalization}
@@ -132,14 +130,14 @@ def fuse_folders(
     return Path(output)
 
 
-def _check_languages(translation: Sequence[str | Path], language: Sequence[str | Path]) -> None:
+def _check_languages(translation: Sequence[Given], language: Sequence[Given]) -> None:
     """Raises UserError for folders of other directions, or a language model of another language than is written."""
-    check_same_direction(translation, "Only models of one direction can be fused.")
-    pairs = filter(None, map(direction_of, translation))
-    for target in [pair[1] for pair in pairs][:1]:
-        for name in language:
-            if (own := direction_of(name)) and not same_language(own[1], target):
-                raise UserError(f"{name}: a language model of {own[1]}, and {translation[0]} writes {target}.")
+    folders = [name for name in translation if isinstance(name, str | Path)]
+    check_same_direction(folders, "Only models of one direction can be fused.")
+    target = next((pair[1] for pair in map(direction_of, folders) if pair), None)
+    for name in (name for name in language if isinstance(name, str | Path)):
+        if (own := direction_of(name)) and not same_language(own[1], target):
+            raise UserError(f"{name}: a language model of {own[1]}, and {folders[0]} writes {target}.")
 
 
 def check_same_vocabulary(first: Member, other: Member) -> None:
