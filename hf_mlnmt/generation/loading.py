@@ -126,8 +126,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
     sides = {
         side: build(TextProcessing, settings, "text_processing", (side,)) for side, settings in (said or {}).items()
     }
-    whole = _without_adapter(model.eval())
-    return Parts(whole, source, target or source, sides.get("source"), sides.get("target"))
+    return _parts(_without_adapter(model.eval()), Tokenizers(source, target or source, sides))
 
 
 def _without_adapter(model: Any) -> Any:
